@@ -74,6 +74,16 @@ def nearest(word: str, names: list[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def ensure(good: object, message: str) -> None:
+    """A requirement on arguments or data, beside what is said where it does not hold.
+
+    Raises:
+        ValueError: `good` is not true.
+    """
+    if not good:
+        raise ValueError(message)
+
+
 def check_at_least_one(**numbers: int | None) -> None:
     """Refuse numbers by name, of steps or samples, that are not whole and at least 1; None is no number.
 

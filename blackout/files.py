@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -455,8 +455,7 @@ def _members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str, Arr
 
 def _header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """dtype, shape and whether columns come first of an .npy of `size` bytes; raises ValueError for what is none."""
-    if file.read(6) != b"\x93NUMPY":
-        raise ValueError("these are not the bytes of a NumPy file")
+    ensure(file.read(6) == b"\x93NUMPY", "these are not the bytes of a NumPy file")
     file.seek(0)
     versions = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     read = versions.get(np.lib.format.read_magic(file))

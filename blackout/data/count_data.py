@@ -19,7 +19,7 @@ from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import divided
 from blackout.data.shards import Rows
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.family import Split
 
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
@@ -488,8 +488,7 @@ def _check_counts(what: str, counts: Tensor | Rows, max_count: int) -> None:
     if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
         allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
         raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
-    if len(counts) == 0:
-        raise ValueError(f"{what}: at least one sample is needed, got none")
+    ensure(len(counts) != 0, f"{what}: at least one sample is needed, got none")
     info = torch.iinfo(counts.dtype)
     if (info.min >= 0 and info.max <= max_count) or (isinstance(counts, Rows) and counts.max() <= max_count):
         return  # guaranteed by the dtype, or known
@@ -500,8 +499,7 @@ def _check_counts(what: str, counts: Tensor | Rows, max_count: int) -> None:
 def _check_labels(what: str, labels: Tensor, count: int) -> None:
     """Refuse what are not `count` numbers of classes."""
     _check_integers(f"{what}: labels", labels)
-    if labels.shape != (count,):
-        raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
+    ensure(labels.shape == (count,), f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
     if labels.min() < 0:
         raise ValueError(f"{what}: labels must not be negative, got {int(labels.min())}")
 
@@ -540,8 +538,7 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
         ValueError: a share outside (0, 1), or no sample.
     """
     _check_share(holdout)
-    if count < 1:
-        raise ValueError("at least one sample is needed, got none")
+    ensure(count >= 1, "at least one sample is needed, got none")
     if count == 1:
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -567,8 +564,7 @@ def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Te
     """
     _check_share(holdout)
     kinds, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    if len(kinds) < 2:
-        raise ValueError("one group cannot be divided: at least 2 are needed to hold one out")
+    ensure(len(kinds) >= 2, "one group cannot be divided: at least 2 are needed to hold one out")
     order = np.random.default_rng(seed).permutation(len(kinds))
     reached = np.cumsum(sizes[order])
     number = int(np.abs(reached[:-1] - holdout * len(codes)).argmin()) + 1
@@ -577,5 +573,4 @@ def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Te
 
 
 def _check_share(holdout: float) -> None:
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    ensure(0 < holdout < 1, f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")

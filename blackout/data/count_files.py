@@ -29,7 +29,7 @@ from blackout.data.file_formats import (
 )
 from blackout.data.labels import TOTAL, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import load_array
 
 Array = npt.NDArray[Any]
@@ -189,15 +189,13 @@ def _selected(
     """
     if not columns and not exclude:
         return matrix, features
-    if len(matrix.shape) != 2:
-        raise ValueError(f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
+    ensure(len(matrix.shape) == 2, f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
     places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
     for name in map(str, [*columns, *exclude]):
         if name not in places:
             raise ValueError(f"there is no column {name!r}, only {few(list(places))}")
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
-    if not left:
-        raise ValueError("columns and exclude leave no column")
+    ensure(left, "columns and exclude leave no column")
     numbers = [places[name] for name in left]
     matrix = matrix if stays or hasattr(matrix, "tocsr") else np.asarray(matrix)
     return _Columns(matrix, numbers) if stays else matrix[:, numbers], tuple(left) if features else ()
@@ -308,8 +306,7 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
     array = np.asarray(array)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
+    ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -324,8 +321,7 @@ def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
             parts[split] = filled(parts[split], seen)
     if max_count is None:
         max_count = max(int(parts[split].max()) if parts[split].numel() else 1 for split in ("train", "test"))
-        if max_count == 0:
-            raise ValueError("all counts are zero: there is nothing to learn")
+        ensure(max_count != 0, "all counts are zero: there is nothing to learn")
     return CountData(**parts, max_count=max_count)
 
 
@@ -365,8 +361,7 @@ def _mask(mask: str, arrays: dict[str, Any]) -> Array:
         stored = arrays[mask]
         return _booleans(np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored))
     file = Path(mask).expanduser()
-    if not file.is_file():
-        raise ValueError(f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
+    ensure(file.is_file(), f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
     return _booleans(load_array(file))
 
 
@@ -395,8 +390,7 @@ def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:
     for element in torch.nonzero(~known.all(0)).flatten().tolist():
         here = known[:, element]
         values = flat[here, element]
-        if not len(values):
-            raise ValueError(f"element {element} is missing in every sample")
+        ensure(len(values), f"element {element} is missing in every sample")
         chosen = torch.randint(len(values), (int((~here).sum()),), generator=generator)
         flat[~here, element] = values[chosen]
     return flat.view(counts.shape)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import check_size, load_arrays, opened, read_text, reading, stored_bytes, taking_at_most
 
 Array = npt.NDArray[Any]
@@ -81,8 +81,7 @@ class OnDisk:
 
     def __init__(self, array: Any, path: Path, stored: int) -> None:
         self._array, self.shape, self.dtype = array, tuple(array.shape or ()), np.dtype(array.dtype)
-        if self.dtype.kind not in "biufSUOT":
-            raise ValueError(f"{self.dtype} is no type of numbers or text")
+        ensure(self.dtype.kind in "biufSUOT", f"{self.dtype} is no type of numbers or text")
         chunk = math.prod(getattr(array, "chunks", None) or (1,)) * self.dtype.itemsize
         self._path = path
         check_size(path, chunk)
@@ -150,14 +149,12 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     sides, data = np.asarray(shape), parts["data"]
     if sides.shape != (2,) or sides.dtype.kind not in "iu" or not 0 <= sides.min() <= sides.max() <= LARGEST_COUNT:
         raise ValueError(f"a sparse matrix has a shape of two whole numbers, got {sides.tolist()!r:.100}")
-    if kind not in ("csr", "csc", "coo"):
-        raise ValueError(f"sparse matrices are read as csr, csc or coo, not {kind!r:.100}")
+    ensure(kind in ("csr", "csc", "coo"), f"sparse matrices are read as csr, csc or coo, not {kind!r:.100}")
     names = ("row", "col") if kind == "coo" else ("indptr", "indices")
     first, second = (parts[name] for name in names)
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (first, second)) or data.ndim != 1:
         raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix must be lists of whole numbers, data one too")
-    if data.dtype.kind not in "biuf":
-        raise ValueError(f"a sparse matrix must hold numbers, got {data.dtype}")
+    ensure(data.dtype.kind in "biuf", f"a sparse matrix must hold numbers, got {data.dtype}")
     rows, columns = map(int, sides)
     outer, inner = (columns, rows) if kind == "csc" else (rows, columns)
     if kind == "coo":
@@ -390,8 +387,7 @@ def _check_zarr(path: Path) -> dict[str, int]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A mapping of JSON, without names that occur twice, of which programs take different ones."""
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a name occurs twice")
+    ensure(len(found := dict(pairs)) >= len(pairs), "a name occurs twice")
     return found
 
 
@@ -411,8 +407,7 @@ def _check_v2(node: dict[str, Any]) -> None:
     kind, filters, compressor = node.get("dtype"), node.get("filters") or [], node.get("compressor")
     text = kind == "|O" and filters == [{"id": "vlen-utf8"}]
     numbers = isinstance(kind, str) and not filters and (_NUMBERS.fullmatch(kind) or _FIXED_TEXT.fullmatch(kind))
-    if not (text or numbers):
-        raise ValueError(f"an array of {kind!r:.60} with the filters {filters!r:.100} is not decoded")
+    ensure(text or numbers, f"an array of {kind!r:.60} with the filters {filters!r:.100} is not decoded")
     if compressor is not None:
         _check_codec(compressor["id"], _COMPRESSORS, {**compressor, "id": None})
     _check_shape(node.get("shape"), node.get("chunks"), node.get("fill_value"))
@@ -491,8 +486,7 @@ def _check_heaps(path: Path) -> None:
             while place + 16 <= end:
                 number, size = content[place : place + 2], int.from_bytes(content[place + 8 : place + 16], "little")
                 step = size if number == b"\0\0" else 16 + -(-size // 8) * 8
-                if step < 16 or place + step > min(end, len(content)):
-                    raise ValueError("its text is damaged")
+                ensure(step >= 16 and place + step <= min(end, len(content)), "its text is damaged")
                 place += step
             heap = content.find(_HEAP, heap + 8)
 
@@ -547,8 +541,7 @@ def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Arr
         codes, words = name, f"{folder}/__categories/{last}"
     if words in found:
         number, values = np.asarray(found[codes]), np.asarray(found[words])
-        if number.ndim != 1 or number.dtype.kind not in "iu" or values.ndim != 1:
-            raise ValueError(f"{name} holds no categories")
+        ensure(number.ndim == 1 and number.dtype.kind in "iu" and values.ndim == 1, f"{name} holds no categories")
         if len(number) and not -1 <= int(number.min()) <= int(number.max()) < len(values):
             raise ValueError(f"{name} has categories {number.min()}..{number.max()} of {len(values)}")
         missing = np.nan if values.dtype.kind in "biuf" else "nan"
@@ -645,8 +638,7 @@ def _check_whole(name: str, array: Array, first: int = 0) -> None:
         array: rows of the counts.
         first: number of the first row.
     """
-    if array.dtype.kind not in "iubf":
-        raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
+    ensure(array.dtype.kind in "iubf", f"{name} must hold whole numbers, got {array.dtype}")
     if array.dtype.kind == "f":
         array = array.astype(np.float64)  # half precision cannot even be compared with the bounds below
         fractional = ~np.isfinite(array) | (array != np.floor(array))

@@ -20,7 +20,7 @@ from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split, taken
 from blackout.data.shards import packed, stays_on_disk
 from blackout.data.torchvision_sets import StrPath, open_torchvision
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -66,8 +66,7 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
         own = _EQUIVALENT.get(upright.mode, upright.mode)
         if own == "P":
             own = "RGBA" if "transparency" in upright.info else "RGB"
-        if own not in MODES.values():
-            raise ValueError(f"unsupported pixel format {own}")
+        ensure(own in MODES.values(), f"unsupported pixel format {own}")
         converted = upright.convert(own)
         return converted if mode in (None, own) else converted.convert(mode)
 
@@ -145,13 +144,11 @@ def image_folder(
             out of range.
     """
     root = Path(path).expanduser()
-    if size < 1:
-        raise ValueError(f"image_folder: size must be at least 1, got {size}")
+    ensure(size >= 1, f"image_folder: size must be at least 1, got {size}")
     if channels is not None and channels not in MODES:
         raise ValueError(f"image_folder: channels must be one of {', '.join(map(str, MODES))}, got {channels}")
     largest = 255 if max_count is None else max_count
-    if not 1 <= largest <= 255:
-        raise ValueError(f"image_folder: max_count must be between 1 and 255 for 8-bit images, got {largest}")
+    ensure(1 <= largest <= 255, f"image_folder: max_count must be between 1 and 255 for 8-bit images, got {largest}")
     files = _image_files(root)
     mode = None if channels is None else MODES[channels]
     title = f"reading {root.name}"
@@ -322,16 +319,13 @@ def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     """
     from sklearn.datasets import load_sample_images
 
-    if size < 1 or stride < 1:
-        raise ValueError(f"patches: size and stride must be at least 1, got size={size}, stride={stride}")
-    if not 0 < holdout < 1:
-        raise ValueError(f"patches: holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    ensure(size >= 1 and stride >= 1, f"patches: size and stride must be at least 1, got size={size}, stride={stride}")
+    ensure(0 < holdout < 1, f"patches: holdout must be a share between 0 and 1 (both excluded), got {holdout}")
     photographs = [torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images]
     _, height, width = photographs[0].shape
     border = width - round(holdout * width)
     largest = min(height, border, width - border)
-    if size > largest:
-        raise ValueError(f"patches: size must be at most {largest} with holdout={holdout}, got {size}")
+    ensure(size <= largest, f"patches: size must be at most {largest} with holdout={holdout}, got {size}")
     train, test = (
         torch.stack([_crops(photograph[:, :, part], size, stride) for photograph in photographs])
         for part in (slice(border), slice(border, None))

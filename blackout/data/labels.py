@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.files import load_array, read_text
 
 Array = npt.NDArray[Any]
@@ -95,8 +96,7 @@ def divided(labels: Any, sizes: Sequence[int]) -> list[Any]:
 
 def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
     """Parts of equally many samples; fewer where many are equal."""
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
+    ensure(bins >= 1, f"bins must be at least 1, got {bins}")
     edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
     occupied, codes = np.unique(np.searchsorted(edges, column, side="right"), return_inverse=True)
     parts = [column[codes == k] for k in range(len(occupied))]
@@ -112,12 +112,9 @@ def named_column(name: str, columns: Mapping[str, Array]) -> Array:
     if name not in columns:
         raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
     column, number = np.asarray(columns[name]), len(columns[TOTAL])
-    if column.shape != (number,):
-        raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
-    if column.dtype.kind not in "iufbU":
-        raise ValueError(f"column {name!r} must hold text or numbers, got {column.dtype}")
-    if column.dtype.kind == "f" and not np.isfinite(column).all():
-        raise ValueError(f"column {name!r} has missing entries")
+    ensure(column.shape == (number,), f"one label per sample is needed, [{number}], got {list(column.shape)}")
+    ensure(column.dtype.kind in "iufbU", f"column {name!r} must hold text or numbers, got {column.dtype}")
+    ensure(column.dtype.kind != "f" or np.isfinite(column).all(), f"column {name!r} has missing entries")
     return column
 
 

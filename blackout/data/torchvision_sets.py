@@ -20,7 +20,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CHUNK, CountData
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import file_error, opened, reading
 
 StrPath = str | os.PathLike[str]
@@ -165,8 +165,7 @@ def _download(dataset: type[Any], root: Path, split: dict[str, Any], home: Path,
 def _grey(
     name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int, download: bool
 ) -> CountData:
-    if size not in (28, 32):
-        raise ValueError(f"{name}: size must be 28, or 32 with zero padding, got {size}")
+    ensure(size in (28, 32), f"{name}: size must be 28, or 32 with zero padding, got {size}")
     folder = f"{dataset.__name__}/raw"
     home = Path(data_dir).expanduser() / folder
     for part in ("train", "t10k"):

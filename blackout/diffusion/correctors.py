@@ -20,6 +20,7 @@ from blackout.diffusion.kernels import Kernel, fitting, leap, reverse_rates
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
+from blackout.errors import ensure
 from blackout.random import RandomSource
 
 MOST_STEPS = 1_000_000
@@ -57,8 +58,7 @@ class ThinAndBridge:
     back: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.back <= 1:
-            raise ValueError(f"back must be in (0, 1], not {self.back}")
+        ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
 
     def __call__(
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
@@ -88,8 +88,7 @@ class LevelCorrector:
     fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.fraction > 0:
-            raise ValueError(f"the corrector's fraction of a step must be positive, not {self.fraction}")
+        ensure(self.fraction > 0, f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
     def __call__(
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
@@ -134,8 +133,7 @@ class Correction:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.steps <= MOST_STEPS:
-            raise ValueError(f"corrector_steps must be in 0..{MOST_STEPS:,}, not {self.steps}")
+        ensure(0 <= self.steps <= MOST_STEPS, f"corrector_steps must be in 0..{MOST_STEPS:,}, not {self.steps}")
         check_range(self.between, "corrector_between")
 
     def at(self, s: float) -> int:

@@ -27,6 +27,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
+from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
 
 _TINY = 1e-300
@@ -54,8 +55,7 @@ class Guidance:
     particles: int = 1
 
     def __post_init__(self) -> None:
-        if not self.scale >= 0:
-            raise ValueError(f"guidance must not be negative, not {self.scale}")
+        ensure(self.scale >= 0, f"guidance must not be negative, not {self.scale}")
         check_range(self.between, "guidance_between")
         if type(self.particles) is not int or self.particles < 1:
             raise ValueError(f"guidance_particles must be a whole number of at least 1, not {self.particles!r}")

@@ -26,6 +26,7 @@ from blackout.diffusion.predictions import (
 )
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import expand_time
+from blackout.errors import ensure
 from blackout.networks.inputs import Elements
 from blackout.random import RandomSource, categorical, uniform
 
@@ -62,8 +63,7 @@ def _scaled_softplus(f: Tensor, mean: float, t: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _check_mean(mean: float) -> None:
-    if not mean > 0:
-        raise ValueError(f"the head needs a positive mean count, not {mean}: is the data all zeros?")
+    ensure(mean > 0, f"the head needs a positive mean count, not {mean}: is the data all zeros?")
 
 
 @component("head", "base")
@@ -190,8 +190,7 @@ class LogisticMixtureHead:
     components: int = 4
 
     def __post_init__(self) -> None:
-        if self.components < 1:
-            raise ValueError(f"the mixture needs at least 1 component, not {self.components}")
+        ensure(self.components >= 1, f"the mixture needs at least 1 component, not {self.components}")
         if not (self.mean > 0 and self.std >= 0):
             raise ValueError(f"the mixture needs a positive mean count and a std, not {self.mean} and {self.std}")
 

@@ -35,6 +35,7 @@ from blackout.diffusion.predictions import (
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
+from blackout.errors import ensure
 
 Predicted = TypeVar("Predicted", contravariant=True)
 Target = TypeVar("Target", contravariant=True)
@@ -88,8 +89,7 @@ def check_name(table: Mapping[str, object], name: str, what: str) -> None:
 
 def check_scale(scale: float) -> None:
     """Raises ValueError unless the scale is positive."""
-    if not scale > 0:
-        raise ValueError(f"the loss's scale must be positive, not {scale}")
+    ensure(scale > 0, f"the loss's scale must be positive, not {scale}")
 
 
 _KINDS: dict[str, Weight] = {
@@ -188,8 +188,7 @@ class StepLoss:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        if self.cross_entropy < 0:
-            raise ValueError(f"cross_entropy must not be negative, not {self.cross_entropy}")
+        ensure(self.cross_entropy >= 0, f"cross_entropy must not be negative, not {self.cross_entropy}")
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Float32 [B, ...]; s and t are float64 [B]."""

@@ -29,7 +29,7 @@ from blackout.diffusion.sampling import (
     try_sampler,
 )
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.family import Drawn
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
@@ -89,8 +89,7 @@ class BlackoutDiffusion(Model):
         super().__init__(network, ema_decay, seed)
         if not 1 <= validation_draws <= _MOST_DRAWS:
             raise ValueError(f"validation_draws must be in 1..{_MOST_DRAWS:,}, not {validation_draws}")
-        if not 0 <= label_dropout <= 1:
-            raise ValueError(f"label_dropout must be in [0, 1], not {label_dropout}")
+        ensure(0 <= label_dropout <= 1, f"label_dropout must be in [0, 1], not {label_dropout}")
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor

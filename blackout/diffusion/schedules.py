@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import Stats, component
+from blackout.errors import ensure
 
 _NEARLY_NOTHING = -7.0
 """Logit of survival at which every process has forgotten nearly everything."""
@@ -113,8 +114,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
         ValueError: num_steps < 1, or final_time <= log 2 (the grid would not be increasing).
     """
     _check(num_steps, final_time)
-    if final_time <= math.log(2):
-        raise ValueError(f"final_time must be above log 2 = 0.693 for the Fisher grid, not {final_time}")
+    ensure(final_time > math.log(2), f"final_time must be above log 2 = 0.693 for the Fisher grid, not {final_time}")
     if num_steps == 1:
         return torch.tensor([0.0, final_time], dtype=torch.float64)
     limit = half_width(final_time)
@@ -125,8 +125,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
     _check(num_steps, 1.0)
-    if not first > last:
-        raise ValueError(f"the logit must fall along the grid: first = {first} is not above last = {last}")
+    ensure(first > last, f"the logit must fall along the grid: first = {first} is not above last = {last}")
     u = torch.linspace(first, last, num_steps, dtype=torch.float64)
     u[-1] = last  # of a single step, too
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
@@ -200,16 +199,13 @@ def step_times(num_steps: int, length: int) -> Tensor:
         ValueError: more steps than the chain has.
     """
     _check(num_steps, 1.0)
-    if num_steps > length:
-        raise ValueError(f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}")
+    ensure(num_steps <= length, f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}")
     return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
 
 
 def _check(num_steps: int, final_time: float) -> None:
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, not {num_steps}")
-    if not (0 < final_time < math.inf):
-        raise ValueError(f"final_time must be positive and finite, not {final_time}")
+    ensure(num_steps >= 1, f"num_steps must be at least 1, not {num_steps}")
+    ensure(0 < final_time < math.inf, f"final_time must be positive and finite, not {final_time}")
 
 
 @component("schedule")

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from blackout.errors import ensure
+
 
 class Moments(NamedTuple):
     """Mean `mu` [F], unbiased covariance `sigma` [F, F] (both float64) and number of samples `n`."""
@@ -47,8 +49,7 @@ class FeatureStatistics(Metric):
         Raises:
             ValueError: one is not finite.
         """
-        if not bool(torch.isfinite(features).all()):
-            raise ValueError("features contain NaN or infinity")
+        ensure(bool(torch.isfinite(features).all()), "features contain NaN or infinity")
         if not len(features):
             return
         wide = features.detach().to(device=self.mean.device, dtype=torch.float64)
@@ -66,8 +67,7 @@ class FeatureStatistics(Metric):
             ValueError: fewer than two samples were added.
         """
         n = int(self.count.sum())
-        if n < 2:
-            raise ValueError(f"a covariance needs at least 2 samples, but {n} were added")
+        ensure(n >= 2, f"a covariance needs at least 2 samples, but {n} were added")
         counts, means = self.count.reshape(-1, 1).double(), self.mean.view(-1, self.num_features)
         mu = means[0] + (counts * (means - means[0])).sum(0) / n
         apart = means - mu
@@ -115,8 +115,7 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
     if mean.dim() != 1 or cov.shape != (len(mean), len(mean)):
         shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
         raise ValueError(f"statistics {name}: mu must be [F] and sigma [F, F], but they are {shapes}")
-    if not bool(torch.isfinite(mean).all() & torch.isfinite(cov).all()):
-        raise ValueError(f"statistics {name} contain NaN or infinity")
+    ensure(bool(torch.isfinite(mean).all() & torch.isfinite(cov).all()), f"statistics {name} contain NaN or infinity")
     return mean, (cov + cov.T) / 2
 
 

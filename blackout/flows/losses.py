@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.flows.path import residual
 from blackout.flows.replay import ReplayBatch
 from blackout.networks import LocallyEquivariant
@@ -26,8 +27,7 @@ class EstimatedPartition:
     """Whether the network has a function whose derivative is d log Z_t / dt."""
 
     def __init__(self, clip: float = 5.0) -> None:
-        if not clip > 0:
-            raise ValueError(f"clip must be positive, not {clip}")
+        ensure(clip > 0, f"clip must be positive, not {clip}")
         self.clip = clip
 
     def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:

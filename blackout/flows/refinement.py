@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.flows.path import States
 from blackout.flows.targets import Target
 from blackout.random import StepStreams
@@ -27,8 +27,7 @@ class Refinement(ABC):
     """
 
     def __init__(self, moves: int = 1) -> None:
-        if moves < 1:
-            raise ValueError(f"moves must be at least 1, not {moves}")
+        ensure(moves >= 1, f"moves must be at least 1, not {moves}")
         self.moves = moves
 
     def __call__(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
@@ -112,8 +111,7 @@ class DMALA(Refinement):
 
     def __init__(self, moves: int = 1, alpha: float = 1.0) -> None:
         super().__init__(moves)
-        if not alpha > 0:
-            raise ValueError(f"alpha must be positive, not {alpha}")
+        ensure(alpha > 0, f"alpha must be positive, not {alpha}")
         self.alpha = alpha
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.networks.layers import LayerNorm
 
 
@@ -76,10 +77,8 @@ class Hollow(nn.Module):
 
     def __init__(self, width: int, layers: int = 0, heads: int = 1) -> None:
         super().__init__()
-        if width < 1 or layers < 0:
-            raise ValueError(f"channels must be at least 1 and layers 0, not {width} and {layers}")
-        if width % heads:
-            raise ValueError(f"channels must be a multiple of heads, not {width} and {heads}")
+        ensure(width >= 1 and layers >= 0, f"channels must be at least 1 and layers 0, not {width} and {layers}")
+        ensure(width % heads == 0, f"channels must be a multiple of heads, not {width} and {heads}")
         self.width = width
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
@@ -303,8 +302,7 @@ class LEConvolution(LocallyEquivariant):
                     f"kernels must be odd, from 3 to the side of the lattice ({min(lattice)}), not {size}: "
                     "a wider one wraps around and sees the site itself"
                 )
-        if not kernels:
-            raise ValueError("kernels must name at least one window")
+        ensure(kernels, "kernels must name at least one window")
         super().__init__(_ConvolutionBody(lattice, levels, channels, kernels), levels, heat_bath, partition)
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.networks.equivariant import (
     Block,
     Features,
@@ -279,8 +280,7 @@ class GraphSitewiseBody(_DeepAtSites):
 
     def __init__(self, distances: int, channels: int, layers: int, messages: int, reach: int, relayed: int) -> None:
         super().__init__(channels, layers)
-        if not 1 <= reach < distances:
-            raise ValueError(f"reach must be between 1 and {distances - 1}, not {reach}")
+        ensure(1 <= reach < distances, f"reach must be between 1 and {distances - 1}, not {reach}")
         self.first = nn.Linear(2 * (distances - 1), channels)
         self.messages = GraphMessages(messages, channels, reach) if messages else None
         self.relayed = RelayedMessages(relayed, channels) if relayed else None

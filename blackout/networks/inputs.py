@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blackout.component import Stats, component
 from blackout.counts import time_on
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, ensure, error_context
 from blackout.networks.layers import best_memory_format
 from blackout.networks.mlp import ElementwiseMLP, SequenceConvolution
 from blackout.networks.unet import UNet
@@ -47,8 +47,7 @@ class PaperInputs:
     max_count: int
 
     def __post_init__(self) -> None:
-        if self.max_count < 1:
-            raise ValueError(f"max_count of the network's inputs must be at least 1, got {self.max_count}")
+        ensure(self.max_count >= 1, f"max_count of the network's inputs must be at least 1, got {self.max_count}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.errors import ensure
+
 
 def full_precision(x: Tensor) -> torch.autocast:
     """A context without autocast on the device of `x`, for the ends of a network, where counts go in and out.
@@ -195,8 +197,7 @@ def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
         ValueError: one is below `least`, or so large that making the network would not end.
     """
     for name, size in sizes.items():
-        if size < least:
-            raise ValueError(f"{name} of the {network} must be at least {least}, got {size}")
+        ensure(size >= least, f"{name} of the {network} must be at least {least}, got {size}")
         if size > (most := _MOST_LAYERS if name in _LAYERS else _MOST_FEATURES):
             raise ValueError(f"{name} of the {network} must be at most {most:,}, got {size}")
 
@@ -264,8 +265,7 @@ class ClassEmbedding(nn.Module):
 
     def __init__(self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        ensure(num_classes >= 1, f"num_classes must be at least 1, not {num_classes}")
         self.null, self.levels = num_classes, tuple(covariate_levels or ())
         alone, rest = divmod(num_classes, math.prod(self.levels))
         if rest or min(self.levels, default=1) < 1:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.networks.layers import (
     LayerNorm,
     TimeEmbedding,
@@ -90,8 +91,7 @@ class StripEncoder(nn.Module):
         super().__init__()
         colours, height, width = _image(item_shape, "strip encoder")
         check_sizes("strip encoder", parts=parts, features=features, channels=channels)
-        if width % parts:
-            raise ValueError(f"a strip of {width} pixels cannot be divided into {parts} parts")
+        ensure(width % parts == 0, f"a strip of {width} pixels cannot be divided into {parts} parts")
         self.parts, self.features, self.scaling = parts, features, Scaling(mean, std)
         # large digits are halved at once, small ones only by the second convolution
         kernel, stride = (5, 2) if height > 12 else (3, 1)
@@ -318,8 +318,7 @@ class SetTransformer(nn.Module):
         check_sizes("set transformer", 4, width=width)
         if width % heads or width % 2:
             raise ValueError(f"the width of the set transformer must be even and a multiple of heads, not {width}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.width = num_items, width
         self.extra = num_items if places else int(swap)
         self.scale = width**-0.5 if scale is None else scale

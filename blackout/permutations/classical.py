@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits
 from blackout.permutations.group import identity_like, inverse, is_permutation
@@ -38,8 +39,7 @@ def consensus(orders: Tensor) -> Tensor:
     Raises:
         ValueError: no orders.
     """
-    if orders.ndim != 2 or not len(orders):
-        raise ValueError(f"at least one order is needed, as [N, n], not {list(orders.shape)}")
+    ensure(orders.ndim == 2 and len(orders), f"at least one order is needed, as [N, n], not {list(orders.shape)}")
     places, n = inverse(orders), orders.shape[1]
     before = torch.stack([(places[:, a : a + 1] < places).sum(0) for a in range(n)]).cpu().numpy()
     return torch.tensor(_kemeny(before), dtype=torch.int64, device=orders.device)

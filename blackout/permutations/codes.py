@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.permutations.group import compose, inverse, is_permutation
 
 
@@ -37,8 +38,7 @@ class Code(ABC):
         Raises:
             ValueError: x is no permutation.
         """
-        if not _all_permutations(x):
-            raise ValueError(f"only permutations of 0..{x.shape[-1] - 1} have a code")
+        ensure(_all_permutations(x), f"only permutations of 0..{x.shape[-1] - 1} have a code")
         return cls._encode(x if reference is None else compose(inverse(reference), x))
 
     @classmethod

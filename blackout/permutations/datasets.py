@@ -40,7 +40,7 @@ from blackout.component import component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
-from blackout.errors import UserError, summary
+from blackout.errors import UserError, ensure, summary
 from blackout.family import Split
 from blackout.files import load_arrays
 from blackout.permutations.group import identity_like, is_permutation
@@ -85,10 +85,8 @@ class Puzzles(ABC):
         facts: Mapping[str, Any],
         scale: float = 1.0,
     ) -> None:
-        if num_items < 2:
-            raise ValueError(f"{name}: a puzzle has at least 2 items, not {num_items}")
-        if held_out < 1:
-            raise ValueError(f"{name}: held_out must be at least 1, not {held_out}")
+        ensure(num_items >= 2, f"{name}: a puzzle has at least 2 items, not {num_items}")
+        ensure(held_out >= 1, f"{name}: held_out must be at least 1, not {held_out}")
         self.name, self.kind, self.num_items, self.item_shape = name, kind, num_items, item_shape
         self.held_out, self.seed, self.scale = held_out, seed, scale
         own = {"num_items": num_items, "item_shape": list(item_shape), "first_fixed": False}
@@ -352,8 +350,7 @@ class Jigsaws(ImagePuzzles):
         name = f"jigsaw_{images.name}"
         if not 2 <= pieces <= min(height, width):
             raise ValueError(f"{name}: pieces per side must be 2..{min(height, width)}, not {pieces}")
-        if not 0 <= noise < float("inf"):
-            raise ValueError(f"{name}: noise must not be negative, but is {noise}")
+        ensure(0 <= noise < float("inf"), f"{name}: noise must not be negative, but is {noise}")
         self._pieces, self._noise = pieces, noise
         shape, encoder = (channels, height // pieces, width // pieces), {"_target_": "blackout.networks.PieceEncoder"}
         super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
@@ -447,10 +444,8 @@ class Sorting(ImagePuzzles):
 
     def __init__(self, images: CountData, length: int, places: int, held_out: int, seed: int = 0) -> None:
         name = f"sort_{images.name}"
-        if length < 2:
-            raise ValueError(f"{name}: length must be at least 2, not {length}")
-        if not 1 <= places <= _MOST_DIGITS:
-            raise ValueError(f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
+        ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
+        ensure(1 <= places <= _MOST_DIGITS, f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
         self._places = places
         channels, height, width = images.shape
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": places}

@@ -17,6 +17,7 @@ from torch import Size, Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
+from blackout.errors import ensure
 from blackout.permutations.group import identity_like
 from blackout.permutations.relaxations import sinkhorn
 from blackout.random import RandomSource, StepStreams, uniform
@@ -65,8 +66,7 @@ class OrderDistribution(Distribution):
         Raises:
             ValueError: k < 1.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
+        ensure(k >= 1, f"k must be at least 1, not {k}")
         with torch.no_grad():
             orders, log_probs = self._candidates(k)
         log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)

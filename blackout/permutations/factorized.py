@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.random import RandomSource, categorical, uniform
 
 Denoiser: TypeAlias = Callable[[Tensor], Tensor]
@@ -36,11 +37,9 @@ def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
     Raises:
         ValueError: passes outside 1..n, or an order of another length.
     """
-    if not 1 <= passes <= n:
-        raise ValueError(f"the number of passes must be 1..{n}, not {passes}")
+    ensure(1 <= passes <= n, f"the number of passes must be 1..{n}, not {passes}")
     order = torch.arange(n) if order is None else order
-    if order.shape[-1] != n:
-        raise ValueError(f"an order of {n} digits is needed, not of {order.shape[-1]}")
+    ensure(order.shape[-1] == n, f"an order of {n} digits is needed, not of {order.shape[-1]}")
     return list(order.tensor_split(passes, dim=-1))
 
 

@@ -13,6 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
+
 
 def identity_like(p: Tensor) -> Tensor:
     """0, 1, ..., n - 1, int64 of p's shape and device; a view."""
@@ -84,8 +86,7 @@ def all_permutations(n: int) -> Tensor:
     Raises:
         ValueError: n < 1, or so large (n > 10) that they would fill gigabytes.
     """
-    if not 1 <= n <= 10:
-        raise ValueError(f"all permutations are enumerated for n from 1 to 10, not {n}")
+    ensure(1 <= n <= 10, f"all permutations are enumerated for n from 1 to 10, not {n}")
     found = torch.zeros(1, 1, dtype=torch.int64)
     for m in range(2, n + 1):
         first = torch.arange(m)[:, None, None]
@@ -115,8 +116,7 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
     Raises:
         ValueError: n < 1.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, not {n}")
+    ensure(n >= 1, f"n must be at least 1, not {n}")
     row = [1]
     for m in range(2, n + 1):
         row = [r * after + (m - r + 1) * before for r, (before, after) in enumerate(pairwise([0, *row, 0]), 1)]

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.random import RandomSource, uniform
 
 Layout: TypeAlias = Literal["odd_even", "bitonic"]
@@ -29,8 +30,7 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     Raises:
         ValueError: iterations below 0.
     """
-    if iterations < 0:
-        raise ValueError(f"iterations of Sinkhorn's normalisation must be at least 0, not {iterations}")
+    ensure(iterations >= 0, f"iterations of Sinkhorn's normalisation must be at least 0, not {iterations}")
     for _ in range(iterations):
         scores = scores.log_softmax(-1)
         scores = scores - scores.logsumexp(-2, keepdim=True)  # quicker than log_softmax of columns
@@ -162,5 +162,4 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 
 
 def _check_positive(number: float, name: str) -> None:
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be positive, not {number}")
+    ensure(0 < number < math.inf, f"{name} must be positive, not {number}")

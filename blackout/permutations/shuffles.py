@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.permutations.group import (
     class_size,
     cycle_labels,
@@ -196,8 +197,7 @@ def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
     Raises:
         ValueError: n outside 1..30.
     """
-    if not 1 <= n <= LARGEST:
-        raise ValueError(f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
+    ensure(1 <= n <= LARGEST, f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
     types, source, target, weight = _transitions(n)
     law: np.ndarray = np.zeros(len(types))
     law[types.index((1,) * n)] = 1.0
@@ -368,8 +368,7 @@ def denoising_schedule(n: int) -> list[int]:
     Raises:
         ValueError: n < 2.
     """
-    if n < 2:
-        raise ValueError(f"a schedule needs at least 2 cards, not {n}")
+    ensure(n >= 2, f"a schedule needs at least 2 cards, not {n}")
     distances = [total_variation(n, 0)]
     while distances[-1] > MIXED:
         distances.append(total_variation(n, len(distances)))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.family import Split
 from blackout.files import read_text, reading
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
@@ -65,8 +65,7 @@ def held_karp(distances: Array) -> npt.NDArray[np.int64]:
         ValueError: more cities.
     """
     batch, n, _ = distances.shape
-    if not 2 <= n <= MOST_AT_ONCE:
-        raise ValueError(f"tours of 2 to {MOST_AT_ONCE} cities are found at once, not of {n}")
+    ensure(2 <= n <= MOST_AT_ONCE, f"tours of 2 to {MOST_AT_ONCE} cities are found at once, not of {n}")
     m, d = n - 1, np.moveaxis(distances, 0, -1)
     sets = np.arange(2**m)
     sizes = np.array([int(s).bit_count() for s in sets])
@@ -102,8 +101,7 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
     from scipy.sparse.csgraph import connected_components, depth_first_order
 
     n = len(distances)
-    if n < 3:
-        raise ValueError(f"a tour needs at least three cities, not {n}")
+    ensure(n >= 3, f"a tour needs at least three cities, not {n}")
     i, j = np.triu_indices(n, 1)
     degrees = (np.arange(n)[:, None] == i) | (np.arange(n)[:, None] == j)
     constraints = [LinearConstraint(degrees.astype(float), 2, 2)]
@@ -178,10 +176,8 @@ class Tours(Puzzles):
     """
 
     def __init__(self, cities: int, instances: int, held_out: int, seed: int) -> None:
-        if not 3 <= cities <= _MOST_CITIES:
-            raise ValueError(f"tsp: cities must be 3..{_MOST_CITIES}, not {cities}")
-        if instances < 1:
-            raise ValueError(f"tsp: instances must be at least 1, not {instances}")
+        ensure(3 <= cities <= _MOST_CITIES, f"tsp: cities must be 3..{_MOST_CITIES}, not {cities}")
+        ensure(instances >= 1, f"tsp: instances must be at least 1, not {instances}")
         self._instances = instances
         self._solved: dict[tuple[Split, int], Tensor] = {}
         super().__init__("tsp", "points", cities, (2,), held_out, seed, _FACTS)
@@ -297,8 +293,7 @@ def _parse(line: str) -> tuple[list[float], list[int]]:
         ValueError: this is no tour.
     """
     before, word, after = line.partition("output")
-    if not word:
-        raise ValueError("the word 'output' between points and tour is missing")
+    ensure(word, "the word 'output' between points and tour is missing")
     points, tour = list(map(float, before.split())), [int(k) - 1 for k in after.split()]
     if len(points) < 6 or len(points) % 2 or not bool(torch.tensor(points).isfinite().all()):
         raise ValueError(f"two finite coordinates of at least three cities are needed, found {len(points)} numbers")

@@ -21,7 +21,7 @@ from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.steering import neighbour_ratios, steer
 from blackout.distributed import rank
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
@@ -313,8 +313,7 @@ class Overwrite(Method):
     steps: int | None = None
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self.particles < 1:
-            raise ValueError(f"particles must be at least 1, not {self.particles}")
+        ensure(self.particles >= 1, f"particles must be at least 1, not {self.particles}")
         if self.steps is not None and self.steps < 2:
             raise ValueError(f"steps must be at least 2, not {self.steps}")
         self._known(problem, prior)

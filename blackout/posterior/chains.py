@@ -20,6 +20,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.samplers import Sampler
+from blackout.errors import ensure
 from blackout.posterior.diagnostics import FIELDS, projections
 from blackout.posterior.draw import PosteriorDraw, requested
 from blackout.posterior.problem import Measured, Prior, Problem
@@ -218,8 +219,7 @@ def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[fl
     Raises:
         ValueError: fewer than one, or levels that do not fall from first to last > 0.
     """
-    if sweeps < 1:
-        raise ValueError(f"sweeps must be at least 1, not {sweeps}")
+    ensure(sweeps >= 1, f"sweeps must be at least 1, not {sweeps}")
     if not (math.inf > first >= last > 0):
         raise ValueError(f"levels must fall from first_level={first} to last_level={last}, which must be above 0")
     if sweeps == 1:
@@ -229,16 +229,14 @@ def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[fl
 
 def check_levels(levels: Sequence[float], prior: Prior) -> None:
     """Raise ValueError for levels that are not positive or beyond what the prior knows."""
-    if not levels or not all(0 < t < math.inf for t in levels):
-        raise ValueError(f"levels must be positive, not {list(levels)}")
+    ensure(levels and all(0 < t < math.inf for t in levels), f"levels must be positive, not {list(levels)}")
     if max(levels) > prior.final_time * (1 + 1e-9):
         raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
 
 
 def check_start(start: str) -> None:
     """Raise ValueError for anything but data and prior."""
-    if start not in ("data", "prior"):
-        raise ValueError(f"start must be data or prior, not {start}")
+    ensure(start in ("data", "prior"), f"start must be data or prior, not {start}")
 
 
 def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:

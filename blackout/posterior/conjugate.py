@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
+from blackout.errors import ensure
 from blackout.posterior.chains import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
@@ -56,8 +57,7 @@ class Direct(Method):
     steps: int = 25
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+        ensure(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
         check_levels((self._found(prior, problem)[1],), prior)
 
     def draw(self, run: Run) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import load_array
 from blackout.random import RandomSource, binomial, poisson, uniform
 
@@ -34,8 +34,7 @@ def as_map(value: Map, name: str) -> Tensor:
     if isinstance(value, str):
         return torch.from_numpy(read_array(value, name))
     tensor = torch.as_tensor(value, dtype=torch.float64)
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"{name} must be finite, not {value}")
+    ensure(bool(torch.isfinite(tensor).all()), f"{name} must be finite, not {value}")
     return tensor
 
 
@@ -49,8 +48,7 @@ def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = n
         array = load_array(Path(path), name)
     except UserError as error:
         raise ValueError(f"{name}={path} is not an .npy file of {of}: {error}") from None
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}={path} is not an .npy file of {of}: it holds {array.dtype}")
+    ensure(array.dtype.kind in "biuf", f"{name}={path} is not an .npy file of {of}: it holds {array.dtype}")
     return np.asarray(array, dtype)
 
 
@@ -72,8 +70,7 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
 
 
 def _require(good: Tensor, rule: str, value: Map) -> None:
-    if not bool(good.all()):
-        raise ValueError(f"{rule}, not {value}")
+    ensure(bool(good.all()), f"{rule}, not {value}")
 
 
 class Noise(ABC):
@@ -108,8 +105,7 @@ class Noise(ABC):
         """Raise ValueError for a y that no m can give."""
         if self.whole and not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
             raise ValueError("y must be whole numbers from 0 on")
-        if not bool(torch.isfinite(y).all()):
-            raise ValueError("y must be finite")
+        ensure(bool(torch.isfinite(y).all()), "y must be finite")
 
     def select(self, rows: Tensor) -> Noise:
         """That of these rows, where a number is another one for every row, [n, 1, ...]."""

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.errors import ensure
 from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -137,8 +138,7 @@ class Inpaint(Separable):
 
     def _read(self, shape: Shape) -> Tensor:
         array = read_array(str(self.mask), "mask", "booleans", dtype=None)
-        if array.dtype != bool:
-            raise ValueError(f"mask={self.mask} must hold booleans, not {array.dtype}")
+        ensure(array.dtype == bool, f"mask={self.mask} must hold booleans, not {array.dtype}")
         mask = torch.from_numpy(array)
         mask = mask[None] if mask.ndim == 2 and (1, *mask.shape) == shape else mask
         return mask.permute(2, 0, 1) if mask.ndim == 3 and tuple(mask.shape) != shape else mask
@@ -157,8 +157,7 @@ class InpaintBox(Separable):
 
     def seen(self, shape: Shape) -> Tensor | None:
         """False in the box."""
-        if len(shape) != 3:
-            raise ValueError(f"a box is hidden in images, not in data of shape {shape}")
+        ensure(len(shape) == 3, f"a box is hidden in images, not in data of shape {shape}")
         for name, ends, size in (("rows", self.rows, shape[1]), ("columns", self.columns, shape[2])):
             if len(ends) != 2 or not 0 <= ends[0] <= ends[1] < size:
                 raise ValueError(f"{name} must be the first and last hidden one of 0..{size - 1}, not {list(ends)}")
@@ -181,8 +180,7 @@ class InpaintRandom(Separable):
 
     def seen(self, shape: Shape) -> Tensor | None:
         """A fixed share of elements."""
-        if not 0 < self.hidden < 1:
-            raise ValueError(f"hidden must be a share between 0 and 1, not {self.hidden}")
+        ensure(0 < self.hidden < 1, f"hidden must be a share between 0 and 1, not {self.hidden}")
         elements = math.prod(shape)
         order = torch.randperm(elements, generator=torch.Generator().manual_seed(self.seed))
         mask = torch.ones(elements, dtype=torch.bool)
@@ -191,8 +189,7 @@ class InpaintRandom(Separable):
 
 
 def _not_empty(mask: Tensor) -> Tensor:
-    if not bool(mask.any()):
-        raise ValueError("mask: no element is observed")
+    ensure(bool(mask.any()), "mask: no element is observed")
     return mask
 
 
@@ -296,8 +293,7 @@ class Blur(Sums):
     def measured(self, shape: Shape) -> Shape:
         if self.size < 1 or self.size % 2 == 0 or not self.width > 0:
             raise ValueError(f"size must be odd and width positive, not {self.size} and {self.width}")
-        if len(shape) != 3:
-            raise ValueError(f"blur is for images, not for data of shape {shape}")
+        ensure(len(shape) == 3, f"blur is for images, not for data of shape {shape}")
         return shape
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -385,8 +381,7 @@ class Pairs(Operator):
     binary: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.ratio < math.inf:
-            raise ValueError(f"ratio must be positive, not {self.ratio}")
+        ensure(0 < self.ratio < math.inf, f"ratio must be positive, not {self.ratio}")
 
     @property
     def noise(self) -> Noise:

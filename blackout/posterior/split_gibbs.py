@@ -28,7 +28,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.posterior.chains import (
     Command,
     Coupling,
@@ -237,8 +237,7 @@ def make_step(
     Raises:
         ValueError: an unknown kind, or a heat bath of a black box.
     """
-    if kind not in ("auto", "heat_bath", "metropolis"):
-        raise ValueError(f"step must be auto, heat_bath or metropolis, not {kind}")
+    ensure(kind in ("auto", "heat_bath", "metropolis"), f"step must be auto, heat_bath or metropolis, not {kind}")
     if isinstance(problem, Measured) and kind != "metropolis":
         incidence = problem.incidence(shape)
         made = [] if incidence is None else blocks(incidence, math.prod(shape))
@@ -435,8 +434,7 @@ class NoiseDenoise(Method):
         return self.moves
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self.moves < 1:
-            raise ValueError(f"moves must be at least 1, not {self.moves}")
+        ensure(self.moves >= 1, f"moves must be at least 1, not {self.moves}")
         check_start(self.start)
         check_levels(self.levels, prior)
 

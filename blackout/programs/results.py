@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.family import Draw, OutputNames, Samples, Source, Split
 from blackout.files import replacing, save_picture, write_json
 from blackout.training.model import Model
@@ -57,8 +58,7 @@ class SampleFile:
             ValueError: more samples than were announced.
         """
         main = samples["samples"]
-        if len(main) > self._missing:
-            raise ValueError(f"{len(main)} samples for a file that has capacity for {self._missing} more")
+        ensure(len(main) <= self._missing, f"{len(main)} samples for a file that has capacity for {self._missing} more")
         if self._shape is not None:
             main = main.reshape(len(main), *self._shape)
         elif main.ndim == 4:

@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
 from blackout.distributed import signals
-from blackout.errors import UserError, check_at_least_one
+from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
@@ -81,8 +81,7 @@ class Checkpoints(Checkpoint):
         restore_best: bool = False,
     ) -> None:
         check_at_least_one(every_n_steps=every_n_steps)
-        if mode not in ("min", "max"):
-            raise ValueError(f"mode must be min or max, not {mode}")
+        ensure(mode in ("min", "max"), f"mode must be min or max, not {mode}")
         self._directory, self._every, self._monitor = Path(directory), every_n_steps, monitor
         self._better = operator.lt if mode == "min" else operator.gt
         self._restores = restore_best

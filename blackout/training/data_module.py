@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from blackout.errors import ensure
 from blackout.family import Source, Split
 from blackout.random import fold_seed
 
@@ -233,8 +234,7 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
     Raises:
         ValueError: it does not, or there is no such rank.
     """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
+    ensure(0 <= rank < world_size, f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
     if batch_size < 1 or batch_size % world_size:
         need = f"a positive multiple of their number, {world_size}"
         raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 
 
 class EMA(nn.Module):
@@ -29,8 +29,7 @@ class EMA(nn.Module):
 
     def __init__(self, network: nn.Module, decay: float = 0.9999) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), not {decay}")
+        ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
 

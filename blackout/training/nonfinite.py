@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from blackout.errors import UserError, check_at_least_one
+from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
 from blackout.training.data_module import SourceDataModule, TrainLoader
 from blackout.training.lightning_module import TrainingModule
@@ -36,8 +36,7 @@ class NonFiniteGuard(Callback):
     """
 
     def __init__(self, directory: str | Path, action: str = "stop", every_n_steps: int = 50) -> None:
-        if action not in ("stop", "skip"):
-            raise ValueError(f"on_nonfinite must be stop or skip, not {action}")
+        ensure(action in ("stop", "skip"), f"on_nonfinite must be stop or skip, not {action}")
         check_at_least_one(every_n_steps=every_n_steps)
         self._directory, self._skip, self._every = Path(directory), action == "skip", every_n_steps
         self._now: Tensor | None = None  # bool scalar on the device: something in the current step is not finite

@@ -10,6 +10,8 @@ from typing import Any
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from blackout.errors import ensure
+
 
 @dataclass(frozen=True)
 class Optimization:
@@ -34,10 +36,8 @@ class Optimization:
     noam: bool = False
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, not {self.lr}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must not be negative, not {self.warmup_steps}")
+        ensure(self.lr > 0, f"lr must be positive, not {self.lr}")
+        ensure(self.warmup_steps >= 0, f"warmup_steps must not be negative, not {self.warmup_steps}")
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"decay_steps must be positive or null, not {self.decay_steps}")
         if self.noam and (self.decay_steps is not None or not self.warmup_steps):

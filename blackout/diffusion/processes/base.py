@@ -20,6 +20,7 @@ from torch import Tensor
 from blackout.counts import LARGEST_COUNT, time_on
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
+from blackout.errors import ensure
 from blackout.random import RandomSource
 
 LIMIT = half_width(15.0)
@@ -175,8 +176,7 @@ def plateau(max_count: int) -> float:
 
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
-    if not 1 <= max_count <= LARGEST_COUNT:
-        raise ValueError(f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
+    ensure(1 <= max_count <= LARGEST_COUNT, f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
 
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
@@ -204,8 +204,7 @@ def per_sample_time(t: Time, x: Tensor) -> Tensor:
         ValueError: t is not one time, nor one per sample.
     """
     t = time_on(t, x.device).reshape(-1)
-    if len(t) not in (1, len(x)):
-        raise ValueError(f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
+    ensure(len(t) in (1, len(x)), f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
     return t
 
 

@@ -27,6 +27,7 @@ from blackout.diffusion.processes.base import (
     jump_axis,
 )
 from blackout.diffusion.schedules import step_fraction
+from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson
 
 
@@ -52,8 +53,7 @@ class BirthDeath(CountProcess):
 
     def __post_init__(self) -> None:
         check_max_count(self.max_count)
-        if not 0 < self.mean < math.inf:
-            raise ValueError(f"the stationary mean must be positive, not {self.mean}")
+        ensure(0 < self.mean < math.inf, f"the stationary mean must be positive, not {self.mean}")
 
     @property
     def num_states(self) -> int:

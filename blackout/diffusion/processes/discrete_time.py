@@ -17,6 +17,7 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes.base import per_sample, predicted
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
+from blackout.errors import ensure
 from blackout.random import RandomSource
 
 
@@ -36,8 +37,7 @@ class DiscreteTimeChain(FiniteProcess):
     """
 
     def __init__(self, max_count: int = 255, num_steps: int = 100, matrix: Matrix | None = None) -> None:
-        if num_steps < 1:
-            raise ValueError(f"a chain needs at least one step, not {num_steps}")
+        ensure(num_steps >= 1, f"a chain needs at least one step, not {num_steps}")
         if matrix is None:
             raise ValueError("matrix must be given: a .npy file with one transition matrix, or one per step")
         array = dense(load_matrix(matrix))

@@ -13,7 +13,7 @@ import torch
 from blackout.component import component
 from blackout.data.file_formats import sparse_matrix
 from blackout.diffusion.processes.levels import DenseGenerator
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.files import load_arrays
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
@@ -115,11 +115,9 @@ def check_generator(matrix: Any) -> None:
     """Raises ValueError, naming the offending entry, unless `matrix` is a generator."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
         raise ValueError(f"a generator is a square matrix of two states or more, not of shape {tuple(matrix.shape)}")
-    if matrix.dtype.kind not in "fiu":
-        raise ValueError(f"a generator holds real numbers, not {matrix.dtype}")
+    ensure(matrix.dtype.kind in "fiu", f"a generator holds real numbers, not {matrix.dtype}")
     rates = np.asarray(dense(matrix), dtype=np.float64)
-    if not np.isfinite(rates).all():
-        raise ValueError("the generator has entries that are not finite")
+    ensure(np.isfinite(rates).all(), "the generator has entries that are not finite")
     for i, j in np.argwhere((rates < 0) & ~np.eye(len(rates), dtype=bool)):
         raise ValueError(
             f"rates must not be negative, but the generator's entry [{i}, {j}] is {rates[i, j]:g} "

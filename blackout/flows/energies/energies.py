@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.family import Source
 from blackout.flows.targets import EnergyNetwork, Target, all_states
 from blackout.flows.targets.base import of_flips
@@ -62,8 +62,7 @@ class PairEnergy(Learned):
 
     def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
         super().__init__(2, [sites])
-        if sites < 2 or l1 < 0:
-            raise ValueError(f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
+        ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
         self.l1 = l1
         self.upper = nn.Parameter(torch.zeros(sites * (sites - 1) // 2))
         self.field = nn.Parameter(torch.zeros(sites)) if field else None
@@ -142,8 +141,7 @@ class NetworkEnergy(EnergyNetwork, Learned):
     basis: Tensor
 
     def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256), waves: int = 8) -> None:
-        if waves < 0:
-            raise ValueError(f"waves must be at least 0, not {waves}")
+        ensure(waves >= 0, f"waves must be at least 0, not {waves}")
         place = (torch.arange(levels) + 0.5) / levels
         each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
         basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)

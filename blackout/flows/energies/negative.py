@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from blackout.errors import ensure
 from blackout.flows.energies.energies import Learned
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
@@ -51,8 +52,7 @@ class FlowSamples(NegativeSampler):
 
     def __init__(self, chains: int = 128, listed: int = 1 << 13) -> None:
         super().__init__()
-        if chains < 2:
-            raise ValueError(f"negative.chains must be at least 2, not {chains}")
+        ensure(chains >= 2, f"negative.chains must be at least 2, not {chains}")
         self.chains, self.listed = chains, listed
 
     def sums(self, energy: Learned) -> bool:
@@ -84,8 +84,7 @@ class PersistentChains(NegativeSampler):
 
     def __init__(self, chains: int = 128, refine: Refinement | None = None) -> None:
         super().__init__()
-        if chains < 1:
-            raise ValueError(f"negative.chains must be at least 1, not {chains}")
+        ensure(chains >= 1, f"negative.chains must be at least 1, not {chains}")
         self.chains, self.refine = chains, refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blackout.errors import ensure
+
 Edges = NDArray[np.int64]
 
 
@@ -109,12 +111,10 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
     Raises:
         ValueError: no such kind, or numbers out of range.
     """
-    if kind not in _KINDS:
-        raise ValueError(f"graphs are er or ba, not {kind!r}")
+    ensure(kind in _KINDS, f"graphs are er or ba, not {kind!r}")
     if len(nodes) != 2 or not 1 <= nodes[0] <= nodes[1] or number < 1:
         raise ValueError(f"nodes must be [least, most] with 1 <= least <= most and number positive, not {list(nodes)}")
-    if kind == "er" and not 0 <= parameter <= 1:
-        raise ValueError(f"the probability of an edge must be in [0, 1], not {parameter}")
+    ensure(kind != "er" or 0 <= parameter <= 1, f"the probability of an edge must be in [0, 1], not {parameter}")
     if kind == "ba" and not (parameter == int(parameter) and 1 <= parameter < nodes[0]):
         raise ValueError(f"a new node has a whole number of edges from 1 to the least nodes - 1, not {parameter}")
     graphs = []

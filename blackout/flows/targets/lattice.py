@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.flows.targets.base import Target, of_flips, own_state_zero, read_arrays
 
 _LARGEST_MATRIX = 1100
@@ -192,12 +192,9 @@ class Couplings(Target):
         d = self.sites
         matrix = torch.zeros(d, d, dtype=torch.float64) if matrix is None else matrix
         field = torch.zeros(d, dtype=torch.float64) if field is None else field
-        if matrix.shape != (d, d):
-            raise ValueError(f"J must be square, [{d}, {d}] for {d} sites, not {list(matrix.shape)}")
-        if field.shape != (d,):
-            raise ValueError(f"h must be [{d}] as J is [{d}, {d}], not {list(field.shape)}")
-        if not bool(torch.isfinite(matrix).all() and torch.isfinite(field).all()):
-            raise ValueError("J and h must be finite")
+        ensure(matrix.shape == (d, d), f"J must be square, [{d}, {d}] for {d} sites, not {list(matrix.shape)}")
+        ensure(field.shape == (d,), f"h must be [{d}] as J is [{d}, {d}], not {list(field.shape)}")
+        ensure(bool(torch.isfinite(matrix).all() and torch.isfinite(field).all()), "J and h must be finite")
         both = matrix + matrix.T
         self.register_buffer("pair", both - torch.diag(both.diag()))
         self.register_buffer("field", field.clone())

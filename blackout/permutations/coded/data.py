@@ -19,7 +19,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, ensure, error_context
 from blackout.family import Samples, Split
 from blackout.files import load_arrays, read_text
 from blackout.permutations.classical import Mallows
@@ -153,8 +153,7 @@ def check_permutations(name: str, x: Tensor) -> None:
     Raises:
         ValueError: saying what is wrong, and in which row.
     """
-    if x.ndim != 2 or not len(x):
-        raise ValueError(f"{name}: permutations [N, n], at least one, are needed, not {list(x.shape)}")
+    ensure(x.ndim == 2 and len(x), f"{name}: permutations [N, n], at least one, are needed, not {list(x.shape)}")
     check_length(name, x.shape[1])
     if not bool((good := is_permutation(x)).all()):
         row = int((~good).nonzero()[0, 0])
@@ -167,8 +166,7 @@ def check_length(name: str, length: int) -> None:
     Raises:
         ValueError: it is.
     """
-    if length < 2:
-        raise ValueError(f"{name}: length must be at least 2, not {length}")
+    ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
 
 
 def hash_share(key: Tensor, seed: int) -> Tensor:
@@ -182,10 +180,8 @@ def held_out(number: int, holdout: float, seed: int) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: holdout outside (0, 1), or fewer than 2 samples.
     """
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout must be between 0 and 1, not {holdout}")
-    if number < 2:
-        raise ValueError(f"at least 2 samples are needed, one of them held out, not {number}")
+    ensure(0 < holdout < 1, f"holdout must be between 0 and 1, not {holdout}")
+    ensure(number >= 2, f"at least 2 samples are needed, one of them held out, not {number}")
     order = torch.randperm(number, generator=torch.Generator().manual_seed(seed))
     size = min(max(1, round(number * holdout)), number - 1)
     return order[size:].sort().values, order[:size].sort().values
@@ -207,14 +203,11 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         ValueError: values outside these limits, or so small a share that nothing is left to train on.
     """
     check_length("cycles", length)
-    if not 0 < share <= 1:
-        raise ValueError(f"cycles: share must be in (0, 1], not {share}")
-    if length > _ENUMERATED:
-        raise ValueError(f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
+    ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
+    ensure(length <= _ENUMERATED, f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
     x = all_cycles(length)
     drawn = hash_share(number(x), seed) < share
-    if not bool(drawn.any()):
-        raise ValueError(f"cycles: share={share} of {len(x)} cycles leaves none to train on")
+    ensure(bool(drawn.any()), f"cycles: share={share} of {len(x)} cycles leaves none to train on")
     rest = x if bool(drawn.all()) else x[~drawn]
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
@@ -249,8 +242,7 @@ def mallows(length: int = 8, least_phi: float = 0.1) -> PermutationData:
         ValueError: a length below 2, or least_phi outside (0, 1).
     """
     check_length("mallows", length)
-    if not 0 < least_phi < 1:
-        raise ValueError(f"mallows: least_phi must be between 0 and 1, not {least_phi}")
+    ensure(0 < least_phi < 1, f"mallows: least_phi must be between 0 and 1, not {least_phi}")
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         streams, size = SampleStreams(seed, index).at(0), len(index)
@@ -277,8 +269,7 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
         ValueError: a length below 2, or a ratio that is not positive.
     """
     check_length("plackett_luce", length)
-    if not (ratio > 0 and math.isfinite(ratio)):
-        raise ValueError(f"plackett_luce: ratio must be positive, not {ratio}")
+    ensure(ratio > 0 and math.isfinite(ratio), f"plackett_luce: ratio must be positive, not {ratio}")
     law = PlackettLuce(math.log(ratio) * torch.arange(length).double())
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -81,8 +81,7 @@ class ExactLaw:
 
     def __init__(self, denoiser: Denoiser, codes: Tensor, support: Tensor) -> None:
         n = codes.shape[1]
-        if n > MOST_ITEMS:
-            raise ValueError(f"laws are exact to {MOST_ITEMS} items, not for {n}")
+        ensure(n <= MOST_ITEMS, f"laws are exact to {MOST_ITEMS} items, not for {n}")
         partly = codes.unsqueeze(1).masked_fill(all_masks(n).to(codes.device), n)  # [M, 2^n, n]
         weights = (n + 1) ** torch.arange(n, device=codes.device)
         keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
@@ -162,8 +161,7 @@ class CodeTransformer(nn.Module):
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.causal = num_items, causal
         self.fused = encoder is not None and context == "fused"
         prefix = encoder is not None and (context == "prefix" or causal)
@@ -310,8 +308,7 @@ class Passes:
         usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
         passes = usual[0] if self.passes is None else self.passes
         order = usual[1] if self.order is None else self.order
-        if not 1 <= passes <= n:
-            raise ValueError(f"passes must be 1..{n}, not {passes}")
+        ensure(1 <= passes <= n, f"passes must be 1..{n}, not {passes}")
         if order not in _ORDERS:
             raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order}")
         if causal and (passes, order) != usual:

@@ -11,6 +11,7 @@ from torch import Size, Tensor, nn
 
 from blackout.component import component
 from blackout.distributed import sum_over_processes
+from blackout.errors import ensure
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose
 from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, with_first
@@ -237,5 +238,4 @@ def squared_distances(items: Tensor, before: Tensor) -> Tensor:
 
 
 def _check_walks(walks: int) -> None:
-    if walks < 1:
-        raise ValueError(f"walks must be at least 1, not {walks}")
+    ensure(walks >= 1, f"walks must be at least 1, not {walks}")

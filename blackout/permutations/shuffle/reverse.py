@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
     InverseInsertion,
@@ -241,8 +242,7 @@ class ForwardProcess:
         if not rises or type(given[0]) is not int:
             raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
         limit = 40 if isinstance(self.law, Riffle) else _MOST_SHUFFLES
-        if given[-1] > limit:
-            raise ValueError(f"schedule must end at {limit} shuffles at most, not {given[-1]}")
+        ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
 
     @property
     def times(self) -> list[int]:
