@@ -24,11 +24,10 @@ STATES = {
 _HEAD = """# Coverage of the five papers
 
 Made by `python -m benchmarks.coverage` from `benchmarks/coverage.yaml`. A row for every algorithm, table and figure.
-An experiment has every hyper-parameter as the paper states it, and says in comments where the paper is silent or
-wrong; with `recipe=blackout/none`, `shuffle/none`, `flow/none`, `energy/none` or `codes/none` it is trained as small
-models are here, which is no longer the paper's. Figures stand beside those published only where something was run,
-which is never at the published size unless the state says so; "small" says with what, and the page has the rival at
-equal seconds.
+An experiment has every hyper-parameter as the paper states it, and `conf/experiment/<paper>.yaml` says where the paper
+is silent or wrong; with a `recipe=` of the [small models](../howto/papers.md) the same item is trained on a CPU, which
+is no longer the paper's. Figures stand beside those published only where something was run, which is never at the
+published size unless the state says so; "small" says with what, and the page has the rival at equal seconds.
 """
 
 

@@ -491,7 +491,7 @@ def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int) -> tuple[PairEnergy, int]:
-    """(the average of an energy of pairs, steps of it) after so many CPU seconds, as in experiment=dnfs_couplings."""
+    """(the average of an energy of pairs, steps of it) after so many CPU seconds, as with recipe=energy/couplings."""
     torch.manual_seed(0)
     pair = Pair(PairEnergy(sites, l1=0.01), LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
     rollout, how = Rollout(17, 64, every=1, kept=1, refine=Gibbs()), Events(16, resample_below=0.5, group=256)

@@ -85,7 +85,7 @@ class Epochs:
 
 
 def on_graphs(quick: bool) -> Callable[[], None]:
-    """An epoch of maximum independent set, with the recipe of `dnfs_mis_small`."""
+    """An epoch of maximum independent set, with `recipe=flow/sets`."""
     graphs, points, steps, batch = (3, 3, 2, 8) if quick else (24, 33, 40, 160)
     target = graph_problem("mis", number=graphs, held_out=1)
     rollout = Rollout(points=points, chains=8 * graphs, every=steps, kept=1, refine=DMALA(1, 0.4))

@@ -26,7 +26,7 @@ CYCLES: dict[str, tuple[str, ...]] = {
     "paper": ("dataset.length=10", "dataset.share=0.2", "network.width=128", "network.depth=8", *_DEEP),
 }
 RANKINGS: dict[str, tuple[str, ...]] = {
-    "cpu": ("trainer.max_steps=1500",),
+    "cpu": ("dataset=synthetic_rankings", "trainer.max_steps=1500"),
     "paper": ("dataset=rankings", "dataset.path=${data_dir}/ml-32m/ratings.csv", "dataset.length=50",
               "network.width=256", "network.depth=10", *_DEEP),
 }  # fmt: skip
@@ -38,7 +38,7 @@ def cycles(scale: str) -> list[Run]:
     found = []
     for objective in ("masked", "autoregressive"):
         for code in _CODES:
-            train = ("experiment=codes_cycles", f"code={code}", f"objective={objective}", *CYCLES[scale])
+            train = ("family=codes", "dataset=cycles", f"code={code}", f"objective={objective}", *CYCLES[scale])
             n = int(CYCLES[scale][0].removeprefix("dataset.length="))
             evaluated = ("evaluate=true", "num_samples=10000", "likelihood.images=0")
             asked = {
@@ -53,7 +53,7 @@ def rankings(scale: str) -> list[Run]:
     """Masked in one pass and in n, and autoregressive, by the number of observed items."""
     n, found = (8 if scale == "cpu" else 50), []
     for objective, ways in (("masked", {"1 pass": 1, f"{n} passes": n}), ("autoregressive", {f"{n} passes": n})):
-        train = ("experiment=codes_movielens", f"objective={objective}", *RANKINGS[scale])
+        train = ("family=codes", f"objective={objective}", *RANKINGS[scale])
         data = [setting for setting in train if setting.startswith("dataset")]  # a model does not say where a file is
         asked = {
             f"{seen} observed, {way}": (

@@ -61,7 +61,7 @@ def _sort(n: int, paper: bool) -> tuple[str, ...]:
     """Settings of lists of n numbers."""
     if paper:
         return (f"experiment=symmetric/table2/n{n}",)
-    return "experiment=symmetric_sort", "dataset=sort_mnist", f"dataset.length={n}", "batch_size=128"
+    return "family=shuffle", "dataset=sort_mnist", f"dataset.length={n}", "batch_size=128"
 
 
 def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
@@ -82,7 +82,7 @@ def _jigsaws(paper: bool) -> list[Row]:
     found = []
     for dataset, pieces in ((dataset, n) for dataset, all_of_it in sizes.items() for n in all_of_it):
         name = f"{dataset} {pieces}x{pieces}"
-        settings: tuple[str, ...] = ("experiment=symmetric_jigsaw", f"dataset={dataset}", f"dataset.pieces={pieces}")
+        settings: tuple[str, ...] = ("family=shuffle", f"dataset={dataset}", f"dataset.pieces={pieces}")
         if paper:
             settings = (f"experiment=symmetric/table1/{dataset.removeprefix('jigsaw_')}_{pieces}",)
         for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
@@ -126,7 +126,7 @@ def _tours(paper: bool) -> list[Row]:
     """Tours, and those without learning."""
     found = []
     for n in (20, 50) if paper else (10,):
-        settings: tuple[str, ...] = ("experiment=symmetric_tsp", f"dataset.cities={n}")
+        settings: tuple[str, ...] = ("family=shuffle", "dataset=tsp", f"dataset.cities={n}")
         if paper:
             settings = (f"experiment=symmetric/table4/tsp{n}",)
         mended = Row(f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False)
@@ -138,7 +138,8 @@ def _single(paper: bool) -> list[Row]:
     """One permutation."""
     if paper:
         return [Row(f"one {n}", (f"experiment=symmetric/table5/n{n}",), ("sample",), 2560) for n in (100, 200)]
-    return [Row(f"one {n}", ("experiment=symmetric_single", f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
+    one = ("family=shuffle", "dataset=one_permutation")
+    return [Row(f"one {n}", (*one, f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
 
 
 def _schedules(paper: bool) -> list[Row]:

@@ -33,11 +33,13 @@ FILE = Path(__file__).with_suffix(".json")
 RECIPES = {
     "blackout": [],
     "flow": ["experiment=flow_ising"],
-    "graphs": ["experiment=dnfs_mis_small"],
-    "energy": ["experiment=dnfs_couplings", "start=zero", "trainer.max_steps=4400"],
-    "shuffle": ["experiment=symmetric_jigsaw"],
-    "codes": ["experiment=codes_cycles"],
-}
+    "graphs": ["experiment=dnfs/table1/small", "recipe=flow/sets"],
+    "energy": [
+        "experiment=dnfs/table4/s1", "recipe=energy/couplings", "target.size=4", "start=zero", "trainer.max_steps=4400",
+    ],
+    "shuffle": ["family=shuffle", "dataset=jigsaw_digits"],
+    "codes": ["family=codes", "dataset=cycles"],
+}  # fmt: skip
 """What is typed after `python train.py`."""
 STEPS = dict.fromkeys(RECIPES, (50, 20)) | {"graphs": (40, 12), "shuffle": (8, 2)}
 """Losses and norms that are kept."""

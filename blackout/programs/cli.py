@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from blackout.component import leaves
 from blackout.errors import UserError, ends_in_one_line, nearest, refused
-from blackout.programs.settings import CONF, PROGRAMS, options
+from blackout.programs.settings import CONF, EVERYWHERE, PROGRAMS, home, options, sections
 from blackout.training.instantiate import find
 
 _QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
@@ -46,7 +46,9 @@ def explain(error: Exception) -> str:
     """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
     text, cause = str(error), str(error.__cause__ or "")
     if match := re.search(_NO_CHOICE, text):
-        wrong, group, choices = match[1].rsplit("/", 1)[-1], match[2], match[3].split()
+        wrong, group = match[1].removeprefix(f"{match[2]}/"), match[2]
+        beside = sections(home(match[1])) if match[1].startswith(EVERYWHERE) else ()
+        choices = [name.removeprefix(f"{group}/") for name in beside] or match[3].split()
         missing = ", pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in wrong else ""
         return f"{group}={wrong}: no such choice{missing}{_nearest(wrong, choices)}; one of {', '.join(choices)}"
     if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
@@ -154,7 +156,7 @@ _EXAMPLES = {
     "train": """\
   {command}                                        the digits, in minutes on a CPU
   {command} dataset=counts dataset.path=mine.npy   your own counts
-  {command} experiment=blackout_cifar10            as the paper trains it
+  {command} experiment=blackout/table1             as the paper trains it
   {command} run_id=mine trainer.max_steps=5000     a run with a name; the same again continues it
   {command} init_from=runs/digits/mine seed=1      a new run from the weights of another
   {command} -m seed=1,2,3 optimizer=adam,adamw     a sweep
@@ -223,18 +225,19 @@ def _groups(names: list[str]) -> Iterator[str]:
         choices = re.findall(r"^(\w+):", file.read_text() if file.is_file() else "", re.MULTILINE)
         families = {path.stem for path in (CONF / "family").iterdir()}
         files = (path.relative_to(CONF / name).with_suffix("") for path in (CONF / name).rglob("*.yaml"))
-        choices += sorted(str(path) for path in files if len(path.parts) == 1 or path.parts[0] in families)
+        shown = sorted(str(path) for path in files if len(path.parts) == 1 or path.parts[0] in families)
+        choices += [p if "@package" in (CONF / name / f"{p}.yaml").read_text() else f"{p}/..." for p in shown]
         if choices:
             yield textwrap.fill(", ".join(choices), 116, initial_indent=f"  {name:<12} ", subsequent_indent=" " * 15)
 
 
 def _written(group: str, choice: str) -> str:
     """The YAML of a choice without what is not for users: addresses of components, defaults lists, packages."""
-    file, (name, *inner) = CONF / group / f"{choice}.yaml", group.split("/")
-    whole = CONF / f"{name}.yaml"
+    file, of = CONF / group / f"{choice}.yaml", home(f"{group}/{choice}")
+    whole = CONF / f"{of}.yaml"
     text = file.read_text() if file.is_file() else ""
     if not text and whole.is_file():
-        section = re.escape("/".join([*inner, choice]))
+        section = re.escape(f"{group}/{choice}".removeprefix(f"{of}/"))
         found = re.search(rf"^(?:#.*\n)*{section}:.*\n(?: .*\n)*", whole.read_text(), re.MULTILINE)
         text = found[0] if found else ""
     text = re.sub(r"^( *)defaults:.*\n(?:\1  .*\n)*", "", text, flags=re.MULTILINE)

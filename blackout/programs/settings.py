@@ -2,7 +2,9 @@
 
 A group such as `head` is a file, conf/head.yaml, whose sections are its choices; the section `grid/logit` of
 conf/sampler.yaml is a choice of `sampler/grid`. Groups whose choices set things everywhere (family, recipe, experiment,
-task, debug) are folders with a file for each, as Hydra has them, and so are groups in folders of the user's.
+task, debug) are folders with a file for each, as Hydra has them, and so are groups in folders of the user's. What a
+paper or a family has many of is one file in such a folder: the section `table4/s1` of conf/experiment/dnfs.yaml is
+`experiment=dnfs/table4/s1`.
 
 The checks of a command line, the id of a run and the check of a continued run are made from what the YAML files of the
 program and of the chosen family list, and from the sets of names below; docs/reference/settings.md has them as a table.
@@ -27,7 +29,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -38,6 +40,8 @@ from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
 
 PROGRAMS = ("train", "sample")
+EVERYWHERE = ("experiment/", "recipe/")
+"""Groups whose choices set things everywhere, in files of many."""
 
 
 @functools.cache
@@ -49,6 +53,11 @@ def sections(group: str) -> dict[str, DictConfig | None]:
     written = OmegaConf.load(file)
     assert isinstance(written, DictConfig)
     return {f"{group}/{name!s}": node for name, node in written.items_ex(resolve=False)}
+
+
+def home(name: str) -> str:
+    """The file that would have the section of `<group>/<choice>`: `<group>`, or `experiment/<paper>`."""
+    return "/".join(name.split("/")[: 1 + name.startswith(EVERYWHERE)])
 
 
 class Sections(ConfigSource):
@@ -65,22 +74,20 @@ class Sections(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """A choice. A section that is `null` makes the group null; one that only lists others has no place itself."""
         name = config_path.removesuffix(".yaml")
-        if not self.is_config(name):
-            raise ConfigLoadError(f"{name} not found")
-        node = self.unwritten.get(name) or sections(name.split("/")[0])[name]
+        node = {**self.unwritten, **sections(home(name))}[name]
         if node is None:
             node = OmegaConf.create({name.rpartition("/")[0]: None, "defaults": []})
-        package = "_global_" if list(node)[-1:] == ["defaults"] else None
+        package = "_global_" if list(node)[-1:] == ["defaults"] or name.startswith(EVERYWHERE) else None
         return ConfigResult(self.provider, self.full_path(), node.copy(), {"package": package})
 
     def is_config(self, config_path: str) -> bool:
         """Whether there is such a choice."""
         name = config_path.removesuffix(".yaml")
-        return name in self.unwritten or name in sections(name.split("/")[0])
+        return name in self.unwritten or name in sections(home(name))
 
     def is_group(self, config_path: str) -> bool:
         """Whether there is such a group."""
-        return any(name.startswith(f"{config_path}/") for name in sections(config_path.split("/")[0]))
+        return any(name.startswith(f"{config_path}/") for name in sections(home(config_path)))
 
     def available(self) -> bool:
         """Always."""
@@ -88,7 +95,7 @@ class Sections(ConfigSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """The choices of a group, in order."""
-        names = (name.rpartition("/") for name in sections(config_path.split("/")[0]))
+        names = (name.rpartition("/") for name in sections(home(config_path)))
         return sorted(choice for group, _, choice in names if group == config_path)
 
 
@@ -117,9 +124,7 @@ def recipe(family: str, dataset: str | None) -> str:
 def metrics_for(dataset: str | None) -> str:
     """The scores that a recipe for a dataset chooses; the model's own where no recipe does."""
     texts = (file.read_text() for file in CONF.glob(f"recipe/*/{dataset}.yaml"))
-    return next(
-        (found[1] for text in texts if (found := re.search(r"/metrics: (\w+)", text)) and found[1] != "none"), "model"
-    )
+    return next((found[1] for text in texts if (found := re.search(r"/metrics: (?!none)(\w+)", text))), "model")
 
 
 def options(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
@@ -150,8 +155,11 @@ def _apply_with_options(overrides: list[Override], config: DictConfig) -> None:
     what `debug=fast` says of large components under `miniature`.
 
     Raises:
-        UserError: `..._partial_=...`; whether a component is made or passed on is no one's choice.
+        UserError: `..._partial_=...`; whether a component is made or passed on is no one's choice. Or a file of many
+            experiments or recipes, without which of them.
     """
+    for group in (word[:-1] for word in EVERYWHERE if word[:-1] in config):
+        raise UserError(f"{group}=... names many choices; one of them is {group}=.../{next(iter(config[group]))}")
     with open_dict(config):
         if "miniature" in config:
             _shrink(config, config.pop("miniature"))
@@ -313,6 +321,5 @@ def set_libraries() -> None:
     torch.backends.cudnn.allow_tf32 = False
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    deliberate = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")
-    for message in deliberate:
+    for message in ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec"):
         warnings.filterwarnings("ignore", f".*{message}")

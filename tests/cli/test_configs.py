@@ -25,7 +25,7 @@ def completed(part):
     return defaults | {name: completed(value) for name, value in part.items()}
 
 
-@pytest.mark.parametrize("words", ["dataset=cifar10", "experiment=blackout_cifar10"])
+@pytest.mark.parametrize("words", ["dataset=cifar10", "experiment=blackout/table1"])
 def test_cifar10_is_the_papers(words):
     config = completed(composed(words))
     assert config["network"]["body"]["_target_"].endswith("NCSNpp")
@@ -54,19 +54,19 @@ def test_what_was_found_better_on_cifar10_is_a_recipe():
 @pytest.mark.parametrize("loss", ["instantaneous", "finite_time"])
 @pytest.mark.parametrize("sampler, kernel", [("binomial_bridge_nearest", "BinomialBridge"), ("poisson", "PoissonLeap")])
 def test_all_cells_of_table_1_can_be_reached(loss, sampler, kernel):
-    config = composed("experiment=blackout_cifar10", f"loss={loss}", f"sampler={sampler}")
+    config = composed("experiment=blackout/table1", f"loss={loss}", f"sampler={sampler}")
     assert config["loss"]["kind"] == loss and config["sampler"]["kernel"]["_target_"].endswith(kernel)
 
 
 PAPERS = {
-    "blackout_cifar10": "nearest_rounding", "blackout_celeba64": "nearest_rounding",
-    "blackout_cifar10_legacy": "nearest_rounding", "blackout_binarized_mnist": None,
+    "table1": "nearest_rounding", "table2_celeba64": "nearest_rounding",
+    "table1 recipe=blackout/cifar10_legacy": "nearest_rounding", "table2_binarized_mnist": None,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("experiment", PAPERS)
 def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experiment):
-    sampler = completed(composed(f"experiment={experiment}")["sampler"])
+    sampler = completed(composed(*f"experiment=blackout/{experiment}".split())["sampler"])
     assert sampler["num_steps"] == 1000 and sampler["grid"] is None
     rounding = PAPERS[experiment]
     kernel = "PoissonLeap" if rounding is None else "BinomialBridge"
@@ -102,7 +102,7 @@ def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
 
 
 def test_the_legacy_experiment_keeps_the_reference_habits():
-    config = completed(composed("experiment=blackout_cifar10_legacy"))
+    config = completed(composed("experiment=blackout/table1", "recipe=blackout/cifar10_legacy"))
     assert config["sampler"]["keep_dropout"] and not config["sampler"]["poisson_start"]
     assert config["sampler"]["kernel"]["rounding"]["_target_"].endswith("nearest_rounding")
     assert config["loss"]["scale"] == 1000 and config["trainer"]["precision"] == "32-true"
@@ -110,7 +110,7 @@ def test_the_legacy_experiment_keeps_the_reference_habits():
 
 
 def test_binarised_mnist_ends_at_time_10_and_is_not_rounded():
-    config = composed("experiment=blackout_binarized_mnist")
+    config = composed("experiment=blackout/table2_binarized_mnist")
     assert config["schedule"]["grid"]["final_time"] == 10.0
     assert config["sampler"]["kernel"]["_target_"].endswith("PoissonLeap")
 
@@ -122,10 +122,10 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("moves", ["gibbs", "dmala"])
-@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=leaps_ising", "experiment=dnfs_densities"])
-def test_the_moves_chosen_for_rollouts_are_those_of_the_run(family, moves):
-    assert composed(family)["rollout"]["refine"] is None
-    chosen = composed(family, f"refine@rollout.refine={moves}")["rollout"]["refine"]
+@pytest.mark.parametrize("experiment", ["flow_ising", "dnfs/figure15_leaps", "dnfs/figure5", "dnfs/table2/moons"])
+def test_the_moves_chosen_for_rollouts_are_those_of_the_run(experiment, moves):
+    assert composed(f"experiment={experiment}")["rollout"]["refine"] is None
+    chosen = composed(f"experiment={experiment}", f"refine@rollout.refine={moves}")["rollout"]["refine"]
     assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
 
 

@@ -70,7 +70,7 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
         assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
         settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
         assert settings.optimizer.decay_steps == settings.trainer.max_steps == steps
-    run("train", "experiment=symmetric_single", "trainer.max_steps=null").assert_refused("not null")
+    run("train", "family=shuffle", "dataset=one_permutation", "trainer.max_steps=null").assert_refused("not null")
 
 
 def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):

@@ -1,20 +1,15 @@
-"""Every experiment trains two steps at a reduced size, with data of the right kind."""
-
-import re
+"""Every experiment of Blackout Diffusion trains two steps at a reduced size, with data of the right kind."""
 
 import pytest
 import torch
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.programs.settings import CONF
+from blackout.programs.settings import sections
 
-FILES = sorted((CONF / "experiment").glob("*.yaml"))  # those of the papers: test_papers
-OTHERS = re.compile(r"override /family|- dnfs_|^teacher:", re.MULTILINE)
-EXPERIMENTS = [path.stem for path in FILES if not OTHERS.search(path.read_text())]
-"""Of the default family; what needs a teacher: tests/diffusion/test_distillation.py."""
-DEEP = ("blackout_celeba64", "blackout_cifar10_legacy", "d3pm_gaussian", "tauldr")
-"""Like another one, or large."""
+EXPERIMENTS = [name.removeprefix("experiment/") for name in sections("experiment/blackout")]
+QUICK = ("blackout/table1", "blackout/table2_binarized_mnist", "blackout/table2_d3pm_absorbing")
+"""Not like another one, nor large."""
 SMALL = [
     "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
     "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
@@ -41,7 +36,7 @@ def stand_in(name):
 
 
 @pytest.mark.parametrize(
-    "experiment", [pytest.param(name, marks=[pytest.mark.deep] if name in DEEP else []) for name in EXPERIMENTS]
+    "experiment", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in EXPERIMENTS]
 )
 def test_two_steps(run, tmp_path, monkeypatch, experiment):
     for name in SHAPES:
@@ -49,4 +44,4 @@ def test_two_steps(run, tmp_path, monkeypatch, experiment):
     outcome = run("train", f"experiment={experiment}", *SMALL, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0, outcome.err
     (weights,) = tmp_path.glob("*/a/model/model.safetensors")
-    assert weights.parents[2].name == experiment
+    assert weights.parents[2].name == experiment.replace("/", "_")

@@ -5,7 +5,8 @@ import pytest
 from benchmarks import coverage
 from benchmarks.energy_discrepancy import save
 from blackout.flows.targets import EnergyNetwork
-from blackout.programs.settings import CONF
+from blackout.programs.cli import help_text
+from blackout.programs.settings import CONF, sections
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
@@ -171,6 +172,27 @@ def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm
     assert lr == pytest.approx((width * warm_up) ** -0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("experiment, recipe, steps, same", [
+    ("dnfs/figure5", "flow/none", 2000, "target"), ("dnfs/table2/circles", "energy/planar", 5000, "dataset"),
+    ("dnfs/table4/m1", "energy/couplings", 1000, "target"), ("symmetric/table2/n9", "shuffle/none", 800, "dataset"),
+    ("symmetric/table4/tsp20", "shuffle/tsp", 1200, "shuffle"), ("factorized/figure6", "codes/cycles", 1000, "dataset"),
+    ("factorized/figure7/n20", "codes/rankings", 3000, "dataset"),
+    ("factorized/figure5/cifar10_3", "codes/jigsaws", 3000, "dataset"),
+])  # fmt: skip
+def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, same):
+    paper, small = composed(f"experiment={experiment}"), composed(f"experiment={experiment}", f"recipe={recipe}")
+    assert small[same] == paper[same] and small["trainer"]["max_steps"] == steps
+    names = {"network", "rates"} & small.keys()
+    assert all(small[name] != paper[name] for name in names)
+
+
+def test_items_are_asked_for_and_explained_by_their_whole_names(run):
+    run("train", "experiment=dnfs").assert_refused("one of them is experiment=.../figure1")
+    run("train", "experiment=dnfs/table4/s9").assert_refused("experiment=dnfs/table4/s9: no such choice")
+    shown = help_text("train", "python train.py", ["experiment=dnfs/table4/s3"])
+    assert "dnfs/..." in shown and "target: { sigma: 0.3 }" in shown and "table4/s4" not in shown
+
+
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
 def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
     config = composed("experiment=symmetric/table1/mnist_3", f"baseline={baseline}")
@@ -198,10 +220,8 @@ ROWS = [row for _, row in coverage.rows()]
 def test_the_page_of_what_is_covered_is_that_of_its_rows():
     assert coverage.PAGE.read_text() == coverage.page()
     named = {name for row in ROWS for name in row.get("runs", ())}
-    folder = CONF / "experiment"
-    ours = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*/*.yaml")}
-    assert ours - named == set()
-    assert all((folder / f"{name}.yaml").is_file() for name in named)
+    files = [path for path in (CONF / "experiment").glob("*.yaml") if not path.read_text().startswith("# @package")]
+    assert named == {name.removeprefix("experiment/") for path in files for name in sections(f"experiment/{path.stem}")}
     tasks = {name for row in ROWS for name in row.get("task", ())}
     assert {f"sgdd/{path.stem}" for path in (CONF / "task" / "sgdd").glob("*.yaml")} == tasks
 

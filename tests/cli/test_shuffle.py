@@ -18,7 +18,7 @@ SMALL = (
     "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=2", "callbacks.samples.every_n_steps=4",
     "callbacks.samples.num_samples=4",
 )  # fmt: skip
-JIGSAW = ("experiment=symmetric_jigsaw", *SMALL)
+JIGSAW = ("family=shuffle", "dataset=jigsaw_digits", *SMALL)
 
 
 LABEL_FREE = (*JIGSAW, "loss=label_free", "trainer.max_steps=12")
@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
     runs = tmp_path_factory.mktemp("shuffle")
     done = warm.run("train", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
     assert done.returncode == 0, done.stderr
-    return runs / "symmetric_jigsaw/whole"
+    return runs / "jigsaw_digits/whole"
 
 
 def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
@@ -116,9 +116,9 @@ def test_it_plans(run, tmp_path):
 
 
 VARIANTS = {
-    "single": ("experiment=symmetric_single", "loss=random_time"),
-    "tours": ("experiment=symmetric_tsp", "dataset.cities=5"),
-    "transposition": ("experiment=symmetric_jigsaw", "shuffle=transposition", "reverse=inverse_transposition"),
+    "single": ("family=shuffle", "dataset=one_permutation", "loss=random_time"),
+    "tours": ("family=shuffle", "dataset=tsp", "dataset.cities=5"),
+    "transposition": (*JIGSAW[:2], "shuffle=transposition", "reverse=inverse_transposition"),
     "insertion": ("family=shuffle", "dataset=sort_digits", "shuffle=insertion", "shuffle.schedule=[0,1,2]",
                   "reverse=inverse_insertion", "sampler=beam", "network/encoder=plain"),
 }  # fmt: skip
@@ -134,7 +134,7 @@ def test_other_laws_and_puzzles_train(run, tmp_path, name):
 
 def tours(path, line):
     (path / "tours.txt").write_text(f"0 0 1 1 1 0 output 1 2 3 1\n{line}\n")
-    return ["experiment=symmetric_tsp", f"dataset.path={path / 'tours.txt'}"]
+    return ["family=shuffle", "dataset=tsp", f"dataset.path={path / 'tours.txt'}"]
 
 
 def mine(path, array):
@@ -156,15 +156,15 @@ WRONG = {
     "an inverse shuffle with merged steps": (
         lambda p: ["reverse=inverse_riffle", "shuffle.schedule=[0,2,5]"], "single"),
     "an inverse shuffle of another": (lambda p: ["reverse=inverse_insertion"], "RandomInsertion"),
-    "a list of one": (lambda p: ["experiment=symmetric_sort", "dataset.length=1"], "length"),
+    "a list of one": (lambda p: ["family=shuffle", "dataset=sort_digits", "dataset.length=1"], "length"),
     "a piece": (lambda p: ["dataset.pieces=1"], "pieces"),
     "too many pieces": (lambda p: ["dataset.pieces=9"], "pieces"),
-    "two cities": (lambda p: ["experiment=symmetric_tsp", "dataset.cities=2"], "cities"),
+    "two cities": (lambda p: ["family=shuffle", "dataset=tsp", "dataset.cities=2"], "cities"),
     "an impossible tour": (lambda p: tours(p, "0 0 1 1 1 0 output 1 2 2 1"), "line 2"),
     "a damaged tour": (lambda p: tours(p, "0 0 1 x 1 0 output 1 2 3 1"), "line 2"),
-    "no file of tours": (lambda p: ["experiment=symmetric_tsp", f"dataset.path={p / 'none'}"], "no such file"),
+    "no file of tours": (lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"], "no such file"),
     "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
-    "labels that points cannot do without": (lambda p: ["experiment=symmetric_tsp", "loss=label_free"], "labels"),
+    "labels that points cannot do without": (lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"], "labels"),
     "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
     "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),
     "draws informed by pixels for a law without scores": (
@@ -178,27 +178,30 @@ WRONG = {
 def test_wrong_command_lines(run, tmp_path, name):
     make, word = WRONG[name]
     given = make(tmp_path)
-    first = [] if any(one.startswith(("experiment=", "family=")) for one in given) else ["experiment=symmetric_jigsaw"]
+    own = any(one.startswith(("experiment=", "family=")) for one in given)
+    first = [] if own else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in given)]
     run("train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
     assert not (tmp_path / "runs").exists()
 
 
 def test_baselines_report_like_models(run, tmp_path):
     common = [*SMALL, "dataset.held_out=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
-    assert run("train", "experiment=symmetric_tsp", "baseline=two_opt", *common[3:], "run_id=tours").code == 0
-    report = json.loads((tmp_path / "symmetric_tsp/tours/metrics.json").read_text())
+    assert run("train", "family=shuffle", "dataset=tsp", "baseline=two_opt", *common[3:], "run_id=tours").code == 0
+    report = json.loads((tmp_path / "tsp/tours/metrics.json").read_text())
     assert report["labels"] is False and report["evaluations"] == 0 and report["decoding"] == "twoopt"
     assert report["values"]["gap"] < 0.02 < report["values"]["gap"] + report["values"]["optimal"]
-    matched = run("train", "experiment=symmetric_jigsaw", "baseline=sinkhorn", *common, "run_id=matched")
+    matched = run("train", "family=shuffle", "dataset=jigsaw_digits", "baseline=sinkhorn", *common, "run_id=matched")
     assert matched.code == 0, matched.err
-    ckpt = tmp_path / "symmetric_jigsaw/matched"
+    ckpt = tmp_path / "jigsaw_digits/matched"
     options = [f"ckpt={ckpt}", "device=cpu", "num_samples=20", f"out={tmp_path / 'out'}"]
     assert run("sample", *options, "sampler=beam", "sampler.width=4").code == 0
     solved = np.load(tmp_path / "out/permutations.npz")
     assert (np.sort(solved["permutation"], 1) == np.arange(4)).all() and np.isfinite(solved["log_prob"]).all()
     run("sample", *options, "sampler=two_opt").assert_refused("points")
-    run("train", "experiment=symmetric_jigsaw", "baseline=two_opt", *common).assert_refused("points")
-    run("train", "experiment=symmetric_jigsaw", "loss=sinkhorn", *common).assert_refused("reverse=assignment")
+    run("train", "family=shuffle", "dataset=jigsaw_digits", "baseline=two_opt", *common).assert_refused("points")
+    run("train", "family=shuffle", "dataset=jigsaw_digits", "loss=sinkhorn", *common).assert_refused(
+        "reverse=assignment"
+    )
 
 
 def test_weights_that_say_nothing_finite_are_refused_in_words(trained):

@@ -15,8 +15,13 @@ from blackout.flows.replay import Replay, roll_out
 from blackout.flows.targets import Target
 from tests.cli.conftest import ROOT
 
-FILES = sorted((ROOT / "conf/experiment").glob("*.yaml"))
-EXPERIMENTS = [path.stem for path in FILES if "override /family: flow" in path.read_text()]
+EXPERIMENTS = (
+    "flow_ising", "flow_ising_critical", "dnfs/figure3", "dnfs/figure4/moons", "dnfs/figure5", "dnfs/figure15_leaps",
+    "dnfs/table1/small recipe=flow/sets", "dnfs/table1/large recipe=flow/sets_large",
+    "dnfs/table5/small recipe=flow/cuts", "dnfs/table5/medium recipe=flow/cuts_medium",
+    "dnfs/table5/large recipe=flow/cuts_large",
+)  # fmt: skip
+"""Energies: tests/flows/energies."""
 NETWORKS = ("lesite", "lemlp", "leconv", "letf")
 
 
@@ -34,15 +39,15 @@ def built(folder: Path, *overrides: str):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiments_are_what_their_papers_say(experiment: str, tmp_path: Path) -> None:
-    if experiment == "dnfs_ebm":
+    name, *recipe = experiment.split()
+    if name == "dnfs/figure4/moons":
         save(pretrain("moons", 1, 1e-3, 2, [8], 0), tmp_path / "planar_moons.npz")
-    graphs = "_mis_" in experiment or "_maxcut_" in experiment
-    fewer = ("rollout.chains=8", "target.number=3", "target.held_out=1") if graphs else ("rollout.chains=2",)
-    model, config = built(tmp_path, f"experiment={experiment}", *fewer, "rollout.kept=1")
-    assert config["experiment_name"] == experiment and config["dataset"] is None
+    fewer = ("rollout.chains=8", "target.number=3", "target.held_out=1") if recipe else ("rollout.chains=2",)
+    model, config = built(tmp_path, f"experiment={name}", *recipe, *fewer, "rollout.kept=1")
+    assert config["experiment_name"] == name.replace("/", "_") and config["dataset"] is None
     assert config["callbacks"]["checkpoints"]["mode"] == "max" and config["trainer"]["precision"] == "32-true"
-    assert (model.network.partition is not None) == (experiment == "leaps_ising")
-    if experiment == "dnfs_ising":
+    assert (model.network.partition is not None) == (name == "dnfs/figure15_leaps")
+    if name == "dnfs/figure5":
         assert model.target.shape == (10, 10) and config["rollout"]["points"] == 64
         assert config["optimizer"]["lr"] == 1e-3 and config["trainer"]["max_steps"] == 100_000
 

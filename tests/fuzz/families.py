@@ -28,10 +28,12 @@ FAMILIES = {
         "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=40", "rates.channels=4",
         "negative.chains=8", "inner=1", *ROLLOUT, *COMMON,
     ),
-    "shuffle": ("experiment=symmetric_jigsaw", "dataset.held_out=12", "batch_size=8", *NARROW, *COMMON),
+    "shuffle": (
+        "family=shuffle", "dataset=jigsaw_digits", "dataset.held_out=12", "batch_size=8", *NARROW, *COMMON,
+    ),
     "codes": (
-        "experiment=codes_cycles", "dataset.length=4", "dataset.share=1", "batch_size=8", "callbacks.scores=null",
-        *NARROW, *COMMON,
+        "family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", "batch_size=8",
+        "callbacks.scores=null", *NARROW, *COMMON,
     ),
 }  # fmt: skip
 """A training run of one step of every family."""

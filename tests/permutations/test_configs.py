@@ -26,7 +26,7 @@ CHOICES = [
 ]  # fmt: skip
 BESIDE = {
     "reverse=inverse_transposition": ["shuffle=transposition"], "reverse=inverse_insertion": ["shuffle=insertion"],
-    "loss=sinkhorn": ["reverse=assignment"], "baseline=two_opt": ["experiment=symmetric_tsp"],
+    "loss=sinkhorn": ["reverse=assignment"], "baseline=two_opt": ["dataset=tsp"],
 }  # fmt: skip
 DATASETS = {
     name.removeprefix("dataset/"): section

@@ -17,14 +17,16 @@ SMALL = (
     "callbacks.samples=null",
 )  # fmt: skip
 FAMILIES = {
-    "symmetric_jigsaw": ("loss=label_free", "dataset.held_out=20"),
-    "codes_cycles": ("dataset.length=5", "dataset.share=0.5", "trainer.limit_val_batches=2", "callbacks.scores=null"),
+    "jigsaw_digits": ("family=shuffle", "loss=label_free", "dataset.held_out=20"),
+    "cycles": (
+        "family=codes", "dataset.length=5", "dataset.share=0.5", "trainer.limit_val_batches=2", "callbacks.scores=null",
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["symmetric_jigsaw", pytest.param("codes_cycles", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("name", ["jigsaw_digits", pytest.param("cycles", marks=pytest.mark.deep)])
 def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
-    options = (f"experiment={name}", *SMALL, *FAMILIES[name], f"runs_dir={tmp_path}")
+    options = (f"dataset={name}", *SMALL, *FAMILIES[name], f"runs_dir={tmp_path}")
     outcome = run("train", *options, "trainer.devices=1", "run_id=one")
     assert outcome.code == 0, outcome.err
     two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.wandb.mode=offline")

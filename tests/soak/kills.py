@@ -44,12 +44,13 @@ VARIANTS = {
 }
 FAMILIES = {
     "label-free shuffles": (
-        "experiment=symmetric_jigsaw", "loss=label_free", "dataset.held_out=40", "network.width=16", "network.depth=1",
+        "family=shuffle", "dataset=jigsaw_digits", "loss=label_free", "dataset.held_out=40", "network.width=16",
+        "network.depth=1",
         "network.dropout=0.1",
     ),
     "codes": (
-        "experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", "network.width=16", "network.depth=1",
-        "network.dropout=0.1",
+        "family=codes", "dataset=cycles", "dataset.length=6", "dataset.share=0.5", "network.width=16",
+        "network.depth=1", "network.dropout=0.1",
     ),
     "flow": (
         "family=flow", "target.size=3", "network.channels=8", "rollout.points=6", "rollout.chains=16",

@@ -151,7 +151,7 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkey
     monkeypatch.setattr(planar, "_SHOWN", 100)
     monkeypatch.setattr(planar, "uniform_weights", partial(planar.uniform_weights, number=1000))
     monkeypatch.setattr(planar, "entropy", partial(planar.entropy, number=400, centres=4000))
-    settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
+    settings = [*SMALL, "family=energy", "dataset=planar", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
     planar.run(argparse.Namespace(run=tmp_path / "dnfs_ebm_moons/a", out=tmp_path / "shown", seed=0))

@@ -7,7 +7,6 @@ import pytest
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
-from blackout.programs.settings import CONF
 from blackout.programs.train import make_model
 from blackout.training.descriptions import check, named_in_file, plain
 from blackout.training.instantiate import make
@@ -55,9 +54,8 @@ def test_models_are_made_and_described(folder, dataset, objective):
     }
 
 
-@pytest.mark.parametrize("experiment", ["codes_cycles", "codes_jigsaw", "codes_mallows", "codes_movielens"])
-def test_experiments_are_of_this_family(experiment):
-    assert (CONF / "experiment" / f"{experiment}.yaml").exists()
-    config = composed(f"experiment={experiment}")
-    assert config["family"]["_target_"].endswith("CodeFamily") and config["experiment_name"] == experiment
+@pytest.mark.parametrize("dataset", ["cycles", "jigsaw_digits", "mallows", "synthetic_rankings"])
+def test_datasets_with_a_recipe_are_scored(dataset):
+    config = composed("family=codes", f"dataset={dataset}")
+    assert config["family"]["_target_"].endswith("CodeFamily") and config["ema_decay"] == 0.99
     assert config["metrics"] == {"_target_": "blackout.permutations.coded.CodeScorer"}

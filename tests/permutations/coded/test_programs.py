@@ -24,7 +24,7 @@ TINY = (
     "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=2", "callbacks.samples.every_n_steps=4",
     "callbacks.samples.num_samples=4", "callbacks.scores.num_samples=40",
 )  # fmt: skip
-CYCLES = ("experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", *TINY)
+CYCLES = ("family=codes", "dataset=cycles", "dataset.length=6", "dataset.share=0.5", *TINY)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def trained(run, runs):  # noqa: F811
     """A run of eight steps, trained by the first test: its samples need no more to be permutations."""
-    if not (runs / "codes_cycles" / "a").exists():
+    if not (runs / "cycles" / "a").exists():
         outcome = run("train", *CYCLES, "trainer.max_steps=8", f"runs_dir={runs}", "run_id=a")
         assert outcome.code == 0, outcome.err
-    return runs / "codes_cycles" / "a"
+    return runs / "cycles" / "a"
 
 
 def test_a_run_leaves_samples_scores_and_a_model(trained):
@@ -50,15 +50,15 @@ def test_a_run_leaves_samples_scores_and_a_model(trained):
 
 
 @pytest.mark.parametrize("name, data", [
-    ("codes_cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
-    pytest.param("codes_movielens", ("dataset.users=60", "dataset.num_movies=20"),  # made from (user, epoch)
+    ("cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
+    pytest.param("synthetic_rankings", ("dataset.users=60", "dataset.num_movies=20"),  # made from (user, epoch)
                  marks=pytest.mark.deep),
-    pytest.param("codes_jigsaw",
-                 ("dataset=jigsaw_digits", "dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive"),
+    pytest.param("jigsaw_digits",
+                 ("dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive"),
                  marks=pytest.mark.deep),
 ])  # fmt: skip
 def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noqa: F811
-    common = (f"experiment={name}", *TINY, *data, f"runs_dir={tmp_path}")
+    common = ("family=codes", f"dataset={name}", *TINY, *data, f"runs_dir={tmp_path}")
     assert run("train", *common, "trainer.max_steps=6", "run_id=whole").code == 0
     for steps in (2, 6):
         part = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
@@ -91,8 +91,8 @@ def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path): 
 
 def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
     data = ("dataset.users=60", "dataset.num_movies=20", f"runs_dir={tmp_path}", "run_id=a")
-    assert run("train", "experiment=codes_movielens", *TINY, *data, "trainer.max_steps=2").code == 0
-    model = tmp_path / "codes_movielens/a"
+    assert run("train", "family=codes", "dataset=synthetic_rankings", *TINY, *data, "trainer.max_steps=2").code == 0
+    model = tmp_path / "synthetic_rankings/a"
     outcome = run("sample", f"ckpt={model}", "num_samples=24", "given=3", "evaluate=true", "sampler.greedy=true",
                   "likelihood.baselines=true", f"out={tmp_path / 'r'}")  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -142,7 +142,7 @@ WRONG = (
 @pytest.mark.parametrize("line, word", WRONG)
 def test_wrong_settings_are_refused_in_a_line(run, tmp_path, line, word):  # noqa: F811
     given = [] if "dataset=" in line else ["dataset.length=6"]
-    outcome = run("train", "experiment=codes_cycles", *given, *line.split(), f"runs_dir={tmp_path}")
+    outcome = run("train", "family=codes", "dataset=cycles", *given, *line.split(), f"runs_dir={tmp_path}")
     outcome.assert_refused(word)
     assert not list(tmp_path.iterdir())
 
@@ -170,7 +170,7 @@ def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
 
 @pytest.mark.deep
 def test_a_sweep_over_codes_and_objectives(run, tmp_path):  # noqa: F811
-    line = ("experiment=codes_cycles", "dataset.length=4", "dataset.share=1", *TINY, "trainer.max_steps=1")
+    line = ("family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", *TINY, "trainer.max_steps=1")
     outcome = run("train", "-m", *line, "code=lehmer,inline", "objective=masked,autoregressive", f"runs_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     (table,) = tmp_path.glob("sweeps/*/results.csv")
