@@ -49,13 +49,27 @@ def process_group(device: torch.device) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    meet(device)
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def meet(device: torch.device) -> None:
+    """Make the processes that torchrun started one group, each with its own `device`.
+
+    Its store outlives a group that it starts again, with the addresses of the dead: each has keys of its own. Of agents
+    on several machines none knows how often the others have started theirs.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    at, where = os.environ, dict[str, Any]()
+    if at.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and at.get("GROUP_WORLD_SIZE") == "1":
+        store = dist.TCPStore(at["MASTER_ADDR"], int(at["MASTER_PORT"]), is_master=False)
+        where = {"rank": int(at["RANK"]), "world_size": int(at["WORLD_SIZE"])}
+        where["store"] = dist.PrefixStore(at["TORCHELASTIC_RESTART_COUNT"], store)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **where)
 
 
 def world_size() -> int:
@@ -228,10 +242,9 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.received is not None
         self.received = number
-        if number == signal.SIGINT and (again or not self._listening):
-            raise KeyboardInterrupt
-        if not self._listening:
-            raise Preempted("stopped outside training: the same command goes on", _code(number))
+        if not self._listening or (again and number == signal.SIGINT):  # Lightning ends a KeyboardInterrupt by itself
+            where = "within" if self._listening else "outside"
+            raise Preempted(f"stopped {where} training: the same command goes on", _code(number))
 
 
 signals = Signals()

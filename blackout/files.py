@@ -162,8 +162,16 @@ def new_file(path: Path, given: bool) -> Path:
     return free
 
 
+def refuse_address(path: Path) -> None:
+    """Raises UserError for an address of a store elsewhere, such as s3://bucket/runs, which is no folder."""
+    if re.match(r"[a-z][\w+.-]*:/", str(path)):
+        ways = "mount the store (rclone mount, s3fs, gcsfuse) and name the folder, or copy what is written here"
+        raise UserError(f"{str(path).replace(':/', '://', 1)} is an address, and only folders are written: {ways}")
+
+
 def _check_writable(folder: Path, what: Path) -> None:
     """Make a folder; find out now, not after an hour of work, whether it can be written."""
+    refuse_address(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

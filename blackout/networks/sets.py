@@ -394,13 +394,13 @@ class Pointers:
     def all(self, orders: Tensor) -> Tensor:
         """Of orders int64 [L, N, n] the scores for every place given the places before, in one pass, [L, N, n, n]."""
         size, n = len(orders), orders.shape[-1]
-        kept = [[one.expand(size, *one.shape).flatten(0, 1) for one in pair] for pair in self.kept]
+        kept = [[one.repeat_interleave(size, 0) for one in pair] for pair in self.kept]
         before = torch.ones(n, n, dtype=torch.bool, device=orders.device).tril()
         seen = torch.cat([torch.ones_like(before), before], 1)
-        rows = torch.arange(orders.shape[1], device=orders.device).unsqueeze(-1)
-        x = F.pad(self.chosen[rows, orders[..., :-1]], (0, 0, 1, 0)) + self.network.positions[n:]
-        x = (self.network.dropout(x) + self.time).flatten(0, 1)
-        return self._scores(x, seen, kept).unflatten(0, (size, -1))
+        rows = torch.arange(orders.shape[1], device=orders.device).view(-1, 1, 1)
+        x = F.pad(self.chosen[rows, orders.transpose(0, 1)[..., :-1]], (0, 0, 1, 0)) + self.network.positions[n:]
+        x = (self.network.dropout(x) + self.time.unsqueeze(1)).flatten(0, 1)
+        return self._scores(x, seen, kept).unflatten(0, (-1, size)).transpose(0, 1)
 
     def rows(self) -> Callable[[Tensor | None, Tensor | None], Tensor]:
         """The same place by place, see `blackout.permutations.distributions`: a token for each prefix."""
@@ -421,15 +421,12 @@ class Pointers:
         return row
 
     def _scores(self, x: Tensor, seen: Tensor | None, kept: list[list[Tensor]]) -> Tensor:
-        """Of tokens of places [M, m, width], M a multiple of the lists: [M, m, n]."""
+        """Of tokens of places [M, m, width], those of a list side by side: [M, m, n]."""
         for layer, pair in zip(self.network.layers, kept, strict=True):
             x = layer(x, seen, pair)
         with full_precision(x):
             x = self.network.norm(x.float())
-            if (times := len(x) // len(self.items)) == 1 or seen is not None:
-                items = self.items.repeat(times, 1, 1)
-            else:  # prefixes of a list are side by side
-                items = self.items.repeat_interleave(times, 0)
+            items = self.items.repeat_interleave(len(x) // len(self.items), 0)
             return self.network.scale * x @ items.transpose(1, 2)
 
 

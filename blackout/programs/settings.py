@@ -35,7 +35,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import CONF
+from blackout.files import CONF, refuse_address
 from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
 
@@ -226,6 +226,8 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
             del config[name]
         if name in defaults and name in config:
             config[name] = _checked(name, config[name], defaults[name])
+    for name in config.keys() & {"runs_dir", "data_dir", "out"}:
+        refuse_address(Path(str(config[name])))
     return config
 
 

@@ -24,7 +24,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.distributed import signals
+from blackout.distributed import meet, signals
 from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
 from blackout.files import save_picture
@@ -259,8 +259,13 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: ComponentFamily) 
     elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
         raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
     callbacks = [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    settings = dict(config["trainer"])
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun knows how many processes there are, and it may change
+        world, here = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        settings |= {"devices": here, "num_nodes": world // here}
+        settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
     trainer: pl.Trainer = make(
-        config["trainer"], "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
+        settings, "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
@@ -297,6 +302,8 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
     trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
+            if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+                meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
         if isinstance(error, UserError) or began or (last is None and not is_user_error(error)):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
@@ -32,22 +34,34 @@ _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.nam
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """How the trainer stores checkpoints.
+    """How the trainer stores checkpoints: a thread writes a copy, and no step waits for the disk.
 
-    Only the first process writes. A failure is kept in `failure` rather than raised, because the other processes would
+    Only the first process writes. A failure is told by `failure` rather than raised, because the other processes would
     wait forever; `Checkpoints` broadcasts it.
     """
 
     def __init__(self) -> None:
-        self.failure: OSError | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1)  # whose thread ends with the program, not before
+        self._writing: dict[Path, Future[None]] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically; `last.ckpt` becomes `previous.ckpt` first."""
-        self.failure = None
-        try:
-            write_checkpoint(checkpoint, Path(path))
-        except OSError as error:
-            self.failure = error
+        """Write atomically, beside what follows; `last.ckpt` becomes `previous.ckpt` first."""
+        copied = apply_to_collection(checkpoint, torch.Tensor, lambda x: x.detach().to("cpu", copy=True))
+        self._writing[Path(path)] = self._writer.submit(write_checkpoint, copied, Path(path))
+
+    def failure(self, *paths: Path) -> str | None:
+        """Why what was last saved there, or anywhere, could not be written; waits until it is."""
+        for path in paths or tuple(self._writing):
+            try:
+                if (writing := self._writing.pop(path, None)) is not None:
+                    writing.result()
+            except OSError as error:
+                return f"{path}: {error.strerror or error}"
+        return None
+
+    def teardown(self) -> None:
+        """Wait for what is being written, before the run directory is anybody else's."""
+        wait(self._writing.values())
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Tensors and plain containers, on the CPU, whatever Lightning asks for."""
@@ -162,7 +176,7 @@ class Checkpoints(Checkpoint):
         if signum or self._boundary % self._every == 0:
             self._save(trainer, LAST)
         if signum:
-            signals.leave(signum, trainer.global_step)
+            self._leave(trainer, signum)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Know a validation within training from others."""
@@ -176,7 +190,7 @@ class Checkpoints(Checkpoint):
         last = 0 < trainer.max_steps <= trainer.global_step
         if self._validating and not last and (signum := signals.agreed()):
             self._save(trainer, LAST)
-            signals.leave(signum, trainer.global_step)
+            self._leave(trainer, signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the best, or say once that there is no such metric to choose it by."""
@@ -197,32 +211,44 @@ class Checkpoints(Checkpoint):
         """Save the last step, and leave if a signal asked for it."""
         if trainer.global_step != self._saved_at:
             self._save(trainer, LAST)
-        if signum := signals.agreed():
+        self._leave(trainer, signals.agreed())
+
+    def _leave(self, trainer: pl.Trainer, signum: int | None) -> None:
+        """Wait for the disk, and leave if a signal asked for it."""
+        self._check_written(trainer)
+        if signum:
             signals.leave(signum, trainer.global_step)
 
     def _save(self, trainer: pl.Trainer, name: str) -> None:
-        """Save on all processes together; the first one writes.
+        """Save on all processes together; the first one writes, while training goes on.
 
         Raises:
-            UserError: the file cannot be written. The one before is untouched.
+            UserError: see `_check_written`, of the file before.
         """
         check_finite(trainer)
         for logger in trainer.loggers:
             if isinstance(logger, MetricsCSV):
                 logger.flush()
+        self._check_written(trainer, self._directory / name)
+        trainer.save_checkpoint(self._directory / name)
+        if name == LAST:
+            self._saved_at = trainer.global_step
+
+    def _check_written(self, trainer: pl.Trainer, *paths: Path) -> None:
+        """Wait until what was last saved there, or anywhere, is on the disk.
+
+        Raises:
+            UserError: it cannot be written. The file before is untouched.
+        """
         store = trainer.strategy.checkpoint_io
         assert isinstance(store, AtomicCheckpointIO)
-        path = self._directory / name
-        trainer.save_checkpoint(path)
-        failure = trainer.strategy.broadcast(store.failure and (store.failure.strerror or str(store.failure)))
+        failure = trainer.strategy.broadcast(store.failure(*paths))
         if failure:
             if not trainer.is_global_zero:
                 sys.exit(0)
             last = self._directory / LAST
             left = f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing was saved before"
-            raise UserError(f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, {left}")
-        if name == LAST:
-            self._saved_at = trainer.global_step
+            raise UserError(f"cannot save {failure}; training stopped at step {trainer.global_step}, {left}")
 
 
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:

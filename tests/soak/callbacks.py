@@ -48,6 +48,19 @@ class SignalAt(Callback):
             os.kill(os.getpid(), self._signal)
 
 
+class KilledOnce(Callback):
+    """Kills a process of torchrun's group, the last and the first in turn, at the next of `steps` at each beginning."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self._steps = steps
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        begun = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        chosen = (begun + 1) % trainer.world_size
+        if begun < len(self._steps) and (trainer.global_step, trainer.global_rank) == (self._steps[begun], chosen):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Poison(Callback):
     """Makes one gradient infinite before an optimiser step."""
 
