@@ -72,7 +72,7 @@ class TrainingModule(pl.LightningModule):
         for part in self.model.network.modules() if self.trainer.world_size > 1 else ():
             if type(part) in (nn.Dropout, DropoutOfShare):
                 part.__class__ = DropoutOfShare
-                part.share = self.global_rank, self.trainer.world_size, len(batch["position"])
+                part.share = self.global_rank, self.trainer.world_size, len(batch["position"])  # type: ignore[assignment]
         seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], 0)
         if self.device.type == "cpu":  # the same as torch.manual_seed, which asks every kind of device each time
             torch.default_generator.manual_seed(seed)
