@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,6 +283,8 @@ def test_files_get_numbers_and_given_names_do_not(tmp_path):
         new_file(tmp_path / "x.png", given=True)
     with pytest.raises(UserError, match="cannot write"):
         new_file(tmp_path / "x.png/y.png", given=True)
+    with pytest.raises(UserError, match="s3://bucket/x is an address"):
+        new_file(Path("s3://bucket/x/y.png"), given=True)
 
 
 def test_a_request_is_known_by_the_files_it_names(tmp_path):
