@@ -102,6 +102,17 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
         raise OSError(number := int(refused[1]), os.strerror(number), str(path)) from error
 
 
+def tensors_hash(of: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 (hex) of what tensors are `of`, and of their names, types, shapes and values."""
+    import torch
+
+    digest = hashlib.sha256(f"{of}\n".encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yields a new hidden folder beside `path`, which takes its place when the block ends without an error.

@@ -31,7 +31,7 @@ from blackout.errors import UserError, error_context
 from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, gain, measure
 from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily, name_of
+from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import find, make, resolve
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")
@@ -238,18 +238,6 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
                 return {"val/bits_per_dim": bits}
             found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
         return found
-
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Data, process, prediction, network and loss."""
-        data, model = description["data"], description["model"]
-        weights = ", ".join(str(model["loss"][key]) for key in ("kind", "weighting") if key in model["loss"])
-        network = name_of(model["network"].get("body", model["network"]))
-        return {
-            "data": f"{data['name']}, shape {tuple(data['shape'])}, counts 0..{data['max_count']}",
-            "process": f"{name_of(model['process'])}; what is predicted: {name_of(model['head'])}",
-            "network": f"{network}, {parameters:,} parameters (averaged weights)",
-            "loss": name_of(model["loss"]) + (f" ({weights} weights)" if weights else ""),
-        }
 
 
 def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, Any]) -> dict[str, Any]:

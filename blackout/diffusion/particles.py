@@ -44,7 +44,7 @@ from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample, source_at
 from blackout.diffusion.schedules import reverse_clock, step_fraction
-from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, uniform
+from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, systematic, uniform
 
 _TINY = 1e-300
 LIMIT = 1.0
@@ -508,21 +508,3 @@ def normalised(log_weight: Tensor) -> Tensor:
     """Weights [B, P] that sum to 1 in every group, from logarithms; equal ones where all are 0."""
     impossible = torch.isneginf(log_weight).all(1, keepdim=True)
     return torch.softmax(torch.where(impossible, 0.0, log_weight), 1)
-
-
-def systematic(weight: Tensor, u: Tensor) -> Tensor:
-    """Which particle takes each place, with weight w for P w places on average and never a whole one more or less.
-
-    Systematic resampling [Carpenter 1999].
-
-    Args:
-        weight: [B, P], every group summing to 1.
-        u: uniforms [B, 1], one for a group.
-
-    Returns:
-        int64 [B, P], in order.
-    """
-    number = weight.shape[1]
-    places = (u + torch.arange(number, dtype=u.dtype, device=u.device)) / number
-    sums = weight.cumsum(1)
-    return torch.searchsorted(sums / sums[:, -1:], places.contiguous(), right=True).clamp_(max=number - 1)

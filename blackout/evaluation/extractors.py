@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.distributed import first_process_first
 from blackout.errors import Unobtainable, UserError, summary
+from blackout.files import tensors_hash
 
 
 class Features(NamedTuple):
@@ -68,11 +68,7 @@ class ModuleExtractor:
     def identity(self) -> str:
         """SHA-256 (hex) of the module's class and state; features with different identities never mix."""
         kind = type(self.module)
-        digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}\n".encode())
-        for name, value in sorted(self.module.state_dict().items()):
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return tensors_hash(f"{kind.__module__}.{kind.__qualname__}", self.module.state_dict())
 
     def to(self, device: torch.device | str) -> Self:
         """Move the module to a device; returns itself."""

@@ -22,7 +22,7 @@ from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant
 from blackout.training.descriptions import pathless
-from blackout.training.family import ComponentFamily, name_of
+from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import find, make, resolve
 
 _ANNEALED = 0.7
@@ -110,10 +110,6 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         """Samples with estimates from more of them than are shown."""
         return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model)
 
-    def dry_run(self, model: FlowSampler) -> None:
-        """Evaluate target and network once."""
-        model.try_once()
-
     def baselines(self, source: EnergySource, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""
         target = source.target
@@ -123,13 +119,3 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         found = annealed(target.problem, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
         values = [float(value_of(target.problem, *one)[0]) for one in zip(graphs, found, strict=True)]
         return {"val/value": {"anneal": sum(values) / len(values)}}
-
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Target and network."""
-        model = description["model"]
-        given = ", ".join(f"{key}={value}" for key, value in model["target"].items() if key != "_target_")
-        return {
-            "target": f"{name_of(model['target'])}({given})",
-            "network": f"{name_of(model['network'])}, {parameters:,} parameters (averaged weights)",
-            "simulation": name_of(model["simulation"]),
-        }

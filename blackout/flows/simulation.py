@@ -22,8 +22,8 @@ from blackout.family import Watch
 from blackout.flows.path import States, incoming, integrated_residual, outgoing, residual
 from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Target
-from blackout.flows.weights import effective_sample_size, log_mean_exp, systematic_resample
-from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.random import SampleStreams, StepStreams, fold_seed, systematic
 
 Scores: TypeAlias = Callable[[States, float], Tensor]
 """(states, time) -> G, float64 [B, d, S]."""
@@ -165,9 +165,9 @@ def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) 
     size = grouped.shape[1]
     low = effective_sample_size(grouped) < below
     of_group = SampleStreams(seed, indices.view(-1, size)[:, 0].contiguous())
-    uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
+    uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))
     stay = torch.arange(size, device=grouped.device).expand_as(grouped)
-    chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
+    chosen = torch.where(low[:, None], systematic(torch.softmax(grouped.double(), -1), uniform), stay)
     first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
     mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
     return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())

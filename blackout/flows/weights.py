@@ -10,7 +10,6 @@ from torch import Tensor
 
 from blackout.flows.targets import Target, exact_values
 from blackout.intervals import interval
-from blackout.random import cumulative
 
 NORMAL = 1.96
 """Errors on either side of an estimate that make an interval of 95 %."""
@@ -104,22 +103,6 @@ def weighted_mean(values: Tensor, log_weights: Tensor, groups: Tensor | None = N
     """sum softmax(w) h and its error (`jackknife`), of values and weights [N] [Ou 2025, eq. 39]."""
     mean = torch.softmax(log_weights.double(), 0) @ values.double()
     return float(mean), jackknife(log_weights, groups, values)
-
-
-def systematic_resample(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """Indices of as many draws as there are weights, with probabilities softmax(w), from one uniform [Kitagawa 1996].
-
-    Args:
-        log_weights: [..., N].
-        uniform: [...].
-
-    Returns:
-        int64 [..., N], non-decreasing.
-    """
-    number = log_weights.shape[-1]
-    edges = cumulative(torch.softmax(log_weights.double(), -1))
-    points = (torch.arange(number, device=edges.device) + uniform[..., None]) / number
-    return torch.searchsorted(edges, points, right=True).clamp_(max=number - 1)
 
 
 def estimates(

@@ -23,7 +23,6 @@ pictures to be put together, numbers written by hand to be sorted, and items of 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from abc import ABC, abstractmethod
@@ -42,7 +41,7 @@ from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, ensure, summary
 from blackout.family import Split
-from blackout.files import load_arrays
+from blackout.files import load_arrays, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
@@ -123,10 +122,7 @@ class Puzzles(ABC):
         """A hash of the first puzzles and of what else decides them."""
         number = _FINGERPRINTED if split == "train" else min(_FINGERPRINTED, self.held_out)
         batch = self.batch(split, torch.arange(number))
-        digest = hashlib.sha256(f"{self} {self.seed} {self._content(split)}".encode())
-        for name in ("items", "given"):
-            digest.update(batch[name].numpy().tobytes())
-        return digest.hexdigest()
+        return tensors_hash(f"{self} {self.seed} {self._content(split)}", batch)
 
     def _content(self, split: Split) -> str:
         """A hash of what puzzles are made from, where that is more than random numbers."""
@@ -192,7 +188,7 @@ class StoredPuzzles(Puzzles):
         return {"items": lists, "ties": first_equal(lists)}
 
     def _content(self, split: Split) -> str:
-        return hashlib.sha256(self._rows[split].numpy().tobytes()).hexdigest()
+        return tensors_hash("", {split: self._rows[split]})
 
 
 @component("dataset")

@@ -14,7 +14,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel, leap, reverse_rates
-from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles, systematic
+from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
@@ -26,7 +26,7 @@ from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
 from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
-from blackout.random import RandomSource, SampleStreams, poisson, uniform
+from blackout.random import RandomSource, SampleStreams, poisson, systematic, uniform
 
 _GUARD = 0.1
 """Of the mean guess of a group's likelihood, what every guess is raised by."""

@@ -5,7 +5,6 @@ Batches are kept in `SampleCache` until all are drawn, so that a command that wa
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from torch import Tensor
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, signals, world_size
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Drawn, Samples, Watch
-from blackout.files import PART, replacing, request_key, save_tensors
+from blackout.files import PART, replacing, request_key, save_tensors, tensors_hash
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
 from blackout.programs.run_directory import output_folders, shared_folder
@@ -259,10 +258,7 @@ def _read_batch(file: Path) -> Samples | None:
 
 def drawn_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int) -> str:
     """The same for requests for the same samples: settings with the files that they name, weights, indices, seed."""
-    sha256 = hashlib.sha256(indices.numpy().tobytes())
-    for name, value in sorted(model.state_dict().items()):
-        sha256.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return request_key([sha256.hexdigest(), request, model.config, seed])
+    return request_key([tensors_hash("", {"": indices, **model.state_dict()}), request, model.config, seed])
 
 
 def cache_key(drawn: str, model: Model, size: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Conditional, Draw, Drawn, FitsBaselines, Scorer, Scores, Source
-from blackout.files import request_key, save_picture
+from blackout.files import request_key, save_picture, tensors_hash
 from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
@@ -125,7 +124,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     chosen = config["out"] or sweeping()
     folders = output_folders(path(config, "out"), beside, "scores")
     folders = folders if chosen else itertools.chain([beside], folders)
-    of = hashlib.sha256(samples["samples"].contiguous().numpy().tobytes()).hexdigest()
+    of = tensors_hash("", {"samples": samples["samples"]})
 
     def read(indices: Tensor, seed: int) -> Drawn:
         for part in indices.split(_AT_ONCE):

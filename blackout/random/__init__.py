@@ -1,9 +1,18 @@
 """Random numbers: counter-based streams, and exact draws from a torch generator or from streams."""
 
-from blackout.random.counts import bernoulli, binomial, categorical, compiled_by, cumulative, invert_rows, poisson
+from blackout.random.counts import (
+    bernoulli,
+    binomial,
+    categorical,
+    compiled_by,
+    cumulative,
+    invert_rows,
+    poisson,
+    systematic,
+)
 from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
 
 __all__ = [
     "Draw", "RandomSource", "SampleStreams", "StepStreams", "bernoulli", "binomial", "categorical", "compiled_by",
-    "cumulative", "fold_seed", "invert_rows", "poisson", "uniform",
+    "cumulative", "fold_seed", "invert_rows", "poisson", "systematic", "uniform",
 ]  # fmt: skip

@@ -401,6 +401,22 @@ def cumulative(weights: Tensor) -> Tensor:
     return sums / sums[..., -1:]
 
 
+def systematic(weights: Tensor, u: Tensor) -> Tensor:
+    """Who takes each of P places, with weight w for P w of them on average, and never a whole one more or less.
+
+    Systematic resampling [Carpenter 1999; Kitagawa 1996].
+
+    Args:
+        weights: [..., P], of any positive sum.
+        u: uniforms [..., 1], one for a group.
+
+    Returns:
+        int64 [..., P], in order.
+    """
+    places = (u + torch.arange(weights.shape[-1], device=u.device)) / weights.shape[-1]
+    return torch.searchsorted(cumulative(weights), places, right=True).clamp_(max=weights.shape[-1] - 1)
+
+
 def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
     """The first k with u < cumulative_rows[row, k], by bisection without gathering whole rows.
 

@@ -150,13 +150,13 @@ class ComponentFamily(ABC):
         """The `Draw` of the grids made during and after training, in `num_steps` steps if given: the model's own."""
         return self.draw(model, {})
 
-    @abstractmethod
     def dry_run(self, model: Any) -> None:
-        """Run each component once on minimal input, before anything long starts.
+        """Run each component once on minimal input, before anything long starts: the model's own `try_once`.
 
         Raises:
             UserError: components that do not fit together.
         """
+        model.try_once()
 
     def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027  (few families refuse any)
         """Refuse settings that `report` cannot use for this model, before samples are drawn: none.
@@ -169,16 +169,23 @@ class ComponentFamily(ABC):
         """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing."""
         return {"values": {}}
 
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Lines of the model card, by name."""
-        return {part: name_of(description["model"][part]) for part in self.parts}
-
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model, in Markdown."""
-        name = (description.get("data") or {}).get("name")
-        lines = {**self.facts_of(description, parameters), "trained with": f"blackout {description['blackout']}"}
+        """The README.md of an exported model, in Markdown: its data, its parts, and how it is used."""
+        data = description.get("data") or {}
+        lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in data.items())} if data else {}
+        lines |= {name: in_words(part) for name, part in description["model"].items()}
+        lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
         listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
-        return f"# {self.title}{f' of {name}' if name else ''}\n\n{listed}\n\n{self.usage}\n"
+        of = f" of {data['name']}" if "name" in data else ""
+        return f"# {self.title}{of}\n\n{listed}\n\n{self.usage}\n"
+
+
+def in_words(part: Any) -> str:
+    """A part of a description as it would be written in Python, without what is long."""
+    if not _is_component(part):
+        return reprlib.repr(part)
+    given = ", ".join(f"{name}={in_words(value)}" for name, value in part.items() if name[0] != "_")
+    return f"{name_of(part)}({given})"
 
 
 def name_of(component: Mapping[str, Any]) -> str:

@@ -25,10 +25,10 @@ from blackout.flows.weights import (
     log_mean_exp,
     pareto_shape,
     potential_scale_reduction,
-    systematic_resample,
     weighted_mean,
 )
 from blackout.networks import LESite
+from blackout.random import systematic
 
 
 def test_the_control_variate_reduces_the_spread() -> None:
@@ -90,8 +90,10 @@ def test_weights() -> None:
 def test_systematic_resampling_is_unbiased_and_even() -> None:
     w = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     uniforms = (torch.arange(4000) + 0.5).double() / 4000
-    counts = torch.stack([torch.bincount(systematic_resample(w, u), minlength=40) for u in uniforms]).double()
-    expected = 40 * torch.softmax(w, 0)
+    probabilities = torch.softmax(w, 0)
+    drawn = systematic(probabilities.expand(4000, 40), uniforms[:, None])
+    counts = torch.stack([torch.bincount(row, minlength=40) for row in drawn]).double()
+    expected = 40 * probabilities
     assert float((counts.mean(0) - expected).abs().max()) < 1e-3
     assert bool((counts - expected).abs().max() < 1 + 1e-9)
 

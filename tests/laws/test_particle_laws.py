@@ -17,14 +17,14 @@ from blackout.diffusion.kernels import (
     PosteriorTrapezoidal,
     Trapezoidal,
 )
-from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles, systematic
+from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles
 from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
 from blackout.diffusion.samplers import CountingDenoiser, sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
 from blackout.laws.toys import Toy, pixel_pair, total_variation
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, systematic
 from tests.laws.test_guidance_laws import ALL, CLASSES, SHARES
 
 LEVELS = np.arange(16)

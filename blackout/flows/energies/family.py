@@ -34,7 +34,7 @@ from blackout.flows.weights import effective_sample_size, jackknife, log_mean_ex
 from blackout.networks import LocallyEquivariant
 from blackout.random import fold_seed
 from blackout.training.descriptions import named_in_file
-from blackout.training.family import ComponentFamily, name_of
+from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import fill, make, resolve
 
 _CHAINS, _SWEEPS = 1024, 256
@@ -262,10 +262,6 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         """Samples with estimates from more of them than are shown."""
         return _shown(model, preview(model))
 
-    def dry_run(self, model: EnergySampler) -> None:
-        """Evaluate energy and rates once."""
-        model.try_once()
-
     def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
         return report(model, source, int(settings.get("seed") or 0))
@@ -273,12 +269,6 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
     def baselines(self, source: BinaryData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
         return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
-
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Energy and rates, with the parameters of both."""
-        kinds = {part: name_of(description["model"][part]) for part in self.parts}
-        rates = f"{kinds['network']}; together {parameters:,} parameters (averaged weights)"
-        return {"energy": kinds["energy"], "rates": rates, "simulation": kinds["simulation"]}
 
 
 @dataclass

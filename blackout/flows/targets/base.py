@@ -6,7 +6,6 @@ what a flow is trained on (`EnergySource`), and its tensors may come from a file
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError, error_context
 from blackout.family import Source, Split
-from blackout.files import load_arrays
+from blackout.files import load_arrays, tensors_hash
 from blackout.training.instantiate import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
@@ -308,10 +307,7 @@ class EnergySource:
 
     def fingerprint(self, split: Split) -> str:
         """A hash of the target's tensors, so that a run continues with its own energy only."""
-        digest = hashlib.sha256(self.name.encode())
-        for name, value in sorted(self.target.state_dict().items()):
-            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return tensors_hash(self.name, self.target.state_dict())
 
     def to(self, device: torch.device) -> Source:
         return self

@@ -6,7 +6,6 @@ puzzles as permutations to be coded: the items as they are given, and the permut
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from torch import Size, Tensor
 from blackout.component import component
 from blackout.errors import UserError, ensure, error_context
 from blackout.family import Samples, Split
-from blackout.files import load_arrays, read_text
+from blackout.files import load_arrays, read_text, tensors_hash
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, existing_file
@@ -134,11 +133,7 @@ class PermutationData:
         size = self.size(split)
         made = split == "train" and not isinstance(self.train, Mapping)
         first = self.batch(split, torch.arange(min(size or 64, 64) if made else size or 0))
-        digest = hashlib.sha256(f"{self.name}\n".encode())
-        for name, values in first.items():
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-            digest.update(values.contiguous().cpu().numpy().data)
-        return digest.hexdigest()
+        return tensors_hash(self.name, first)
 
     def to(self, device: torch.device) -> PermutationData:
         """The same, with the training samples on `device`."""

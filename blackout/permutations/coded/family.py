@@ -18,7 +18,7 @@ from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passe
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
 from blackout.permutations.datasets import Puzzles
 from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily, name_of
+from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make, resolve
 
 _OBJECTIVES = typing.get_args(Objective)
@@ -112,10 +112,6 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         """The draw asked for by `passes`, `order`, `given`, `input` and `sampler.greedy`."""
         return requested(model, request)
 
-    def dry_run(self, model: CodeModel) -> None:
-        """One evaluation of the network."""
-        model.try_once()
-
     def report(self, model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The likelihood of the model, its distance from a known law, and the baselines."""
         return likelihood_report(model, source, settings)
@@ -125,16 +121,6 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
         bits = likelihood_baselines(source, size) if size else {}
         return dict.fromkeys(("val/nll_bits", "nll_bits_test"), bits)
-
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Data, code, passes and network."""
-        data, model = description["data"], description["model"]
-        return {
-            "data": f"{data['name']}, permutations of {data['num_items']} items",
-            "code": f"{model['code']}; objective: {model['objective']}",
-            "drawn by default in": f"{model['passes']} passes, order {model['order'].replace('_', ' ')}",
-            "network": f"{name_of(model['network'])}, {parameters:,} parameters (averaged weights)",
-        }
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {

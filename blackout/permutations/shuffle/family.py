@@ -106,10 +106,6 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
         return requested(model, request)
 
-    def dry_run(self, model: ShuffleDiffusion) -> None:
-        """One lesson of two lists."""
-        model.try_once()
-
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning."""
         scores: dict[str, float] = defaultdict(float)
@@ -129,18 +125,6 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         free = source.facts["num_items"] - source.facts["first_fixed"]
         uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
         return {"val/nll_bits": uniform, "nll_bits": uniform}
-
-    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
-        """Data, shuffle, reverse law, network and labels."""
-        data, model = description["data"], description["model"]
-        loss: Any = find(model["loss"], "loss")
-        return {
-            "data": f"{data['name']}, lists of {data['num_items']} {data['kind']}",
-            "shuffle": f"{name_of(model['shuffle']['law'])}, looked at after {model['shuffle']['schedule']}",
-            "reverse law": name_of(model["reverse"]),
-            "network": f"{name_of(model['network'])}, {parameters:,} parameters (averaged weights)",
-            "labels": "with permutation labels" if loss.labels else "without permutation labels",
-        }
 
 
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
