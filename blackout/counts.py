@@ -5,11 +5,17 @@ And how a time, which every process takes beside its counts, gets to their devic
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
+
 LARGEST_COUNT = 2**31 - 1
 """The largest max_count: what int32 holds."""
+Time: TypeAlias = Tensor | float
+"""A time of a process: float64, a scalar, one per sample [B] or broadcastable to the counts."""
 
 
 def count_dtype(max_count: int) -> torch.dtype:
@@ -25,3 +31,32 @@ def time_on(t: Tensor | float, device: torch.device) -> Tensor:
     if known and device.type != "cpu":
         return torch.full((), float(t), dtype=torch.float64, device=device)
     return torch.as_tensor(t, dtype=torch.float64, device=device)
+
+
+def expand_time(t: Time, x: Tensor) -> Tensor:
+    """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
+
+    Raises:
+        ValueError: t is neither a scalar, nor [B], nor broadcastable to x.
+    """
+    t = time_on(t, x.device)
+    if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
+        return t.view(-1, *[1] * (x.ndim - 1))
+    try:
+        torch.broadcast_shapes(t.shape, x.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"times of shape {tuple(t.shape)} do not broadcast to counts of shape {tuple(x.shape)}"
+        ) from None
+    return t
+
+
+def per_sample_time(t: Time, x: Tensor) -> Tensor:
+    """t as float64 [1] or [B] on x's device.
+
+    Raises:
+        ValueError: t is not one time, nor one per sample.
+    """
+    t = time_on(t, x.device).reshape(-1)
+    ensure(len(t) in (1, len(x)), f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
+    return t

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import Stats, component
+from blackout.counts import expand_time
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -25,7 +26,6 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process
-from blackout.diffusion.processes.base import expand_time
 from blackout.errors import ensure
 from blackout.networks.inputs import Elements
 from blackout.random import RandomSource, categorical, uniform

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.counts import expand_time
 from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
@@ -40,7 +41,6 @@ from blackout.diffusion.predictions import (
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
-from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.processes.birth_death import BirthDeath
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, bernoulli, categorical, poisson, uniform

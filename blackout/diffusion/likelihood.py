@@ -27,16 +27,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from blackout.counts import expand_time
 from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
 from blackout.diffusion.processes import Process
-from blackout.diffusion.processes.base import (
-    LIMIT,
-    expand_time,
-    path_ends,
-    per_sample,
-    predicted,
-    widening,
-)
+from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, predicted, widening
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, SampleStreams

@@ -160,6 +160,12 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return GroupNorm(groups, channels, eps=1e-6)
 
 
+def modulated(x: Tensor, film: Tensor) -> Tensor:
+    """x (1 + scale) + shift, for x [B, C, ...] and both in film [B, 2 C] [Perez 2018, eq. 2]."""
+    scale, shift = film.unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
+    return torch.addcmul(shift, x, 1 + scale)
+
+
 def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
     """(x + h) / sqrt(2), of any shape, which keeps the variance of independent summands [Song 2021, appendix H].
 

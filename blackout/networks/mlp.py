@@ -23,6 +23,7 @@ from blackout.networks.layers import (
     full_precision,
     group_norm,
     initialised,
+    modulated,
 )
 
 
@@ -44,12 +45,6 @@ class FiLMPerceptron(nn.Module):
         """[B, width] and an embedding [B, width] -> [B, width]."""
         h = F.silu(self.dense0(modulated(self.norm(x), self.film(embedding))))
         return x + self.dense1(self.dropout(h))
-
-
-def modulated(x: Tensor, film: Tensor) -> Tensor:
-    """x (1 + scale) + shift, for x [B, C, ...] and both in film [B, 2 C] [Perez 2018, eq. 2]."""
-    scale, shift = film.unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
-    return torch.addcmul(shift, x, 1 + scale)
 
 
 @component("body")

@@ -24,9 +24,9 @@ from blackout.networks.layers import (
     dense,
     full_precision,
     group_norm,
+    modulated,
     sides_per_level,
 )
-from blackout.networks.mlp import modulated
 
 _GROWING: dict[int, type[Any]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT, time_on
+from blackout.counts import LARGEST_COUNT, Time, expand_time
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.errors import ensure
@@ -26,8 +26,6 @@ from blackout.random import RandomSource
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
 Target = TypeVar("Target", covariant=True)
-Time: TypeAlias = Tensor | float
-"""A time of a process: float64, a scalar, one per sample [B] or broadcastable to the counts."""
 _LOG_TINY, _TINY = -690.0, 1e-300
 _WIDTH = 3.0
 """Of the logistic distribution of u that estimates of the continuous bound draw from.
@@ -177,35 +175,6 @@ def plateau(max_count: int) -> float:
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
     ensure(1 <= max_count <= LARGEST_COUNT, f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
-
-
-def expand_time(t: Time, x: Tensor) -> Tensor:
-    """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
-
-    Raises:
-        ValueError: t is neither a scalar, nor [B], nor broadcastable to x.
-    """
-    t = time_on(t, x.device)
-    if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
-        return t.view(-1, *[1] * (x.ndim - 1))
-    try:
-        torch.broadcast_shapes(t.shape, x.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"times of shape {tuple(t.shape)} do not broadcast to counts of shape {tuple(x.shape)}"
-        ) from None
-    return t
-
-
-def per_sample_time(t: Time, x: Tensor) -> Tensor:
-    """t as float64 [1] or [B] on x's device.
-
-    Raises:
-        ValueError: t is not one time, nor one per sample.
-    """
-    t = time_on(t, x.device).reshape(-1)
-    ensure(len(t) in (1, len(x)), f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
-    return t
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:

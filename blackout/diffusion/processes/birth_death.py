@@ -15,17 +15,9 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import count_dtype
+from blackout.counts import Time, count_dtype, expand_time
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
-from blackout.diffusion.processes.base import (
-    CountProcess,
-    Observation,
-    Time,
-    bound_to_prior,
-    check_max_count,
-    expand_time,
-    jump_axis,
-)
+from blackout.diffusion.processes.base import CountProcess, Observation, bound_to_prior, check_max_count, jump_axis
 from blackout.diffusion.schedules import step_fraction
 from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson

@@ -18,18 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.counts import count_dtype, time_on
+from blackout.counts import Time, count_dtype, per_sample_time, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
-from blackout.diffusion.processes.base import (
-    LIMIT,
-    Observation,
-    Time,
-    bound_to_prior,
-    path_ends,
-    per_sample,
-    per_sample_time,
-    predicted,
-)
+from blackout.diffusion.processes.base import LIMIT, Observation, bound_to_prior, path_ends, per_sample, predicted
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
 _TINY = 1e-300

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.processes.base import Time, check_max_count
+from blackout.counts import Time
+from blackout.diffusion.processes.base import check_max_count
 from blackout.diffusion.processes.finite import FiniteJumpProcess
 
 _CACHED_FROM = 64

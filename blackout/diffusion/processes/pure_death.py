@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import count_dtype
+from blackout.counts import Time, count_dtype, expand_time
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
     CountProcess,
-    Time,
     bound_to_prior,
     check_max_count,
-    expand_time,
     jump_axis,
     plateau,
     widening,
