@@ -1,10 +1,10 @@
 """Energies trained from data with a discrete neural flow sampler inside."""
 
 from blackout.flows.energies.data import planar_points
-from blackout.flows.energies.energies import NetworkEnergy, PairEnergy
 from blackout.flows.energies.family import EnergyFamily
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
+from blackout.flows.targets.energies import NetworkEnergy, PairEnergy
 
 __all__ = [
     "Discrepancy", "EnergyFamily", "EnergySampler", "FlowSamples", "NetworkEnergy", "PairEnergy", "PersistentChains",

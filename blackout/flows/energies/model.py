@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from blackout.distributed import world_size
 from blackout.errors import UserError
-from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
+from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import fold_seed

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import ensure
-from blackout.flows.energies.energies import Learned
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets import all_states
+from blackout.flows.targets.energies import Learned
 from blackout.random import SampleStreams
 
 

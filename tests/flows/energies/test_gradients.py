@@ -15,7 +15,6 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
 from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import BinaryData, known_samples
-from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
 from blackout.flows.energies.family import steepest_slope
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
@@ -24,6 +23,7 @@ from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, all_states
+from blackout.flows.targets.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
 from blackout.random import SampleStreams

@@ -19,9 +19,9 @@ from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
 from blackout.flows.energies import EnergyFamily
 from blackout.flows.energies.data import BinaryData, decode, encode, known_samples
-from blackout.flows.energies.energies import NetworkEnergy, PairEnergy, most_likely
 from blackout.flows.energies.family import PlanarDraw, classical_nats
 from blackout.flows.energies.model import EnergySampler
+from blackout.flows.targets.energies import NetworkEnergy, PairEnergy, most_likely
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
