@@ -124,12 +124,7 @@ class CountDraw(BaseDraw):
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        drawn = self.model.batches(indices, seed, batch_size, self.sampler, callback, classes, known, self.total)
-        for numbers, samples in drawn:
-            about = {"indices": numbers}
-            if self.classes is not None:
-                about["classes"] = self.classes[numbers % len(self.classes)]
-            yield numbers, {**samples, **about}
+        return self.model.batches(indices, seed, batch_size, self.sampler, callback, classes, known, self.total)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of images, with their classes, or a heat map of vectors, black at 0 and white at the largest count.

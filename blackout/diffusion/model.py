@@ -260,7 +260,8 @@ class BlackoutDiffusion(Model):
             total: count of every sample, of a model that was told totals.
 
         Yields:
-            (indices [b], `samples`: counts [b, *shape] on the model's device); from particles also `log_normaliser`.
+            (indices [b], `samples`: counts [b, *shape] on the model's device, beside them `indices` and, where given,
+            `classes`); from particles also `log_normaliser`.
 
         Raises:
             ValueError: classes that the model does not know, or guidance without classes.
@@ -281,7 +282,8 @@ class BlackoutDiffusion(Model):
             streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
             with how.evaluation.of(self.averaged):
                 drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total, pairs)
-            yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
+            told = {"indices": indices[rows]} | ({} if classes is None else {"classes": classes[rows]})
+            yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()} | told
 
     def sample(
         self,

@@ -54,26 +54,23 @@ def sample(cfg: DictConfig) -> Path:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
     with signals.caught():
-        return _run(resolve(cfg, extra=True))
+        config = resolve(cfg, extra=True)
+        set_libraries()
+        for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
+            if not 1 <= config[name] <= most:
+                raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
+        given = [name for name in ("ckpt", "law", "samples") if config[name]]
+        if not given:
+            raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+        if "law" in given and len(given) > 1:
+            raise UserError("law stands in place of a model: leave out ckpt and samples")
+        device = find_device(config["device"])
+        with process_group(device):
+            if not config["samples"]:
+                return _sample(config, device)
+            from blackout.programs.score import score_file
 
-
-def _run(config: Mapping[str, Any]) -> Path:
-    set_libraries()
-    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
-        if not 1 <= config[name] <= most:
-            raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
-    given = [name for name in ("ckpt", "law", "samples") if config[name]]
-    if not given:
-        raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
-    if "law" in given and len(given) > 1:
-        raise UserError("law stands in place of a model: leave out ckpt and samples")
-    device = find_device(config["device"])
-    with process_group(device):
-        if not config["samples"]:
-            return _sample(config, device)
-        from blackout.programs.score import score_file
-
-        return score_file(config, device)
+            return score_file(config, device)
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
