@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.compress.chain import Coder, bounds, decoded, encoded, grids
+from blackout.compress.bits_back import Coder, bounds, decoded, encoded, grids
 from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath

@@ -9,7 +9,7 @@ import torch
 
 from blackout.compress import Coder, decoded, encoded
 from blackout.compress import __main__ as command
-from blackout.compress.chain import PRECISION, bounds, grids
+from blackout.compress.bits_back import PRECISION, bounds, grids
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath
