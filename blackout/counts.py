@@ -33,6 +33,11 @@ def time_on(t: Tensor | float, device: torch.device) -> Tensor:
     return torch.as_tensor(t, dtype=torch.float64, device=device)
 
 
+def per_row(values: Tensor, x: Tensor) -> Tensor:
+    """Values [B], one for each of x [B, ...], shaped to broadcast over it."""
+    return values.view(-1, *[1] * (x.ndim - 1))
+
+
 def expand_time(t: Time, x: Tensor) -> Tensor:
     """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
 
@@ -41,7 +46,7 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
     """
     t = time_on(t, x.device)
     if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
-        return t.view(-1, *[1] * (x.ndim - 1))
+        return per_row(t, x)
     try:
         torch.broadcast_shapes(t.shape, x.shape)
     except RuntimeError:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import Stats, component
-from blackout.counts import expand_time
+from blackout.counts import expand_time, per_row
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -207,7 +207,7 @@ class LogisticMixtureHead:
         spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
         # components that start at one location would stay there
         start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)
-        shift = shift + start.view(-1, *[1] * (y.ndim - 1))
+        shift = shift + per_row(start, y)
         distribution = LogisticMixture(
             F.log_softmax(weight, dim=1),
             y.detach().unsqueeze(1) + spread * shift,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, per_row
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
 from blackout.files import load_arrays
@@ -94,7 +94,7 @@ class KnownPath:
     def hold(self) -> Tensor:
         """Let the first copy of every sample follow the whole path; where it is now, states [B * copies, ...]."""
         first = torch.arange(len(self.mask), device=self.mask.device) % self._copies == 0
-        self.mask = self.mask | first.view(-1, *[1] * (self.mask.ndim - 1))
+        self.mask = self.mask | per_row(first, self.mask)
         return self._state.repeat_interleave(self._copies, 0)
 
     def put(self, xt: Tensor) -> Tensor:

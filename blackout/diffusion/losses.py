@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.counts import per_row
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -62,7 +63,7 @@ class Loss(Protocol[Predicted, Target]):
 
 def weigh(weight: Tensor, x: Tensor) -> Tensor:
     """Values x [B, ...] times weights [B] of their samples."""
-    return weight.view(-1, *[1] * (x.ndim - 1)) * x
+    return per_row(weight, x) * x
 
 
 class _Weighted:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from blackout.counts import per_row
 from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
@@ -387,7 +388,7 @@ class _Halved:
         self.shares, largest = [], process.max_count * math.prod(xt.shape[1:])
         if float(s) > 0 and largest * float(torch.exp(-s) - torch.exp(-t)) <= self._few:
             return self._first_alone(denoiser, process, xt, s, t, generator)
-        rough = (self._off > _ROUGH).repeat_interleave(self._number).view(-1, *[1] * (xt.ndim - 1))
+        rough = per_row((self._off > _ROUGH).repeat_interleave(self._number), xt)
         y = predicted_count(self, denoiser, process, xt, t).expected
         if float(s) == 0:
             return _births(rough, y, process, xt, s, t, generator)
@@ -415,7 +416,7 @@ class _Halved:
         which = categorical(torch.where(total > 0, rate, 1.0), generator)[:, None]
         first = torch.zeros_like(rate, dtype=torch.int64).scatter_(1, which, (waited < gain).long())
         x = (xt + first.view(xt.shape)).to(xt.dtype)
-        until = waited.clamp(max=gain).view(-1, *[1] * (xt.ndim - 1))
+        until = per_row(waited.clamp(max=gain), xt)
         left = -torch.expm1(-t) - until  # that a unit is still missing there
         y = predicted_count(self, denoiser, process, x, rho).expected * (left / missing)
         births = binomial(stochastic_rounding(y, generator), (gain - until) / left, generator)

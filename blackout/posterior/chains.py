@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, per_row
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import ensure
@@ -252,7 +252,7 @@ def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
 
 def where_rows(rows: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
     """Whole samples [n, *shape] of one or the other, by rows [n]."""
-    return torch.where(rows.view(-1, *[1] * (then.ndim - 1)), then, otherwise)
+    return torch.where(per_row(rows, then), then, otherwise)
 
 
 _LARGEST_TABLE = 4096

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT, Time, expand_time
+from blackout.counts import LARGEST_COUNT, Time, expand_time, per_row
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.errors import ensure
@@ -148,7 +148,7 @@ class CountProcess(ABC):
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
-        levels = torch.arange(self.max_count + 1, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
+        levels = per_row(torch.arange(self.max_count + 1, device=xt.device), xt)
         t = expand_time(t, xt)
         return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
@@ -159,7 +159,7 @@ class CountProcess(ABC):
 
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
     """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
-    return torch.cat([torch.full((1,), value, device=x.device) for value in values]).view(-1, *[1] * (x.ndim - 1))
+    return per_row(torch.cat([torch.full((1,), value, device=x.device) for value in values]), x)
 
 
 def widening(max_count: int) -> float:

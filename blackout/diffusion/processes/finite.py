@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.counts import Time, count_dtype, per_sample_time, time_on
+from blackout.counts import Time, count_dtype, per_row, per_sample_time, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, Observation, bound_to_prior, path_ends, per_sample, predicted
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
@@ -253,7 +253,7 @@ class FiniteJumpProcess(FiniteProcess):
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """From X_t to every state, int64 [B, S, ...]."""
         states = torch.arange(self.num_states, device=xt.device)
-        return states.view(-1, *[1] * (xt.ndim - 1)) - xt.long()[:, None]
+        return per_row(states, xt) - xt.long()[:, None]
 
     def forward_jumps(self, xt: Tensor) -> Tensor:
         """From X_t to every state, int64 [B, S, ...]."""
