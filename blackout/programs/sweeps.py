@@ -10,12 +10,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from lightning_utilities.core.rank_zero import rank_zero_only
 
@@ -69,7 +73,8 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     table = Path(settings.sweep.dir) / "results.csv"
     row: dict[str, Any] = {"job": settings.job.num, "overrides": " ".join(settings.overrides.task), "error": ""}
     if getattr(rank_zero_only, "rank", 0) == 0:
-        print(f"job {settings.job.num + 1}: {row['overrides']}; its scores go to {table}", flush=True)
+        of = f" of {number}" if (number := number_of_jobs(sys.argv[1:])) else ""
+        print(f"job {settings.job.num + 1}{of}: {row['overrides']}; its scores go to {table}", flush=True)
     began = time.monotonic()
     try:
         run = function(*args, **kwargs)
@@ -97,6 +102,15 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         gc.collect()  # so that the next job starts as in a fresh process
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def number_of_jobs(words: list[str]) -> int | None:
+    """Jobs of a sweep over the values in a command line; None where the sweeper alone knows."""
+    with suppress(HydraException):
+        given = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("-")])
+        if not any(one.key_or_group == "hydra/sweeper" for one in given):
+            return sum(map(len, BasicSweeper.split_arguments(given, None)))
+    return None
 
 
 def _add_row(table: Path, row: dict[str, Any]) -> None:
