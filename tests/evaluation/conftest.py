@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.scores import write_inception_weights
 from blackout.data import digits
-from blackout.evaluation.digit_classifier import Classifier
+from blackout.evaluation.extractors import Classifier
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,7 @@ from torch import nn
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
-from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.extractors import Inception, ModuleExtractor, full_float32
+from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, full_float32
 from blackout.evaluation.features import to_rgb, to_uint8
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
 
@@ -93,13 +92,13 @@ def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
 
 
 def test_classifier_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blackout.evaluation.digit_classifier.STEPS", 10)
+    monkeypatch.setattr("blackout.evaluation.extractors.STEPS", 10)
     first = Classifier(digits, cache=tmp_path)
 
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("blackout.evaluation.digit_classifier._train", never)
+    monkeypatch.setattr("blackout.evaluation.extractors._train", never)
     state = torch.get_rng_state()
     again = Classifier(digits, cache=tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
@@ -111,7 +110,7 @@ def test_classifier_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_classifier_training_is_reproducible_and_survives_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blackout.evaluation.digit_classifier.STEPS", 3)
+    monkeypatch.setattr("blackout.evaluation.extractors.STEPS", 3)
     data = digits()
     assert data.train_labels is not None
     assert data.test_labels is not None

@@ -24,8 +24,7 @@ from blackout.evaluation import (
     over_seeds,
     write_reference,
 )
-from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.extractors import Features, ModuleExtractor
+from blackout.evaluation.extractors import Classifier, Features, ModuleExtractor
 from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 SMALL = ScoreOptions(kernel_subsets=5, kernel_subset_size=40)

@@ -18,7 +18,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import make_sampler
 from blackout.errors import Unobtainable, UserError
 from blackout.evaluation import ScoreOptions, Scorer
-from blackout.evaluation.digit_classifier import Classifier
+from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.programs.train import keep_affordable_scorer, out_of_reach
 from blackout.training.callbacks import Scores, score_samples
