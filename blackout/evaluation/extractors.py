@@ -24,7 +24,7 @@ from blackout.evaluation.features import cache_dir, keep, key_hash, to_rgb, to_u
 from blackout.files import save_tensors, tensors_hash
 
 RECIPE = 1
-"""Of the classifier, to be increased with every change to the network or its training: cached ones are then not used."""
+"""Of the classifier, to be increased with every change to network or training: cached ones are then not used."""
 
 WIDTH = 64
 STEPS = 500
