@@ -159,7 +159,7 @@ def _apply_with_options(overrides: list[Override], config: DictConfig) -> None:
             experiments or recipes, without which of them.
     """
     for group in (word[:-1] for word in EVERYWHERE if word[:-1] in config):
-        raise UserError(f"{group}=... names many choices; one of them is {group}=.../{next(iter(config[group]))}")
+        raise UserError(f"{group}: which of this file? Add a slash and one of {', '.join(config[group])}")
     with open_dict(config):
         if "miniature" in config:
             _shrink(config, config.pop("miniature"))
