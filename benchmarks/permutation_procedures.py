@@ -150,13 +150,17 @@ def plain_fisher_yates(digits: Tensor) -> Tensor:
     return torch.from_numpy(deck)
 
 
-def plain_riffle_top(scores: Tensor, k: int) -> Tensor:
-    """The log-probabilities of the k best choices of packets, [batch, k]: digit by digit, the k best kept."""
-    total = scores.new_zeros(len(scores), 1)
+def plain_riffle_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The orders [batch, k, n] of the k best choices of packets and their log-probabilities: digit by digit, the k best
+    kept. Choices that lead to one order are not put together.
+    """
+    total, chosen = scores.new_zeros(len(scores), 1), torch.empty(len(scores), 1, 0, dtype=torch.bool)
     for left, right in zip(*(torch.nn.functional.logsigmoid(sign * scores).unbind(1) for sign in (1, -1)), strict=True):
-        both = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1)
-        total = both.topk(min(k, both.shape[1])).values
-    return total
+        both, prefixes = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1), total.shape[1]
+        total, which = both.topk(min(k, both.shape[1]))
+        before = chosen.gather(1, (which % prefixes).unsqueeze(-1).expand(-1, -1, chosen.shape[-1]))
+        chosen = torch.cat([before, (which >= prefixes).unsqueeze(-1)], -1)
+    return chosen.byte().argsort(dim=-1, stable=True), total
 
 
 def plain_sinkhorn(scores: Tensor, iterations: int) -> Tensor:

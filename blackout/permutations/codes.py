@@ -66,13 +66,13 @@ class Code(ABC):
     def _check(cls, code: Tensor) -> None:
         if code.dtype.is_floating_point:
             raise ValueError(f"digits must be integers, not {code.dtype}")
-        largest_digits = cls._largest(code.shape[-1], code.device)
-        # the sign of c | (largest - c) says whether either is negative
-        if code.numel() and int((largest_digits - code).bitwise_or_(code).amin()) < 0:
-            outside = (code < 0) | (code > largest_digits)
-            i = int(outside.nonzero()[0, -1])
-            largest, value = int(largest_digits[i]), int(code[outside][0])
-            raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{largest}, not {value}")
+        if code.numel():
+            largest = cls._largest(n := code.shape[-1], code.device)
+            least, most = code.reshape(-1, n).aminmax(dim=0)
+            if bool((outside := (least < 0) | (most > largest)).any()):
+                i = int(outside.nonzero()[0])
+                value = int(least[i] if least[i] < 0 else most[i])
+                raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{int(largest[i])}, not {value}")
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
@@ -158,8 +158,9 @@ class FisherYates(Code):
         n = code.shape[-1]
         swaps = code.reshape(-1, n).T.cpu().long()
         size = swaps.shape[1]
-        # numpy takes and puts single rows in a third of torch's time; places count through the whole deck
-        places = torch.add(torch.arange(n).unsqueeze(-1), swaps).mul_(size).add_(torch.arange(size)).numpy()
+        # numpy takes and puts single rows in a third of torch's time; places count through the whole deck, row by row
+        rows = torch.add(torch.arange(n).unsqueeze(-1), swaps).contiguous()
+        places = rows.mul_(size).add_(torch.arange(size)).numpy()
         deck = np.repeat(np.arange(n, dtype=np.int16 if n <= 2**15 else np.int32)[:, None], size, 1)
         flat = deck.reshape(-1)
         for own, place in zip(deck[:-1], places[:-1], strict=True):

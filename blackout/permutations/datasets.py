@@ -33,6 +33,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
@@ -41,8 +42,10 @@ from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, ensure, summary
 from blackout.family import Split
-from blackout.files import load_arrays, tensors_hash
+from blackout.files import check_size, load_arrays, stored_bytes, tensors_hash
+from blackout.files import reading as parsing
 from blackout.permutations.group import identity_like, is_permutation
+from blackout.permutations.metrics import MOST_RELEVANT
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 __all__ = [
@@ -54,6 +57,7 @@ Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
 # what a puzzle's random numbers are for
 _GIVEN, _MADE, _ORDER = 0, 1, 3
 _FINGERPRINTED = 16
+LISTS = (".svm", ".svmlight", ".libsvm", ".txt")
 
 
 class Puzzles(ABC):
@@ -210,10 +214,11 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
-def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> StoredPuzzles:
+def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> Puzzles:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
 
-    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers.
+    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. Or an svmlight file of lists of
+    any length, by falling relevance: see `RankedLists`.
 
     Args:
         path: of the file.
@@ -225,6 +230,8 @@ def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> 
         ValueError: a share out of range.
     """
     file = Path(path).expanduser()
+    if file.suffix in LISTS:
+        return RankedLists(file.stem, read_lists(file), holdout, seed)
     values = _numbers(_read(file), file)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
@@ -242,8 +249,74 @@ def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> 
     return StoredPuzzles(file.stem, "pieces" if image else "items", (train, test), seed, facts)
 
 
+class RankedLists(Puzzles):
+    """Items of lists of any length; the right order is by falling relevance, equals in a random order, anew each time.
+
+    Shorter lists are filled with zeros, which come last. Batches also hold `relevance`, int64 [b, n], of these 0.
+
+    Args:
+        lists: of `read_lists`.
+        holdout: share of the lists that is held out.
+
+    Raises:
+        ValueError: a share out of range, or no list of two items.
+    """
+
+    def __init__(self, name: str, lists: tuple[Tensor, Tensor, Tensor], holdout: float, seed: int) -> None:
+        numbers, self._relevance, rows = lists
+        self._mean, self._std = numbers.mean(0), numbers.std(0, correction=0).clamp(min=1e-6)
+        self._items = self.scaled(numbers)
+        train, test = held_out_split(len(rows), holdout, seed)
+        self._rows: dict[Split, Tensor] = {"train": rows[train], "test": rows[test]}
+        facts = {"mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.ItemEncoder"}}
+        super().__init__(name, "items", rows.shape[1], tuple(self._items.shape[1:]), len(test), seed, facts)
+
+    def scaled(self, numbers: Tensor) -> Tensor:
+        """Numbers [N, F] of items in units of the file's deviation, and a 1; behind them zeros: [N + 1, F + 1]."""
+        x = (numbers - self._mean) / self._std
+        return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        rows = self._rows[split]
+        rows = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
+        order = (streams.next_draw().uniform(tuple(rows.shape)) - self._relevance[rows]).argsort(1)
+        rows = rows.gather(1, order)
+        relevance = self._relevance[rows]
+        return {"items": self._items[rows], "ties": first_equal(relevance), "relevance": relevance.clamp(min=0)}
+
+
+def read_lists(file: Path, features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Items of an svmlight file, `2 qid:7 1:0.5 3:1.2` on every line, which are a list where they have one qid.
+
+    Args:
+        features: of an item; None for as many as occur.
+
+    Returns:
+        Numbers of items, float64 [N, features]; their relevance, int64 [N + 1], in the end -1; and the items of every
+        list, [lists, n], filled up with N.
+
+    Raises:
+        UserError: no such file, or another one.
+    """
+    from sklearn.datasets import load_svmlight_file
+
+    with parsing(existing_file(file), "not an svmlight file"):
+        sparse, labels, query = load_svmlight_file(str(file), n_features=features, query_id=True)
+        check_size(file, 16 * math.prod(sparse.shape), stored_bytes(file))
+        x = torch.from_numpy(sparse.toarray())
+    whole = (labels == np.floor(labels)) & (labels >= 0) & (labels <= MOST_RELEVANT)
+    if not len(query) == len(labels) > 0 or not whole.all() or not bool(x.isfinite().all()):
+        raise UserError(f"{file}: every line needs a relevance, a whole number 0..{MOST_RELEVANT}, and a qid")
+    _, own, sizes = torch.from_numpy(query).unique(return_inverse=True, return_counts=True)
+    place, rows = torch.arange(int(sizes.max())), own.argsort(stable=True)
+    at = (sizes.cumsum(0) - sizes).unsqueeze(1) + place
+    lists = torch.where(place < sizes.unsqueeze(1), rows[at.clamp(max=len(x) - 1)], len(x))
+    return x, F.pad(torch.from_numpy(labels).long(), (0, 1), value=-1), lists
+
+
 def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Tensor]:
-    """Puzzles to be solved: an .npz with `items` [N, n, ...] as they lie, and `truth` [N, n] where it is known.
+    """Puzzles to be solved: an .npz with `items` [N, n, ...] as they lie, and `truth` [N, n] where it is known; for
+    `RankedLists` an svmlight file.
 
     Whole numbers are counts, divided by the source's scale; fractions are taken as they are.
 
@@ -254,6 +327,14 @@ def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Ten
         UserError: no such file, or not puzzles of the source's kind.
     """
     file = Path(path).expanduser()
+    if file.suffix in LISTS and isinstance(source, RankedLists):
+        numbers, relevance, lists = read_lists(file, source.item_shape[0] - 1)
+        if (more := lists.shape[1] - source.num_items) > 0:
+            raise UserError(f"{file}: a list has {more} items more than the {source.num_items} of the model's longest")
+        lists = F.pad(lists, (0, -more), value=len(numbers))
+        known = relevance[lists]
+        best = known.argsort(dim=1, descending=True, stable=True)
+        return {"items": source.scaled(numbers)[lists], "truth": best, "relevance": known.clamp(min=0)}
     arrays = _read(file)
     values = _numbers(arrays, file)
     expected = (source.num_items, *source.item_shape)

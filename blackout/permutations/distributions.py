@@ -473,11 +473,11 @@ class InverseRiffle(OrderDistribution):
         wanted, most = k + 2, k + self._n + 1
         while True:
             choices, log_probs = best_digits(packets, wanted)
-            orders = _sorted_by_packet(choices == 0)
-            sorted_already = (orders[..., 1:] > orders[..., :-1]).all(-1)
+            sorted_already = (choices[..., 1:] >= choices[..., :-1]).all(-1)
             if wanted >= most or not log_probs.numel() or int((~sorted_already).sum(-1).min()) >= k:
                 break
             wanted = min(2 * wanted, most)
+        orders = _sorted_by_packet(choices == 0)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
         mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
         log_probs = torch.cat([mass, log_probs.masked_fill(sorted_already, -torch.inf)], -1)

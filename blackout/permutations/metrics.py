@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from blackout.permutations.group import compose, inverse, kendall_distance
 
 _SHORTEST = 1e-6
 """Relative difference below which two tours are equally long: their lengths are float32 sums."""
+CUTOFFS = (1, 5, 10)
+"""The k of the reported NDCG@k; those above the length are left out."""
+MOST_RELEVANT = 30
+"""Above it gains of 2^relevance - 1 say nothing but which item is the best."""
 
 
 def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> dict[str, Tensor]:
@@ -96,3 +101,25 @@ def puzzle_scores(
         gap = length / tour_length(right) - 1
         scores |= {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
     return scores
+
+
+def ndcg(x: Tensor, relevance: Tensor, k: int) -> Tensor:
+    """Normalised discounted cumulative gain at k, float64 [b]: gain 2^relevance - 1, discount log2(place + 1).
+
+    1 where every order is as good. [Jarvelin 2002], with the gain of [Burges 2005].
+
+    Args:
+        x: int64 [b, n], the items in order.
+        relevance: of the items as they are given, [b, n], at most 30.
+        k: 1..n.
+    """
+    gain = torch.exp2(relevance.double()) - 1
+    discount = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=x.device))
+    found = (gain.gather(1, x)[:, :k] * discount).sum(1)
+    best = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
+    return torch.where(best > 0, found / best, torch.ones_like(best))
+
+
+def ndcgs(x: Tensor, relevance: Tensor) -> dict[str, Tensor]:
+    """`ndcg` at 1, 5 and 10, those up to n, by name."""
+    return {f"ndcg_at_{k}": ndcg(x, relevance, k) for k in CUTOFFS if k <= x.shape[1]}

@@ -170,7 +170,7 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
     found = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform"
     if best != "uniform":
         found += f", {bits[best]:.2f} of the best classical fit, {best.replace('_', ' ')}"
-    if value > bits["uniform"]:
+    if value > bits["uniform"] + 1e-4:
         return f"{found}: THIS MODEL IS WORSE THAN UNIFORM, use {best.replace('_', ' ')}; more data, or fewer steps"
     return f"{found}: use {'this model' if value <= bits[best] else best.replace('_', ' ')}"
 

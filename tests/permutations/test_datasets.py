@@ -10,7 +10,7 @@ from blackout.errors import UserError
 from blackout.permutations import inverse
 from blackout.permutations.datasets import items, jigsaw_digits, one_permutation, read_puzzles, sort_digits
 from blackout.permutations.group import is_permutation
-from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
+from blackout.permutations.metrics import arranged, ceilings, ndcgs, order_scores, puzzle_scores, tour_length
 from blackout.permutations.plots import lists, picture, wins, wins_figure
 from blackout.permutations.tours import (
     counter_clockwise,
@@ -94,6 +94,39 @@ def test_one_swap_of_neighbours_costs_little_of_ranks_and_much_of_lists():
     scores = order_scores(solution, truth)
     assert float(scores["kendall_ranks"]) == pytest.approx(1 - 2 / 1326)
     assert float(scores["kendall_lists"]) < float(scores["kendall_ranks"])
+
+
+def test_lists_of_any_length_are_by_falling_relevance(tmp_path):
+    """Of an svmlight file whose first number is the relevance: numbers are in units of the file; fills come last."""
+    rng, lines, sizes = np.random.default_rng(0), [], [1, 4, 7, 2, 5, 3]
+    for query, size in enumerate(sizes):
+        for level in rng.integers(0, 3, size):
+            lines.append(f"{level} qid:{query} 1:{level} 2:{rng.normal():.4f} 4:1 # document")
+    rng.shuffle(lines)  # a list's lines need not be together
+    (file := tmp_path / "lists.svm").write_text("\n".join(lines))
+    source = items(file, holdout=0.5)
+    assert (source.num_items, source.item_shape, source.held_out) == (7, (5,), 3)
+    found = [source.batch(split, torch.arange(3)) for split in ("train", "test")]
+    values = {name: torch.cat([batch[name] for batch in found]) for name in ("items", "relevance", "ties")}
+    own, number = values["items"][..., 4] == 1, values["items"][..., 4].sum(1)
+    assert sorted(number[3:].tolist()) == sorted(set(number[3:].tolist()))  # held-out lists, once each
+    assert (values["items"][~own] == 0).all() and (own[:, 1:] <= own[:, :-1]).all()
+    assert ((values["relevance"].diff(dim=1) <= 0) & (values["items"][..., 0].diff(dim=1) <= 1e-6))[own[:, 1:]].all()
+    assert torch.equal(values["relevance"].gather(1, values["ties"]), values["relevance"])
+    again = read_puzzles(file, source)
+    mean = again["items"][again["items"][..., 4] == 1].mean(0)
+    assert torch.allclose(mean, torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)
+    ranked = arranged(again["relevance"], again["truth"])
+    assert len(ranked) == len(sizes) and (ranked.diff(dim=1) <= 0).all()
+    assert all((each == 1).all() for each in ndcgs(again["truth"], again["relevance"]).values())
+
+
+@pytest.mark.parametrize("line", ["1 1:2", "0.5 qid:1 1:2", "-1 qid:1 1:2", "40 qid:1 1:2", "nonsense", "1 qid:1 1:nan",
+                                  "1 qid:1 999999999:1"])  # fmt: skip
+def test_what_is_no_svmlight_file_is_refused(tmp_path, line):
+    (file := tmp_path / "lists.svm").write_text(f"{line}\n{line}\n")
+    with pytest.raises(UserError, match=r"lists\.svm"):
+        items(file)
 
 
 def test_solvers_find_the_shortest_tours():

@@ -252,6 +252,10 @@ _NOISE, _VALIDATION = 1, 3
 """Keys that keep the uses of one seed apart; 2 is dropout's."""
 
 
+_SHARPNESS, _JUDGED = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0), 512
+"""By what logits may be multiplied, and held-out permutations that choose it."""
+
+
 BATCH = 1000
 """Samples drawn together unless the caller says otherwise."""
 
@@ -379,14 +383,14 @@ class CodeModel(Model):
 
     def denoiser(self, context: Mapping[str, Tensor], network: nn.Module | None = None) -> Denoiser:
         """Codes -> logits, given one context or one per code; by default with the averaged weights."""
-        net = self.averaged if network is None else network
+        net, sharpness = (self.averaged, self.config.get("sharpness", 1.0)) if network is None else (network, 1.0)
         shown = {name: context[name] for name in ("items", "condition") if name in context}
 
         def logits(codes: Tensor) -> Tensor:
             if len(codes) > 1 and not shown and bool((codes == codes[:1]).all()):
                 return logits(codes[:1]).expand(len(codes), -1, -1)  # nothing is known yet: one evaluation says it
             here = {name: values.expand(len(codes), *values.shape[1:]) for name, values in shown.items()}
-            return finite_output(net(codes, here))
+            return finite_output(net(codes, here)) * sharpness
 
         return logits
 
@@ -410,6 +414,22 @@ class CodeModel(Model):
         streams = SampleStreams(fold_seed(self.seed, _VALIDATION), batch["index"].to(self.device)).at(0)
         nll = self.nll(self.denoiser(batch), self.encode(batch["x"]), streams)
         self.record("val/nll_bits", nll / math.log(2))
+
+    @torch.no_grad()
+    def calibrate(self, evaluations: int) -> None:
+        """Find what logits are multiplied by so that held-out permutations are likeliest: few to train on make a model
+        too sure. By 0 a free code's law is uniform, so that no model ends worse than that.
+        """
+        source, bits = self.require_source(), dict[float, float]()
+        size = min(_JUDGED, source.size("test") or 0, evaluations // (len(_SHARPNESS) * self.validation_cost))
+        index = torch.arange(size)
+        batch = {name: values.to(self.device) for name, values in source.batch("test", index).items()}
+        self.averaged.eval()
+        for sharpness in _SHARPNESS if size else (1.0,):  # without budget it stays as it is
+            self.config["sharpness"] = sharpness
+            streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
+            bits[sharpness] = float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
+        self.config["sharpness"] = min(bits, key=bits.__getitem__)
 
     @property
     def validation_cost(self) -> int:

@@ -18,13 +18,10 @@ from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
+from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
 from blackout.random import SampleStreams, StepStreams
 
 _COLUMNS = ("userId", "movieId", "rating")
-LARGEST_RATING = 30.0
-"""Above it gains of 2^rating - 1 say nothing but which item is the best."""
-CUTOFFS = (1, 5, 10)
-"""The k of the reported NDCG@k; those above the length are left out."""
 _LENGTH, _RATERS = 10, 1000
 FITTED = 20_000
 """Most training permutations that classical families are fitted to."""
@@ -63,8 +60,8 @@ def read_ratings(file: Path) -> Ratings:
     if not finite.all():
         raise UserError(f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
     who, rating = table[:, :2], table[:, 2]
-    if rating.min() < 0 or rating.max() > LARGEST_RATING:
-        raise UserError(f"{file}: ratings must be from 0 to {LARGEST_RATING:.0f}: {rating.min():g} to {rating.max():g}")
+    if rating.min() < 0 or rating.max() > MOST_RELEVANT:
+        raise UserError(f"{file}: ratings must be from 0 to {MOST_RELEVANT}: {rating.min():g} to {rating.max():g}")
     if (who != np.floor(who)).any():
         raise UserError(f"{file}: userId and movieId must be whole numbers")
     user, item = torch.from_numpy(who.T.astype(np.int64))
@@ -179,27 +176,7 @@ def from_ratings(
 
 def judge(samples: Samples) -> Mapping[str, Tensor]:
     """NDCG@k of rankings `samples` [b, n] of rated items; nothing where there are no ratings."""
-    if "ratings" not in samples:
-        return {}
-    n = samples["samples"].shape[1]
-    return {f"ndcg_at_{k}": ndcg(samples["samples"], samples["ratings"], k) for k in CUTOFFS if k <= n}
-
-
-def ndcg(x: Tensor, ratings: Tensor, k: int) -> Tensor:
-    """Normalised discounted cumulative gain at k, float64 [b]: gain 2^rating - 1, discount log2(place + 1).
-
-    1 where every order is as good. [Jarvelin 2002], with the gain of [Burges 2005].
-
-    Args:
-        x: int64 [b, n], the items in order.
-        ratings: of the items as they are given, [b, n], at most 30.
-        k: 1..n.
-    """
-    gain = torch.exp2(ratings.double()) - 1
-    discount = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=x.device))
-    found = (gain.gather(1, x)[:, :k] * discount).sum(1)
-    best = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
-    return torch.where(best > 0, found / best, torch.ones_like(best))
+    return ndcgs(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
 
 
 def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:

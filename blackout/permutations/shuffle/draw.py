@@ -17,7 +17,7 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.metrics import puzzle_scores
+from blackout.permutations.metrics import ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
@@ -106,6 +106,7 @@ class SolvedPuzzles:
         items, solution, truth = (samples[name] for name in ("items", "samples", "truth"))
         figures = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
         figures |= {"surely_most_probable": samples["sure"]} if "sure" in samples else {}
+        figures |= ndcgs(solution, samples["relevance"]) if "relevance" in samples else {}
         for name, values in figures.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
         self._number += len(samples["samples"])

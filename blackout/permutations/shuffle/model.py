@@ -196,8 +196,9 @@ class ShuffleDiffusion(Model):
         source = self.require_source()
         assert isinstance(source, Puzzles)
         batch = source.batch("test", index % source.held_out)
-        items, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
-        return {"items": items, "truth": truth, "ties": batch["ties"]}
+        known = batch.keys() & {"items", "relevance"}
+        given = {name: arranged(batch[name], batch["given"]) for name in sorted(known)}
+        return {**given, "truth": inverse(batch["given"]), "ties": batch["ties"]}
 
     def _solve(
         self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None
