@@ -3,7 +3,7 @@
 LightGBM, which is no dependency, learns from the training lists of `dataset=items dataset.path=lists.svm`, and is
 judged on the same held-out ones, as is the best single number of an item. The model's own figures are those of
 
-    python train.py family=shuffle dataset=items dataset.path=lists.svm recipe=shuffle/sort_digits
+    python train.py family=shuffle dataset=items dataset.path=lists.svm baseline=listmle
     python sample.py ckpt=... dataset=items dataset.path=lists.svm num_samples=... evaluate=true
 """
 

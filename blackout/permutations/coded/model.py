@@ -252,8 +252,8 @@ _NOISE, _VALIDATION = 1, 3
 """Keys that keep the uses of one seed apart; 2 is dropout's."""
 
 
-_SHARPNESS, _JUDGED = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0), 512
-"""By what logits may be multiplied, and held-out permutations that choose it."""
+_SHARPNESS, _JUDGED = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0), (20, 512)
+"""By what logits may be multiplied, and held-out permutations that choose it, at least and at most."""
 
 
 BATCH = 1000
@@ -421,11 +421,14 @@ class CodeModel(Model):
         too sure. By 0 a free code's law is uniform, so that no model ends worse than that.
         """
         source, bits = self.require_source(), dict[float, float]()
-        size = min(_JUDGED, source.size("test") or 0, evaluations // (len(_SHARPNESS) * self.validation_cost))
+        held_out = min(_JUDGED[1], source.size("test") or 0)
+        size = min(held_out, evaluations // (len(_SHARPNESS) * self.validation_cost))
+        if size < min(_JUDGED[0], held_out):
+            return
         index = torch.arange(size)
         batch = {name: values.to(self.device) for name, values in source.batch("test", index).items()}
         self.averaged.eval()
-        for sharpness in _SHARPNESS if size else (1.0,):  # without budget it stays as it is
+        for sharpness in _SHARPNESS:
             self.config["sharpness"] = sharpness
             streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
             bits[sharpness] = float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -169,6 +170,21 @@ def test_observed_digits_stay_and_take_no_pass():
         assert bool((samples["code"] < 6).all()) and bool(is_permutation(samples["samples"]).all())
     place = samples["samples"].argsort(1)[:, :3]  # insertion: the relative order of the first items is kept
     assert torch.equal(place.argsort(1), source.test["x"][torch.arange(30)].argsort(1)[:, :3].argsort(1))
+
+
+@pytest.mark.parametrize("objective", ["masked", "autoregressive"])
+def test_no_calibrated_model_is_worse_than_uniform(objective):
+    """Weights that are surely wrong about uniform orders end uniform; within a budget, and no more than that."""
+    model = model_of("insertion", n=5, objective=objective)
+    x = all_permutations(5)
+    source = PermutationData("all", {"x": x}, {"x": x})
+    model.source = lambda: source
+    model.calibrate(len(x))
+    assert "sharpness" not in model.config
+    before = float(model.nll(model.denoiser({}), model.encode(x), None).mean())
+    model.calibrate(10**6)
+    assert model.config["sharpness"] == 0 and before > math.log(120) + 0.1
+    assert float(model.nll(model.denoiser({}), model.encode(x), None).mean()) == pytest.approx(math.log(120), abs=1e-5)
 
 
 def test_perfect_networks_get_the_published_shares():

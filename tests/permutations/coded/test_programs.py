@@ -186,10 +186,8 @@ def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
         model.sample(3)
 
 
-def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform(run, tmp_path):  # noqa: F811
-    """The closing model is that of the least held-out bits, made less sure where they say so; a line compares it with
-    uniform and classical fits. Of uniform orders, as here, nothing can be learned.
-    """
+def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform_in_silence(run, tmp_path):  # noqa: F811
+    """The closing model is that of the least held-out bits; a line compares it with uniform and classical fits."""
     generator = torch.Generator().manual_seed(0)
     np.save(tmp_path / "few.npy", torch.rand(40, 6, generator=generator).argsort(1).numpy())
     common = (
@@ -206,8 +204,7 @@ def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform(ru
         held_out = [float(row["val/nll_bits"]) for row in csv.DictReader(file) if row.get("val/nll_bits")]
     report = json.loads((tmp_path / "few/a/metrics.json").read_text())
     uniform = report["baselines"]["val/nll_bits"]["uniform"]
-    assert max(held_out) > uniform + 0.2 and report["values"]["val/nll_bits"] < min([*held_out, uniform]) + 1e-4
-    assert load_model(tmp_path / "few/a/model").config["sharpness"] < 1
+    assert held_out[-1] > uniform + 0.2 and report["values"]["val/nll_bits"] == pytest.approx(min(held_out), abs=1e-4)
     assert "what training did after step" in outcome.out and f"{uniform:.2f} uniform" in outcome.out
     worse = verdict("val/nll_bits", 18.08, {"uniform": 15.3, "mallows_mixture": 12.5})
     assert "WORSE THAN UNIFORM, use mallows mixture" in worse and "12.50" in worse
