@@ -25,9 +25,7 @@ from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.posterior import (
-    DPS,
     SMC,
-    SVDD,
     And,
     Binomial,
     Coupling,
@@ -45,6 +43,7 @@ from blackout.posterior import (
     Posterior,
     Prior,
     SplitGibbs,
+    Steered,
     Xor,
     anneal,
 )
@@ -196,10 +195,10 @@ def tasks(bench: Bench) -> Iterator[Row]:
         split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
         yield split
         first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
-        one = sum(sweep["evaluations"] for sweep in SVDD(1).sample(bench.prior, first, 1).trace)
+        one = sum(sweep["evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace)
         number = max(2, round(split["NFE"] / one))
         methods: dict[str, Method] = {
-            f"SVDD-PM, {number} particles": SVDD(number),
+            f"SVDD-PM, {number} particles": SMC(number, greedy=True),
             f"SMC, {number} particles": SMC(number, power=0.1 if bench.largest == 1 else 1.0),
             "noise-denoise": NoiseDenoise(moves=2 if quick else 60), "prior": PriorAlone(),
             "no prior": NoPrior(2 if quick else 50),
@@ -209,7 +208,7 @@ def tasks(bench: Bench) -> Iterator[Row]:
         if task == "box":
             methods["overwrite"] = Overwrite()
         if bench.largest > 1:
-            methods["DPS"] = DPS()
+            methods["DPS"] = Steered(1, guided=True)
         for name, method in methods.items():
             yield bench.run(task, name, method, problem)
 

@@ -5,7 +5,7 @@
 `sample.py` reaches.
 """
 
-from blackout.posterior.baselines import DPS, SMC, SVDD, Auto, Overwrite, Steered
+from blackout.posterior.baselines import SMC, Auto, Overwrite, Steered
 from blackout.posterior.chains import Command, Coupling, Method, Posterior, anneal
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
@@ -28,7 +28,7 @@ from blackout.posterior.rewards import Classifier, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, Sgdd, SplitGibbs
 
 __all__ = [
-    "DPS", "SMC", "SVDD", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
+    "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
     "Coupling", "Decoded", "Direct", "Exact", "Flips", "Function", "Gaussian", "Identity",
     "Inpaint", "InpaintBox", "InpaintRandom", "Matrix", "Measured", "Method",
     "Noise", "NoiseDenoise", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -13,20 +12,19 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import StatefulKernel, leap, reverse_rates
+from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
-from blackout.diffusion.processes import JumpProcess, PureDeath
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.diffusion.schedules import step_fraction
-from blackout.diffusion.steering import neighbour_ratios, steer
+from blackout.diffusion.steering import steer
 from blackout.distributed import rank
 from blackout.errors import UserError, ensure
 from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
 from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
-from blackout.random import RandomSource, SampleStreams, poisson, systematic, uniform
+from blackout.random import SampleStreams, systematic, uniform
 
 _GUARD = 0.1
 """Of the mean guess of a group's likelihood, what every guess is raised by."""
@@ -47,63 +45,9 @@ def _steps(prior: Prior) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield k, times[k], times[k + 1]
 
 
-@dataclass(frozen=True)
-class DPS(Method):
-    """Rates times p(y | x') / p(y | x) for every neighbour x', where p(y | x_t) is L at the expected data
-    [Chu 2025, eq. 52 and 53].
-
-    Each step evaluates the network once for every neighbour.
-    """
-
-    walks: ClassVar[bool] = True
-
-    def sweeps(self, prior: Prior) -> int:
-        return len(prior.times) - 1
-
-    def check(self, prior: Prior, problem: Problem) -> None:
-        if self.neighbours(prior) > _MOST:
-            raise ValueError(f"posterior=dps would evaluate {self.neighbours(prior)} neighbours in every step")
-
-    @staticmethod
-    def neighbours(prior: Prior) -> int:
-        types = 1 if isinstance(prior.process, PureDeath) else prior.process.num_states
-        return types * math.prod(prior.shape)
-
-    def draw(self, run: Run) -> Tensor:
-        x, spent = run.prior.begin(run.number, run.streams), self.neighbours(run.prior) + 1
-        for k, s, t in _steps(run.prior):
-            x = self._step(run.prior, run.problem, x, s, t, run.streams.at(k + 1))
-            run.record(float(t), x, calls=spent, evaluations=spent)  # several neighbours make up a batch
-        return x.clamp(max=run.prior.process.max_count)
-
-    def _step(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, t: Tensor, source: RandomSource) -> Tensor:
-        process = prior.process
-        assert isinstance(process, JumpProcess)
-        prediction = prior.denoiser(x, t)
-        now = problem.log_likelihood(_expected(prediction, x, process.max_count))
-        rates = reverse_rates(process, prediction, x, t)
-        jumps = process.reverse_jumps(x).expand(rates.shape)
-        ratio = neighbour_ratios(at_expected(prior, problem, t), process, x, now).exp()
-        if isinstance(process, PureDeath):
-            assert isinstance(prediction, CountPrediction)
-            births = poisson(prediction.expected * step_fraction(s, t) * ratio[:, 0], source)
-            return (x + births).clamp(max=process.max_count).to(x.dtype)
-        return leap(process, x, [(rates * ratio, jumps)], float(t - s), source)
-
-
 def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
     """The same for these samples, int64 [m], where each has a measurement of its own."""
     return problem.select(rows, shape) if isinstance(problem, Measured) else problem
-
-
-def at_expected(prior: Prior, problem: Problem, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """(states [m, *shape] at t, of which samples) -> log L at the data expected given them, float64 [m]."""
-
-    def value(x: Tensor, rows: Tensor) -> Tensor:
-        expected = _expected(prior.denoiser(x, t), x, prior.process.max_count)
-        return of_rows(problem, rows, prior.shape).log_likelihood(expected)
-
-    return value
 
 
 def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
@@ -119,42 +63,45 @@ def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
     return (x.double() + missing - immigrants).clamp(0, max_count)
 
 
-@dataclass
-class Weights:
-    """Of particles, between one resampling and the next.
-
-    Attributes:
-        log_weight: float64 [n, M].
-        log_mean: the sum of the logarithms of their means at all resamplings, float64 [n]; empty where none is known.
-    """
-
-    log_weight: Tensor
-    log_mean: Tensor
-
-
 @dataclass(frozen=True)
-class Particles(Method):
-    """Walks of several particles for every sample.
+class SMC(Method):
+    """Sequential Monte Carlo: walks of several particles for every sample, weighed by (p(y | x_s) / p(y | x_t))^power
+    [Chu 2025, appendix C.2.3], and resampled where the weights are worth fewer than half of the particles.
 
     What a state is worth is log p(y | x_s), guessed as the mean of L over a few reverse runs of one step
     [Chu 2025, eq. 55]: draws from what the network said last, which take no evaluation.
 
+    A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
+    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). A tenth
+    of the group's mean is therefore added to every guess [Hesterberg 1995], and only L itself, at the end, is 0 where y
+    is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the product of the mean weights is Z
+    on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
+
     Args:
         particles: M, of every sample.
         rollouts: reverse runs of each guess.
+        power: tempers the weights, and with them the limit.
+        polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
+        greedy: SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024]. With many
+            particles it goes to the best of them, not to the posterior.
     """
 
     walks: ClassVar[bool] = True
     particles: int = 20
     rollouts: int = 4
+    power: float = 1.0
+    polish: int = 0
+    greedy: bool = False
 
     def sweeps(self, prior: Prior) -> int:
-        return len(prior.times) - 1
+        return len(prior.times) - 1 + self.polish
 
     def check(self, prior: Prior, problem: Problem) -> None:
         for name in ("particles", "rollouts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.polish and (self.power != 1 or self.greedy):
+            raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
 
     def draw(self, run: Run) -> Tensor:
         prior, number, copies, streams = run.prior, run.number, self.particles, run.streams
@@ -163,19 +110,20 @@ class Particles(Method):
         every = torch.arange(number).repeat_interleave(copies)
         of_each = of_rows(run.problem, every, prior.shape)
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
-        swarm = Weights(value.clone(), value[:, 0].clone())
+        log_weight, log_mean = value, value[:, 0]
         for k, s, t in _steps(prior):
             x = prior.step(x, s, t, split.at(k + 1))
             then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
-            then = self._guarded(then) if s > 0 else then
             u = uniform((number, 1), streams.at(k + 1), x.device)
-            chosen = self._choose(swarm, value, then, u, last=float(s) == 0)
+            chosen, log_weight, gained = self._choose(log_weight, value, then, u, last=float(s) == 0)
+            log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
             calls = copies * (self.rollouts if float(s) > 0 else 1)
             run.record(float(t), x[::copies], calls=calls, evaluations=copies * run.spent)
-        run.log_evidence = swarm.log_mean
-        return x[::copies].clamp(max=prior.process.max_count)
+        run.log_evidence = torch.empty(0) if self.greedy else log_mean
+        x = x[::copies].clamp(max=prior.process.max_count)
+        return polished(run, x, self.polish, streams.fold(-3)) if self.polish else x
 
     def _value(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams) -> Tensor:
         """log of the guessed likelihood, float64 [rows]."""
@@ -186,73 +134,28 @@ class Particles(Method):
             source = streams.fold(turn)
             x0 = prior.guess(x, s, source.at(0))
             log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
-        return torch.logsumexp(torch.stack(log_l), 0) - math.log(self.rollouts)
+        value = torch.logsumexp(torch.stack(log_l), 0) - math.log(self.rollouts)
+        groups = value.view(-1, self.particles)
+        mean = torch.logsumexp(groups, 1, keepdim=True) - math.log(self.particles / _GUARD)
+        return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(groups, mean)).flatten()
 
-    def _guarded(self, value: Tensor) -> Tensor:
-        """Values before the last step, [n, M], as they are used."""
-        return value
-
-    @abstractmethod
-    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
-        """Which particles go on, int64 [n, M], from their values before and after a step and a uniform [n, 1]."""
-
-
-class SVDD(Particles):
-    """SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024].
-
-    With many particles it goes to the best of them, not to the posterior.
-    """
-
-    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
-        swarm.log_mean = torch.empty(0)
-        return now.argmax(1, keepdim=True).expand(-1, now.shape[1])
-
-
-@dataclass(frozen=True)
-class SMC(Particles):
-    """Sequential Monte Carlo: weighed by (p(y | x_s) / p(y | x_t))^power [Chu 2025, appendix C.2.3], and resampled
-    where the weights are worth fewer than half of the particles.
-
-    A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
-    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). A tenth
-    of the group's mean is therefore added to every guess [Hesterberg 1995], and only L itself, at the end, is 0 where y
-    is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the product of the mean weights is Z
-    on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
-
-    Args:
-        power: tempers the weights, and with them the limit.
-        polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
-    """
-
-    power: float = 1.0
-    polish: int = 0
-
-    def sweeps(self, prior: Prior) -> int:
-        return super().sweeps(prior) + self.polish
-
-    def check(self, prior: Prior, problem: Problem) -> None:
-        super().check(prior, problem)
-        if self.polish and self.power != 1:
-            raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
-
-    def draw(self, run: Run) -> Tensor:
-        x = super().draw(run)
-        return polished(run, x, self.polish, run.streams.fold(-3)) if self.polish else x
-
-    def _guarded(self, value: Tensor) -> Tensor:
-        mean = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
-        return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(value, mean))
-
-    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
+    def _choose(
+        self, log_weight: Tensor, before: Tensor, now: Tensor, u: Tensor, last: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Which particles go on, int64 [n, M], from the logarithms of weights and values before and after a step, and a
+        uniform [n, 1]; what they weigh then [n, M]; the logarithm of the mean weight [n], 0 where all stay.
+        """
         gain = torch.where(torch.isneginf(now), -math.inf, now - before)
-        log_weight, stay = swarm.log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
+        log_weight, stay = log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
+        if self.greedy:
+            return now.argmax(1, keepdim=True).expand(-1, len(stay)), torch.zeros_like(now), torch.zeros_like(now[:, 0])
         weight = normalised(log_weight)
         few = (1 / (weight**2).sum(1, keepdim=True) < THRESHOLD * len(stay)) | last
-        swarm.log_mean += torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
-        swarm.log_weight = torch.where(few, 0.0, log_weight)
+        gained = torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
         turn = (u * 1e6).long() % len(stay)
-        return torch.where(few, systematic(weight, u).gather(1, (stay + turn) % len(stay)), stay)
+        chosen = torch.where(few, systematic(weight, u).gather(1, (stay + turn) % len(stay)), stay)
+        return chosen, torch.where(few, 0.0, log_weight), gained
 
 
 @dataclass(frozen=True)
@@ -260,8 +163,9 @@ class Steered(Method):
     """Walks steered to the posterior, see `blackout.diffusion.steering`: FK steering, or TDS where they are guided.
 
     Args:
-        particles: of every sample; 1 with `guided` is classifier guidance alone.
-        guided: at rates times p(y | x') / p(y | x) as those of DPS, at as many evaluations.
+        particles: of every sample; 1 with `guided` is DPS [Chu 2025, eq. 52 and 53].
+        guided: at rates times p(y | x') / p(y | x) for every neighbour x', where p(y | x_t) is L at the expected data:
+            each step evaluates the network once for every neighbour.
         every, draws: as for `Steering`.
     """
 
@@ -272,8 +176,13 @@ class Steered(Method):
     draws: int = 4
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self.guided:
-            DPS().check(prior, problem)
+        if self.guided and self.neighbours(prior) > _MOST:
+            raise ValueError(f"guided=true would evaluate {self.neighbours(prior)} neighbours in every step")
+
+    @staticmethod
+    def neighbours(prior: Prior) -> int:
+        types = 1 if isinstance(prior.process, PureDeath) else prior.process.num_states
+        return types * math.prod(prior.shape)
 
     def draw(self, run: Run) -> Tensor:
         prior, problem = run.prior, run.problem
@@ -283,7 +192,7 @@ class Steered(Method):
             return of_rows(problem, of[rows], prior.shape).log_likelihood(x)
 
         def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-            return at_expected(prior, problem, t)(x, of[rows])
+            return likelihood(_expected(prior.denoiser(x, t), x, prior.process.max_count), rows)
 
         drawn = steer(
             prior.denoiser, prior.process, prior.times, (run.number, *prior.shape), run.streams, likelihood,
@@ -291,7 +200,7 @@ class Steered(Method):
             draws=self.draws, every=self.every, kernel=None if self.guided else prior.kernel,
             mean=prior.mean, device=prior.device,
         )  # fmt: skip
-        spent = self.particles * (len(prior.times) - 1) * (DPS.neighbours(prior) + 2 if self.guided else 1)
+        spent = self.particles * (len(prior.times) - 1) * (self.neighbours(prior) + 2 if self.guided else 1)
         run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
         run.log_evidence = drawn.log_normaliser
         return drawn.samples

@@ -161,6 +161,33 @@ def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, 
     return p
 
 
+FEWEST, _NEAREST, _FREEDOM = 16, 2, 20
+"""Measurements of the model's own that one is compared with, at least; of these the nearest; degrees of freedom."""
+
+
+def prior_p_value(y: Tensor, own: Tensor) -> float:
+    """How often a measurement that the model itself could have given is as far from others of its own as y is, by the
+    distance to the nearest two [cf. Box 1980].
+
+    Elements are in units of sqrt(variance + its mean over elements). So few are compared that the tail is that of
+    Student's t with 20 degrees of freedom for the logarithm of the distance: ours (tests/posterior/test_parts.py).
+
+    NaN of fewer than 16, or where all are alike.
+
+    Args:
+        y: one measurement, float64 [K].
+        own: of draws of the model, float64 [N, K].
+    """
+    spread = own.var(0) if len(own) >= FEWEST else own.new_zeros(1)
+    if float(spread.sum()) <= 0:
+        return math.nan
+    both = torch.cat([y[None], own]) / (spread + spread.mean()).sqrt()
+    apart = torch.cdist(both, both[1:]).masked_fill(torch.eye(len(own) + 1, dtype=torch.bool)[:, 1:], math.inf)
+    far = (apart.topk(_NEAREST, largest=False).values ** 2).mean(1).clamp(min=1e-9).log()
+    t = (far[0] - far[1:].mean()) / (far[1:].std() * math.sqrt(1 + 1 / len(own)))
+    return float(stats.t.sf(float(t), _FREEDOM))
+
+
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
     """Of numbers with logarithms [S]: the logarithm of their mean, and its standard error by the delta method,
     NaN for fewer than two.

@@ -21,7 +21,7 @@ from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch
 from blackout.posterior.measurements import STRIDE, Measurements, read
-from blackout.posterior.outputs import SPENT, PosteriorOutputs
+from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
 from blackout.posterior.problem import Blind, Measured, Prior, Unknown
 from blackout.random import SampleStreams
 from blackout.training.instantiate import make
@@ -230,6 +230,14 @@ class PosteriorDraw(BaseDraw):
         observer = None if watch is None else shown
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
             return self.method.sample(prior, problem, len(rows), streams, observer=observer)
+
+    def unconditional(self, number: int, seed: int) -> Tensor:
+        """So many draws of the model alone, counts [number, *shape], by few steps: evaluations are twice as many."""
+        prior = prior_of(self.model, self.sampler)
+        prior = replace(prior, times=prior.walk(prior.final_time, STEPS - 1))
+        parts = torch.arange(number, device=self.model.device).split(self.batch_size)
+        with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
+            return torch.cat([prior.draw(len(part), SampleStreams(seed, part)).cpu() for part in parts])
 
     def _streams(self, rows: Tensor, seed: int) -> SampleStreams:
         number, k = rows // self.samples_of_each, rows % self.samples_of_each

@@ -21,7 +21,7 @@ from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.problem import Blind
 from blackout.posterior.rewards import Tilt
-from blackout.random import fold_seed
+from blackout.random import SampleStreams, fold_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _SHOWN, _SAMPLES_SHOWN = 8, 6
 _LARGEST_R_HAT, _LEAST_P, _MOST_PASTED = 1.05, 1e-3, 0.05
 """Beyond which the samples of a measurement are warned of."""
-_REPLICATED, _BAND = 13, (0.005, 0.995)
+_REPLICATED, _UNCONDITIONAL, _BAND = 13, 14, (0.005, 0.995)
+STEPS, _OWN, _SHARE = 8, 64, 0.15
+"""Of draws of the model alone, their number at most, and evaluations they may take, as a share of all others."""
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
 _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
 """Of what is kept of chains: log-likelihood, total, projections."""
@@ -164,11 +166,11 @@ class PosteriorOutputs:
     def _diagnose(self) -> None:
         """`checks`: what is said of every measurement by itself, float64 [M] each."""
         nothing = torch.full((len(self.rows),), math.nan, dtype=torch.float64)
-        names = ("r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p")
+        names = ("r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p", "prior_p")
         self.checks = {name: nothing.clone() for name in names}
         chains = self.drawn["chains"].double().numpy()[..., _COMPARED]
         late, mixes = chains[:, chains.shape[1] // 2 :], self._draw.method.mixes
-        seen = self.problem.operator.seen(self.shape)
+        seen, own = self.problem.operator.seen(self.shape), self._own()
         for m, rows in enumerate(self.rows):
             if mixes:
                 parts = [late[rows.numpy(), :, number] for number in range(late.shape[2])]
@@ -179,11 +181,16 @@ class PosteriorOutputs:
             if isinstance(one, Blind):
                 one = one.at(float(self.drawn[one.unknown.name][rows].median()))
             y, noise, noiseless = one.y(self.shape), one.noise, one.operator(x)
+            number = int(self._draw.measurements.numbers[self.chosen[m]])
+            if len(own):
+                again = SampleStreams(fold_seed(self._seed, _UNCONDITIONAL), torch.arange(len(own))).fold(number)
+                both = torch.cat([y, noise.draw(one.operator(own), again.at(0))])
+                both = both.flatten(1) if seen is None else both[:, seen]
+                self.checks["prior_p"][m] = diagnostics.prior_p_value(both[0], both[1:])
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())
                 chi_square = (diagnostics.residuals(noise, y, noiseless, seen) ** 2).sum(1) / kept
                 self.checks["chi_square"][m] = chi_square.mean()
-                number = int(self._draw.measurements.numbers[self.chosen[m]])
                 seed = fold_seed(fold_seed(self._seed, _REPLICATED), number)
                 self.checks["predictive_p"][m] = diagnostics.predictive_p_value(noise, y, noiseless, seen, seed)
         if "log_evidence" in self.drawn:
@@ -198,9 +205,18 @@ class PosteriorOutputs:
         pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
 
+    def _own(self) -> Tensor:
+        """Draws of the model alone, float64 [n, *shape], for a small share of the run's evaluations; none where nothing
+        was measured, or where too few could be had.
+        """
+        number = min(_OWN, int(_SHARE * self._draw.nfe * len(self.x) / (2 * STEPS)))
+        if number < diagnostics.FEWEST or isinstance(self.problem.noise, Tilt):
+            return torch.empty(0)
+        return torch.as_tensor(self._draw.unconditional(number, fold_seed(self._seed, _UNCONDITIONAL))).double()
+
     def _mixing(self) -> dict[str, float]:
         """Of the worst measurement, over the second half of the sweeps."""
-        worst = {"r_hat": np.max, "ess_bulk": np.min, "ess_tail": np.min, "predictive_p": np.min}
+        worst = {"r_hat": np.max} | dict.fromkeys(("ess_bulk", "ess_tail", "predictive_p", "prior_p"), np.min)
         found = {name: float(of(self.checks[name].numpy())) for name, of in worst.items()}
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -214,6 +230,8 @@ class PosteriorOutputs:
              f"{_LARGEST_R_HAT}), effective samples down to {-_most(-checks['ess_bulk']):.0f}: the chains disagree"),
             (checks["predictive_p"] < _LEAST_P, f"predictive p below {_LEAST_P}, chi-square up to "
              f"{_most(checks['chi_square']):.3g} per element: no sample explains y as noise and operator say"),
+            (checks["prior_p"] < _LEAST_P, f"prior p below {_LEAST_P}: y is unlike what draws of the model would give; "
+             "look for another operator, other units, or data that the model does not know"),
             (checks["pasted_share"] > _MOST_PASTED, f"up to {_most(checks['pasted_share']):.0%} of the known elements "
              "contradicted y at the end and were put in their place: the others were drawn beside wrong ones"),
         ):  # fmt: skip
@@ -226,7 +244,7 @@ class PosteriorOutputs:
     def _spent(self) -> dict[str, float]:
         spent = self._draw.spent
         return {
-            "network_calls": float(sum(sweep["evaluations"] for sweep in spent)),
+            "network_calls": float(self._draw.nfe),
             "likelihood_calls": float(sum(sweep["calls"] for sweep in spent)),
             "seconds": sum(sweep["seconds"] for sweep in spent),
             "pasted_share": float(self.checks["pasted_share"].mean()),

@@ -61,7 +61,7 @@ def test_all_files_are_there_and_agree(run, model):
     assert math.isclose(float(trace[-1]["log_likelihood"]), values["log_likelihood"], rel_tol=1e-4)
     assert math.isclose(sum(int(row["evaluations"]) for row in trace), values["network_calls"])
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
-    assert {"r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p", "pasted_share"} <= set(found.files)
+    assert {"r_hat", "ess_bulk", "ess_tail", "predictive_p", "prior_p", "pasted_share"} <= set(found.files)
     assert math.isclose(values["predictive_p"], found["predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0

@@ -39,6 +39,7 @@ from blackout.posterior.diagnostics import (
     effective_size,
     positions,
     predictive_p_value,
+    prior_p_value,
     r_hat,
     rank_p_value,
     tail_size,
@@ -277,6 +278,16 @@ def test_measurements_that_no_sample_explains_are_told_from_others(noise, plante
         y[0, 5] += outlier
         p.append(predictive_p_value(noise, y, m, None, number))
     assert (max(p) < 1e-3) if wrong else (min(p) > 1e-2 and np.mean(p) > 0.1)
+
+
+def test_a_measurement_unlike_those_of_the_model_is_told_from_others():
+    """Two kinds of 24 elements, 64 draws: p of right ones is below .05 about as often, of those out of order small."""
+    rng = np.random.default_rng(0)
+    kinds = rng.gamma(2.0, 8.0, (2, 24))
+    own, right = (torch.from_numpy(rng.poisson(kinds[rng.integers(2, size=n)]).astype(float)) for n in (64, 400))
+    p, wrong = (np.array([prior_p_value(y, own) for y in of]) for of in (right, right[:40].roll(1, 1)))
+    assert 0.02 < (p < 0.05).mean() < 0.09 and (p < 1e-3).sum() <= 1 and wrong.max() < 1e-3
+    assert np.isnan([prior_p_value(right[0], few) for few in (own[:15], right[:1].repeat(20, 1))]).all()
 
 
 def test_a_noise_without_variance_has_no_predictive_p_value():
