@@ -115,6 +115,24 @@ class LayerNorm(nn.LayerNorm):
             return F.layer_norm(x, self.normalized_shape, *self._affine.of(self, x.dtype), self.eps)
 
 
+class Dropout(nn.Dropout):
+    """PyTorch's; on a CPU its masks take a quarter of the time, 16 bits of the generator an element.
+
+    The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours; the
+    law: shares, means, gradients).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[...] -> the same."""
+        of_65536 = round(65536 * self.p)
+        if not (self.training and 0 < of_65536 < 65536) or x.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(x)
+        bits = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+        like = torch.empty_like(x.detach(), dtype=torch.bool)  # in the memory format of x
+        torch.ge(bits.view(torch.int16)[: x.numel()].as_strided(x.shape, like.stride()), of_65536 - 32768, out=like)
+        return x * like.to(x.dtype).mul_(65536 / (65536 - of_65536))
+
+
 NEAR_ZERO = 1e-10
 """Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
 

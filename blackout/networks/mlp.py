@@ -16,6 +16,7 @@ from blackout.component import component
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
+    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,
@@ -38,7 +39,7 @@ class FiLMPerceptron(nn.Module):
         self.norm = LayerNorm(width)
         self.film = dense(width, 2 * width)
         self.dense0 = dense(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ class DilatedBlock(nn.Module):
         reach = dilation * (kernel - 1) // 2
         self.conv0 = nn.Conv1d(width, width, kernel, padding=reach, dilation=dilation)
         self.film = dense(features, 2 * width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.conv1 = nn.Conv1d(width, width, 1)
         nn.init.xavier_uniform_(self.conv1.weight, gain=NEAR_ZERO**0.5)
 

@@ -21,6 +21,7 @@ from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
+    Dropout,
     TimeEmbedding,
     check_sizes,
     conv1x1,
@@ -111,7 +112,7 @@ class ResidualBlock(nn.Module):
         self.conv0 = conv3x3(in_channels, out_channels)
         self.time = dense(features, out_channels)
         self.norm1 = group_norm(out_channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.conv1 = conv3x3(out_channels, out_channels, scale=NEAR_ZERO)
         self.resample = resample or nn.Identity()
         project = resample is not None or in_channels != out_channels

@@ -17,6 +17,7 @@ from blackout.component import component
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
+    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,
@@ -65,7 +66,7 @@ class ModulatedLayer(nn.Module):
         self.norm0, self.norm1 = (LayerNorm(width, elementwise_affine=False) for _ in range(2))
         self.qkv, self.out = dense(width, 3 * width), dense(width, width)
         self.dense0, self.dense1 = dense(width, expansion * width), dense(expansion * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, embedding: Tensor, angles: Tensor) -> Tensor:
         """Places [B, n, width] and an embedding [B, features] -> [B, n, width]."""

@@ -17,6 +17,7 @@ from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
+    Dropout,
     TimeEmbedding,
     check_sizes,
     conv1x1,
@@ -51,7 +52,7 @@ class FiLMBlock(nn.Module):
         self.conv0 = conv3x3(in_channels, out_channels, axes=axes)
         self.film = dense(features, 2 * out_channels)
         self.norm1 = group_norm(out_channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.conv1 = conv3x3(out_channels, out_channels, NEAR_ZERO, axes)
         changes = in_channels != out_channels
         self.shortcut = conv1x1(in_channels, out_channels, axes=axes) if changes else nn.Identity()
@@ -77,7 +78,7 @@ class DenseBlock(nn.Module):
         self.norm = group_norm(channels)
         self.linear0 = dense(size, width)
         self.film = dense(features, 2 * width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear1 = dense(width, size, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:

@@ -148,6 +148,13 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     return directory
 
 
+def kept_setting(directory: Path, group: str, name: str) -> Any:
+    """A setting of the run in a directory; None where there is no run, or none that can be read."""
+    with suppress(OSError, UserError):
+        return (read_mapping(directory / "config.yaml").get(group) or {}).get(name)
+    return None
+
+
 def _unwritable(directory: Path, error: OSError) -> UserError:
     return UserError(f"cannot write the run directory {directory}: {error.strerror or error}")
 

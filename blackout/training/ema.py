@@ -32,6 +32,7 @@ class EMA(nn.Module):
         ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
+        self._pair: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
 
     def train(self, mode: bool = True) -> EMA:
         """Stays in eval mode whatever the parent module does."""
@@ -48,7 +49,9 @@ class EMA(nn.Module):
         `updates` is how many came before (given, not kept on a device, so nothing has to wait for it).
         """
         average = get_ema_multi_avg_fn(min(self.decay, (1 + updates) / (10 + updates)))
-        average(list(self.module.parameters()), list(network.parameters()), None)
+        if not self._pair[1] or self._pair[1][0] is not next(network.parameters()):
+            self._pair = list(self.module.parameters()), list(network.parameters())  # walking takes as long as moving
+        average(*self._pair, None)
         for mine, its in zip(self.module.buffers(), network.buffers(), strict=True):
             mine.copy_(its)
 

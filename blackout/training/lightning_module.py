@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
@@ -111,8 +112,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if not every or (self.global_step + 1) % every:
+        if not _logs_this_step(self.trainer):
             return
         self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
         if self.gradients():  # a step that is skipped has none
@@ -120,7 +120,11 @@ class TrainingModule(pl.LightningModule):
 
     def gradients(self) -> list[Tensor]:
         """Those of the network, of the step that is being taken."""
-        return [p.grad for p in self.model.network.parameters() if p.grad is not None]
+        return [p.grad for p in self._trained if p.grad is not None]
+
+    @cached_property
+    def _trained(self) -> list[nn.Parameter]:
+        return list(self.model.network.parameters())
 
     def gradient_norm(self) -> Tensor:
         """The 2-norm of all gradients before clipping, a scalar, computed once a step for all who ask."""
@@ -143,7 +147,7 @@ class TrainingModule(pl.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
-            clip_grads_with_norm_(self.model.network.parameters(), gradient_clip_val, self.gradient_norm())
+            clip_grads_with_norm_(self._trained, gradient_clip_val, self.gradient_norm())
 
     def configure_optimizers(self) -> Any:
         """Optimiser and learning rate, by the optimization given."""
@@ -181,15 +185,17 @@ class LightningRecorder:
     def log(self, name: str, value: Tensor) -> None:
         """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
         trainer: Any = self._module.trainer  # Lightning's annotations lack what is asked here
-        if trainer.log_every_n_steps and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
-            value = trainer.strategy.reduce(value.detach(), reduce_op="mean")
-        elif value.device.type != "cpu":
-            return  # Lightning reads what it is given for the progress bar at every step, and an accelerator waits
-        self._module.log(name, value, prog_bar=True)
+        if _logs_this_step(trainer):  # what Lightning is given it reads at once: costly, and an accelerator waits
+            self._module.log(name, trainer.strategy.reduce(value.detach(), reduce_op="mean"), prog_bar=True)
 
     def mean(self, name: str, values: Tensor) -> None:
         """Add values [b] to the mean over all held-out samples."""
         self._module.mean(name).update(values)
+
+
+def _logs_this_step(trainer: Any) -> bool:
+    every: int = trainer.log_every_n_steps
+    return every > 0 and (trainer.global_step + 1) % every == 0
 
 
 def _key(name: str) -> str:

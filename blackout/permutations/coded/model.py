@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.errors import UserError, ensure
 from blackout.family import Drawn, Samples, Watch
-from blackout.networks.layers import LayerNorm
+from blackout.networks.layers import Dropout, LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
 from blackout.permutations.factorized import (
@@ -214,7 +214,7 @@ class _Layer(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, nn.Dropout(dropout)
+        self.heads, self.dropout = heads, Dropout(dropout)
         self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
         self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))

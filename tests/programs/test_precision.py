@@ -1,0 +1,48 @@
+"""`trainer.precision=auto`: measured once, printed, kept by the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from blackout.programs import train as program
+from blackout.programs.cli import composed
+from blackout.programs.plan import bfloat16_ratio
+from tests.cli.conftest import TINY
+
+
+def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
+    return {"trainer": {"precision": "auto", "accelerator": "cpu", **trainer}, "sampler": {"bfloat16": bfloat16}}
+
+
+@pytest.mark.parametrize(("ratio", "chosen"), [(0.5, "bf16-mixed"), (0.9, "32-true"), (1.4, "32-true")])
+def test_auto_is_the_quicker_one_and_the_sampler_follows(
+    ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(program, "bfloat16_ratio", lambda: ratio)
+    found = program.with_precision(settings(), tmp_path)
+    assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (chosen == "bf16-mixed")
+    assert program.with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
+    assert program.with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
+    given = settings(precision="64-true")
+    assert program.with_precision(given, tmp_path) == given
+
+
+def test_the_ratio_is_one_of_times() -> None:
+    assert 0.05 < bfloat16_ratio() < 100
+
+
+def test_a_run_keeps_what_it_began_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for ratio, steps in ((0.5, 2), (2.0, 4)):
+        monkeypatch.setattr(program, "bfloat16_ratio", lambda ratio=ratio: ratio)
+        words = [*TINY, "trainer.precision=auto", "metrics=none", "callbacks.samples=null"]
+        words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
+        runs.append(program.train(composed("train", words)))
+        assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
+    assert runs[0] == runs[1] and "numbers: bf16-mixed, as the run so far" in capsys.readouterr().out
