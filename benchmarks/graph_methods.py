@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from blackout.errors import UserError, run_command, summary
 from blackout.files import new_file, read_text, save_picture
+from blackout.flows.graphs.graphs import Graph
 
 
 class Table(NamedTuple):
@@ -113,6 +114,19 @@ def save_drops(lines: list[Line], title: str, path: Path) -> None:
     axes.set_title(f"{title}\nmean of the samples (dot), best of them (triangle)", fontsize=10)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save_picture(figure, path)
+
+
+def save_graph(graph: Graph, file: Path) -> None:
+    """Write an edge list, with weights of edges, that `read_graphs` reads.
+
+    Raises:
+        ValueError: weights of nodes, which edge lists do not have.
+    """
+    if graph.node_weights is not None:
+        raise ValueError(f"{graph.name}: an edge list has no weights of nodes")
+    weights = [""] * len(graph.edges) if graph.weights is None else [f" {w!r}" for w in graph.weights.tolist()]
+    edges = [f"{i} {j}{w}" for (i, j), w in zip(graph.edges.tolist(), weights, strict=True)]
+    file.write_text("\n".join([f"# nodes: {graph.nodes}, first: 0", *edges]) + "\n")
 
 
 def run(given: argparse.Namespace) -> None:

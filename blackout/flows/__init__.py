@@ -1,7 +1,7 @@
 """Discrete neural flow samplers: continuous-time Markov chains trained to carry noise to an unnormalised law."""
 
 from blackout.flows.family import FlowFamily
-from blackout.flows.graphs import MIS, MaxCut, graph_problem
+from blackout.flows.graphs import MIS, MaxCut, Qubo, graph_problem
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.model import FlowSampler
 from blackout.flows.refinement import DMALA, Clusters, Gibbs
@@ -21,7 +21,7 @@ from blackout.flows.targets import (
 
 __all__ = [
     "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
-    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Potts",
+    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Potts", "Qubo",
     "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
     "read_energy", "read_energy_network",
 ]  # fmt: skip

@@ -27,6 +27,8 @@ _SIGMAS = 3.0
 _MISSED = 0.05
 """Share of Z below which a mode is not missed."""
 _LEAST_ESS, _MOST_SHAPE, _MOST_R_HAT = 0.05, 0.7, 1.1
+_FEW = 100
+"""Effective samples below which the upper end of the annealing's interval is one of the draw's, too."""
 
 
 @dataclass
@@ -99,6 +101,9 @@ def judge(
                 f"annealing apart from these samples says log Z {other:.4g} +- {its:.2g}, they say {log_z:.4g} +- "
                 f"{error:.2g}"
             )
+    few = values["ess"] * len(log_weights) < _FEW
+    if few or not verdict.flags.keys().isdisjoint(("low_ess", "infinite_variance")):
+        reach.append(other + NORMAL * its)  # such weights do not know their own error
     missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1)) if target.flips else 0.0
     if missed > 0:
         reach.append(log_z + math.log1p(missed))

@@ -167,11 +167,10 @@ def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> 
         how = f"that of simulation=events, whose weights are exact ({_COMPARED} chains)"
     off = (values["mean_energy"] - mean) / abs(mean) if mean else math.nan
     spread = math.hypot(error, values["mean_energy_error"]) / abs(mean) if mean else math.nan
-    note = (
+    return (
         f"simulation={type(draw.simulation).__name__.lower()} moves in time steps, and neither ESS nor errors see what "
         f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
     )
-    return note
 
 
 def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:

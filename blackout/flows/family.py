@@ -14,8 +14,8 @@ from blackout.family import Draw
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
+from blackout.flows.graphs.problems import problem_of
 from blackout.flows.graphs.searches import annealed
-from blackout.flows.graphs.solvers import value_of
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import FlowSampler, LawsFlow
 from blackout.flows.replay import Rollout
@@ -115,7 +115,8 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         target = source.target
         if not isinstance(target, GraphTarget):
             return {}
-        graphs = [target.graph(number) for number in target.numbers.tolist()]
-        found = annealed(target.problem, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
-        values = [float(value_of(target.problem, *one)[0]) for one in zip(graphs, found, strict=True)]
+        problems = [problem_of(target.problem, target.graph(number)) for number in target.numbers.tolist()]
+        graphs = [problem.graph for problem in problems]
+        found = annealed(problems[0].base, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
+        values = [problem.best_of(x) for problem, x in zip(problems, found, strict=True)]
         return {"val/value": {"anneal": sum(values) / len(values)}}

@@ -44,11 +44,15 @@ class GraphBatch:
         adjacent: 0 or 1, float32 [B, d, d]; nodes that are none have no edges.
         classes: of pairs of nodes by their distance, uint8 [B, d, d]: see `CLASSES`.
         mask: which nodes there are, bool [B, d].
+        weights: what couples two nodes, [B, d, d]: `adjacent` where nothing has a weight.
+        fields: what each node gains alone, [B, d].
     """
 
     adjacent: Tensor
     classes: Tensor
     mask: Tensor
+    weights: Tensor
+    fields: Tensor
 
     @cached_property
     def shells(self) -> Tensor:
@@ -70,7 +74,8 @@ class GraphBatch:
 
     def rows(self, which: Tensor) -> GraphBatch:
         """Some of them, by number or mask."""
-        return GraphBatch(self.adjacent[which], self.classes[which], self.mask[which])
+        parts = self.adjacent, self.classes, self.mask, self.weights, self.fields
+        return GraphBatch(*(part[which] for part in parts))
 
 
 def distance_classes(adjacent: Tensor) -> Tensor:
@@ -87,13 +92,6 @@ def distance_classes(adjacent: Tensor) -> Tensor:
     hops = np.stack([shortest_path(one, unweighted=True) for one in adjacent.cpu().numpy()])
     classes = np.where(np.isinf(hops), CLASSES - 1, np.minimum(hops, _EXACT + 1))
     return torch.from_numpy(classes.astype(np.uint8)).to(adjacent.device)
-
-
-def known(graph: GraphBatch | None) -> GraphBatch:
-    """The graphs that a network needs; raises TypeError where there are none."""
-    if graph is None:
-        raise TypeError("this network needs graphs: target=mis or target=maxcut")
-    return graph
 
 
 def _perceptron(features: int, channels: int) -> nn.Sequential:
@@ -196,8 +194,9 @@ class GraphMessages(nn.Module):
     """What the other nodes see of a graph without node i itself: [B, d, C].
 
     Node j sends silu of a linear map of x_j, its degree, and its number n_j of selected neighbours other than i, and
-    node i adds up what comes from every distance. That number is n_j - x_i for every neighbour j, so that messages of
-    neighbours are needed for x_i = 0 and 1 only, and n_j itself for nodes that are farther.
+    node i adds up what comes from every distance, from neighbours times the weight of the edge. That number is
+    n_j - x_i for every neighbour j, so that messages of neighbours are needed for x_i = 0 and 1 only, and n_j itself
+    for nodes that are farther.
 
     Args:
         width: of a message.
@@ -211,9 +210,9 @@ class GraphMessages(nn.Module):
         self.read, self.reach = nn.Linear(reach * width, channels), reach
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        adjacent = graph.adjacent.to(x.dtype)
-        sent = [F.silu(self.sender(view) + self.time(time)) for view in _views(x, adjacent)]
-        received = [torch.where(x[..., None] > 0.5, adjacent @ sent[1], adjacent @ sent[0])]
+        weights = graph.weights.to(x.dtype)
+        sent = [F.silu(self.sender(view) + self.time(time)) for view in _views(x, graph.adjacent.to(x.dtype))]
+        received = [torch.where(x[..., None] > 0.5, weights @ sent[1], weights @ sent[0])]
         if self.reach > 1:  # scaled, as there are more of these
             far = graph.shells[:, 1 : self.reach].to(x.dtype) @ sent[0][:, None]
             received += list((far / 4).unbind(1))
@@ -287,8 +286,8 @@ class GraphSitewiseBody(_DeepAtSites):
         self.conditional = nn.Linear(2, channels)
         self._add_layers(layers)
 
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
-        graph = known(graph)
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
+        (graph,) = graphs
         time = F.silu(self.time(t.to(conditional.dtype)))[:, None]
         modulation = self.modulation(time)
         bits = x.to(conditional.dtype)
@@ -373,8 +372,8 @@ class GraphTransformerBody(TwoStreams):
         self.streams = nn.ModuleList(nn.ModuleList(Block(channels, heads) for _ in range(layers)) for _ in range(2))
         self.add_readout(heads, norms=4)
 
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
-        graph = known(graph)
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
+        (graph,) = graphs
         time = self.time(t.to(conditional.dtype))[:, None]
         degree = graph.adjacent.sum(-1).long().clamp(max=_DEGREES - 1)
         tokens, own = self.embed(x.long()) + self.degree[0](degree), self.degree[1](degree)

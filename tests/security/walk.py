@@ -44,6 +44,7 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.Couplings": {"shape": [2, 3]},
     "blackout.flows.MIS": {"graphs": 2, "nodes": 3},
     "blackout.flows.MaxCut": {"graphs": 2, "nodes": 3},
+    "blackout.flows.Qubo": {"graphs": 2, "nodes": 3},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.permutations.shuffle.ForwardProcess": {

@@ -1,6 +1,6 @@
 """Optimisation on graphs: one flow for many of them."""
 
 from blackout.flows.graphs.model import GraphFlow
-from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut, graph_problem
+from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut, Qubo, graph_problem
 
-__all__ = ["MIS", "GraphFlow", "GraphTarget", "MaxCut", "graph_problem"]
+__all__ = ["MIS", "GraphFlow", "GraphTarget", "MaxCut", "Qubo", "graph_problem"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_table
-from blackout.flows.graphs.problems import GraphTarget
+from blackout.flows.graphs.problems import GraphTarget, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
-from blackout.flows.graphs.solvers import solved, solver, value_of
+from blackout.flows.graphs.solvers import solved, solver
 from blackout.flows.plots import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
@@ -67,7 +67,7 @@ class GraphDraw(ChainDraw):
         return num_samples * len(self.numbers)
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """(indices [b], samples and solutions uint8 [b, d], value, graph and nodes int64 [b], log_weights [b])."""
+        """(indices [b], samples and solutions uint8 [b, d], graph and nodes int64 [b], value, log_weights [b])."""
         self.target.to(self.model.device)
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
             began = time.process_time()
@@ -81,7 +81,8 @@ class GraphDraw(ChainDraw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
-        return graphs_picture(self.target.graph, self.target.problem, samples) if "graph" in samples else None
+        graph, problem, sign = self.target.graph, self.target.problem, self.target.sign
+        return graphs_picture(graph, problem, samples, sign) if "graph" in samples else None
 
 
 class GraphOutputs(Collected):
@@ -103,30 +104,32 @@ class GraphOutputs(Collected):
         draw, target, arrays = self._draw, self._draw.target, self.arrays()
         rows_of = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in draw.numbers.tolist()}
         chosen = {number: rows for number, rows in rows_of.items() if len(rows)}
-        values = {number: arrays["value"][rows] for number, rows in chosen.items()}
+        values = [arrays["value"][rows] for rows in chosen.values()]
+        problems = [problem_of(target.problem, target.graph(number)) for number in chosen]
+        base, sign, graphs = problems[0].base, target.sign, [problem.graph for problem in problems]
         if (file := directory / "solutions.npz").exists():
-            best = [arrays["solutions"][rows[values[number].argmax()]] for number, rows in chosen.items()]
+            first = [(sign * value).argmax() for value in values]
+            best = [arrays["solutions"][rows[k]] for rows, k in zip(chosen.values(), first, strict=True)]
             add_array(file, "best", torch.stack(best))
-            add_array(file, "best_value", torch.stack([value.max() for value in values.values()]))
-        problem, graphs = target.problem, [target.graph(number) for number in chosen]
-        oracle = solved(draw.oracle, problem, graphs, _LIMIT) if draw.oracle is not None else []
-        known = dict(zip(chosen, oracle, strict=False))
+            add_array(file, "best_value", torch.stack([value[k] for value, k in zip(values, first, strict=True)]))
+        oracle = solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else []
+        known = [replace(own, value=problem.value(own.value)) for problem, own in zip(problems, oracle, strict=False)]
         seconds = draw.seconds / max(1, len(chosen))
         rivals = {
-            "greedy": [greedy(problem, graph, _TRIES, seconds, 0) for graph in graphs],
-            "anneal": annealed(problem, graphs, draw.each, _TRIES, max(draw.seconds, 1e-3), 0),
+            "greedy": [greedy(base, graph, _TRIES, seconds, 0) for graph in graphs],
+            "anneal": annealed(base, graphs, draw.each, _TRIES, max(draw.seconds, 1e-3), 0),
         }
         rows = [
             Row(
-                graph, value.tolist(), seconds, known.get(number), 1,
-                {name: float(value_of(problem, graph, found[k]).max()) for name, found in rivals.items()},
+                problem.given, value.tolist(), seconds, known[k] if known else None, sign,
+                {name: problem.best_of(found[k]) for name, found in rivals.items()},
             )
-            for k, (graph, (number, value)) in enumerate(zip(graphs, values.items(), strict=True))
+            for k, (problem, value) in enumerate(zip(problems, values, strict=True))
         ]  # fmt: skip
         write_table(rows, directory / "table.csv")
         said: dict[str, Any] = {"values": means(rows), "beside": beside_means(rows), "samples_per_graph": draw.each}
         if known:
-            said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in oracle), "of": len(known)}
+            said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in known), "of": len(known)}
         return said
 
 
@@ -150,8 +153,8 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     if set(where) - {"path"}:
         raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
     target = model.target
-    if where.get("path") is not None:
-        target = target.with_graphs(read_graphs(where["path"]))
+    if where:
+        target = problem_on(target.problem, read_graphs(where["path"]), 0, target.inverse_temperature)
     numbers, each = target.numbers, int(request.get("num_samples", _EACH))
     description |= {"graphs": len(numbers), "problem": target.problem}
     return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
@@ -159,6 +162,5 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
 
 def preview_graphs(model: GraphFlow) -> GraphDraw:
     """The draw of pictures during and after training."""
-    target, held_out = model.target, {"graphs": "held out"}
-    numbers = target.numbers[:_CLOSING]
-    return GraphDraw(model, target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
+    held_out, numbers = {"graphs": "held out"}, model.target.numbers[:_CLOSING]
+    return GraphDraw(model, model.target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)

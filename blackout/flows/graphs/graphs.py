@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from blackout.errors import ensure
 
@@ -49,11 +46,6 @@ class Graph:
         """Weights of the nodes, float64 [n]."""
         return np.ones(self.nodes) if self.node_weights is None else self.node_weights
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is a graph without weights."""
-        return self.weights is None and self.node_weights is None and self.offset is None
-
     def matrix(self) -> Any:
         """SciPy's CSR matrix of the weights of its edges, float64 [n, n], symmetric."""
         from scipy.sparse import coo_array  # only here: importing it takes a second
@@ -61,14 +53,6 @@ class Graph:
         (i, j), w = self.edges.T, self.of_edges
         pairs = np.concatenate([i, j]), np.concatenate([j, i])
         return coo_array((np.concatenate([w, w]), pairs), shape=(self.nodes, self.nodes)).tocsr()
-
-    def adjacency(self, width: int | None = None) -> Tensor:
-        """uint8 [width, width], symmetric; nodes from `nodes` on, where there are any, have no edges."""
-        adjacent = torch.zeros([width or self.nodes] * 2, dtype=torch.uint8)
-        edges = torch.from_numpy(self.edges)
-        adjacent[edges[:, 0], edges[:, 1]] = 1
-        adjacent[edges[:, 1], edges[:, 0]] = 1
-        return adjacent
 
 
 def erdos_renyi(nodes: int, p: float, rng: np.random.Generator) -> Edges:
@@ -123,16 +107,3 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
         size = int(rng.integers(nodes[0], nodes[1] + 1))
         graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
     return graphs
-
-
-def save_graph(graph: Graph, file: Path) -> None:
-    """Write an edge list, with weights of edges, that `read_graphs` reads.
-
-    Raises:
-        ValueError: weights of nodes, which edge lists do not have.
-    """
-    if graph.node_weights is not None:
-        raise ValueError(f"{graph.name}: an edge list has no weights of nodes")
-    weights = [""] * len(graph.edges) if graph.weights is None else [f" {w!r}" for w in graph.weights.tolist()]
-    edges = [f"{i} {j}{w}" for (i, j), w in zip(graph.edges.tolist(), weights, strict=True)]
-    file.write_text("\n".join([f"# nodes: {graph.nodes}, first: 0", *edges]) + "\n")

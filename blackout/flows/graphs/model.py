@@ -35,7 +35,7 @@ class GraphFlow(LawsFlow):
         """Mean value of solutions without refinement."""
         on = paths.states.target
         assert isinstance(on, OnGraphs)
-        self.record("val/value", on.solutions(paths.states.x)[1].double())
+        self.record("val/value", on.solutions(paths.states.x)[1])
 
     def solve(
         self,
@@ -50,7 +50,7 @@ class GraphFlow(LawsFlow):
         """Chains with the numbers `part`, int64 [b], on graphs `law` [b] of `target`, and the solutions they end in.
 
         Returns:
-            samples and solutions uint8 [b, d], value and nodes int64 [b], log_weights float64 [b].
+            samples and solutions uint8 [b, d], graph and nodes int64 [b], value and log_weights float64 [b].
         """
         on = target.of(law.to(self.device))
         paths = (simulation or self.simulation).run(on, self.rates(), part.to(self.device), seed, refine, watch)

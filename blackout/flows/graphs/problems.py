@@ -22,6 +22,7 @@ from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
+from blackout.flows.graphs.solvers import value_of
 from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
 from blackout.networks.equivariant_graphs import CLASSES, GraphBatch, distance_classes
@@ -38,25 +39,37 @@ _HELD_OUT, _SHARE = 100, 10
 class GraphTarget(Target):
     """One law on the nodes of each of some graphs; `of` gives those of a batch, which are a target.
 
+    log rho = (f'x - c x'Px / 2) / T, with f and P made of the weights of the nodes and edges of a graph, over the mean
+    size of what is in P, so that one T serves graphs of all weights.
+
     The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G
     times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
 
     Args:
-        graphs: how many; their edges are loaded, or given by `with_graphs`.
+        graphs: how many; their edges are loaded, or given by `problem_on`.
         nodes: of the largest.
         held_out: how many are not trained on.
         inverse_temperature: 1 / T.
+        weighted: whether weights other than 1 are kept.
 
     Raises:
         ValueError: numbers out of range.
     """
 
-    adjacent: Tensor
+    weights: Tensor
+    node_weights: Tensor
+    offset: Tensor
     nodes: Tensor
     problem = ""
+    sign = 1
+    """-1 where the value is to be small."""
+    factor = 1.0
+    """c."""
     many = True
 
-    def __init__(self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0) -> None:
+    def __init__(
+        self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, weighted: bool = False
+    ) -> None:
         super().__init__(2, [nodes])
         if not 0 <= held_out < graphs or not 0 < inverse_temperature < math.inf:
             raise ValueError(
@@ -64,45 +77,33 @@ class GraphTarget(Target):
                 "one must be trained on, and 1 / T be positive"
             )
         if nodes > MOST_NODES:
-            raise ValueError(
-                f"a flow is of graphs of at most {MOST_NODES} nodes, not {nodes}; "
-                "python -m blackout.flows.solve takes larger ones"
-            )
-        self.held_out, self.inverse_temperature = held_out, inverse_temperature
-        self.register_buffer("adjacent", torch.zeros(graphs, nodes, nodes, dtype=torch.uint8))
+            raise ValueError(f"flows take at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
+        self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
+        kind = torch.float64 if weighted else torch.uint8
+        self.register_buffer("weights", torch.zeros(graphs, nodes, nodes, dtype=kind))
+        self.register_buffer("node_weights", torch.zeros(graphs, nodes, dtype=kind))
+        self.register_buffer("offset", torch.zeros(graphs, dtype=torch.float64))
         self.register_buffer("nodes", torch.zeros(graphs, dtype=torch.int64))
         self.names = [str(k) for k in range(graphs)]
         self._known: tuple[Tensor, Tensor] | None = None
 
-    def with_graphs(self, graphs: Sequence[Graph], held_out: int = 0) -> GraphTarget:
-        """The same problem on these graphs.
-
-        Raises:
-            UserError: one has weights.
-        """
-        if weighted := [graph.name for graph in graphs if not graph.plain]:
-            raise UserError(
-                f"{weighted[0]} has weights, which flows do not learn; python -m blackout.flows.solve takes them"
-            )
-        most = max(graph.nodes for graph in graphs)
-        other = type(self)(**self.arguments() | {"graphs": len(graphs), "nodes": most, "held_out": held_out})
-        other.adjacent = torch.stack([graph.adjacency(most) for graph in graphs])
-        other.nodes = torch.tensor([graph.nodes for graph in graphs])
-        other.names = [graph.name for graph in graphs]
-        return other
-
     def graph(self, number: int) -> Graph:
         """One of the graphs, as a list of edges."""
-        edges = torch.nonzero(self.adjacent[number].cpu().triu(1)).numpy()
-        return Graph(self.names[number], int(self.nodes[number]), edges)
-
-    def arguments(self) -> dict[str, Any]:
-        """From which one of the same sizes is made."""
-        sizes = {"graphs": len(self.nodes), "nodes": self.sites, "held_out": self.held_out}
-        return sizes | {"inverse_temperature": self.inverse_temperature}
+        nodes, kept = int(self.nodes[number]), [what for what in TAKES[self.problem] if self.weighted]
+        weights = self.weights[number].cpu().triu(1)
+        edges = torch.nonzero(weights)
+        return Graph(
+            self.names[number], nodes, edges.numpy(),
+            weights[tuple(edges.T)].numpy() if "edges" in kept else None,
+            self.node_weights[number, :nodes].cpu().numpy() if "nodes" in kept else None,
+            offset=float(self.offset[number]) if "model" in kept else None,
+        )  # fmt: skip
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"_target_": f"blackout.flows.{type(self).__name__}", **self.arguments()}
+        """From which one of the same sizes is made."""
+        sizes = {"graphs": len(self.nodes), "nodes": self.sites, "held_out": self.held_out}
+        more = {"inverse_temperature": self.inverse_temperature, "weighted": self.weighted}
+        return {"_target_": f"blackout.flows.{type(self).__name__}"} | sizes | more
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -110,9 +111,8 @@ class GraphTarget(Target):
         return super().facts | {"distances": CLASSES}
 
     def summary(self) -> str:
-        graphs, least = len(self.nodes), int(self.nodes.min())
-        sizes = f"{least} to {self.sites} nodes" if least < self.sites else f"{least} nodes"
-        return f"{self.problem}: {graphs} graphs of {sizes}, {self.held_out} of them held out"
+        sizes = f"{int(self.nodes.min())} to {self.sites}"
+        return f"{self.problem}: {len(self.nodes)} graphs of {sizes} nodes, {self.held_out} of them held out"
 
     @property
     def numbers(self) -> Tensor:
@@ -131,7 +131,8 @@ class GraphTarget(Target):
         """The laws with these numbers, int64 [B], one for each row."""
         classes, colours = self._pairs()
         graph, key = law % len(self.nodes), law // len(self.nodes)
-        adjacent, classes, colours = self.adjacent[graph].float(), classes[graph], colours[graph]
+        weights, fields = self.weights[graph], self.node_weights[graph]
+        classes, colours = classes[graph], colours[graph]
         mask = torch.arange(self.sites, device=law.device) < self.nodes[graph][:, None]
         if bool(key.any()):
             order = SampleStreams(_RELABELLING, law).at(0).next_draw().uniform((len(law), self.sites))
@@ -139,38 +140,37 @@ class GraphTarget(Target):
             order = order.argsort(1)
             row = torch.arange(len(law), device=law.device)[:, None]
             pairs = row[..., None], order[..., None], order[:, None]
-            adjacent, classes, colours = adjacent[pairs], classes[pairs], colours[row, order]
-        return OnGraphs(self, GraphBatch(adjacent, classes, mask), colours, self.nodes[graph])
+            weights, classes, fields, colours = weights[pairs], classes[pairs], fields[row, order], colours[row, order]
+        adjacent = (weights != 0).float()
+        if not self.weighted:
+            weights = adjacent
+        fields, weights = self.quadratic(fields.to(weights.dtype), weights)
+        mean = weights.abs().sum((-1, -2)) / adjacent.sum((-1, -2)).clamp(min=1)
+        scale = torch.where(mean > 0, mean, 1)
+        batch = GraphBatch(adjacent, classes, mask, weights / scale[:, None, None], fields / scale[:, None])
+        return OnGraphs(self, batch, colours, self.nodes[graph], torch.stack([scale.double(), self.offset[graph]], -1))
 
     def context(self) -> tuple[Any, ...]:
         """Of the first graph."""
-        return self.of(torch.zeros(1, dtype=torch.int64, device=self.adjacent.device)).context()
+        return self.of(torch.zeros(1, dtype=torch.int64, device=self.nodes.device)).context()
 
     def _pairs(self) -> tuple[Tensor, Tensor]:
         """Classes of pairs of nodes, and colours of nodes; found once."""
-        if self._known is None or self._known[0].device != self.adjacent.device:
+        if self._known is None or self._known[0].device != self.nodes.device:
             colours = torch.zeros(self.nodes.shape[0], self.sites, dtype=torch.uint8)
-            for k, adjacent in enumerate(self.adjacent.cpu() > 0):
+            for k, adjacent in enumerate(self.weights.cpu() != 0):
                 for colour, group in enumerate(coloured(adjacent)):
                     colours[k, group] = colour
-            self._known = distance_classes(self.adjacent), colours.to(self.adjacent.device)
+            self._known = distance_classes(self.weights != 0), colours.to(self.nodes.device)
         return self._known
 
     @abstractmethod
-    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """log rho of states [B, d], float64 [B]."""
+    def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """f [B, d] and P [B, d, d], symmetric, of weights of that shape."""
 
-    @abstractmethod
-    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """log rho of the state with site i flipped, relative to that of x: float64 [B, d]."""
-
-    @abstractmethod
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Feasible solutions made of states [B, d], in memory of their own: samples are stored beside them."""
-
-    @abstractmethod
-    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """What is to be maximised, of feasible solutions [B, d]: int64 [B]."""
+        return x.clone()
 
 
 class OnGraphs(Target):
@@ -181,14 +181,15 @@ class OnGraphs(Target):
         graph: graphs of the rows.
         colours: of their nodes, uint8 [B, d]: nodes of one colour have no edges.
         nodes: numbers of nodes, int64 [B].
+        units: what weights are given in, and the offset of the value, float64 [B, 2].
     """
 
     family: GraphTarget
 
-    def __init__(self, family: GraphTarget, graph: GraphBatch, colours: Tensor, nodes: Tensor) -> None:
+    def __init__(self, family: GraphTarget, graph: GraphBatch, colours: Tensor, nodes: Tensor, units: Tensor) -> None:
         super().__init__(2, [graph.mask.shape[1]])
         vars(self)["family"] = family  # not a submodule: its graphs are not this target's state
-        self.graph, self.colours, self.nodes, self.frozen = graph, colours, nodes, ~graph.mask
+        self.graph, self.colours, self.nodes, self.units, self.frozen = graph, colours, nodes, units, ~graph.mask
 
     @property
     def device(self) -> torch.device:
@@ -202,115 +203,121 @@ class OnGraphs(Target):
         return super().uniform(uniforms) * self.graph.mask
 
     def rows(self, which: Tensor) -> OnGraphs:
-        return OnGraphs(self.family, self.graph.rows(which), self.colours[which], self.nodes[which])
+        return OnGraphs(self.family, self.graph.rows(which), self.colours[which], self.nodes[which], self.units[which])
 
     def context(self) -> tuple[Any, ...]:
         return (self.graph,)
 
+    def gain(self, x: Tensor) -> Tensor:
+        """f'x - c x'Px / 2 of states [B, d], float64 [B]."""
+        chosen = x.double()
+        return (chosen * (self.graph.fields - self.family.factor / 2 * self._neighbours(x))).sum(-1)
+
     def log_density(self, x: Tensor) -> Tensor:
-        return self.family.log_density_on(x, self.graph)
+        return self.family.inverse_temperature * self.gain(x)
+
+    def flipped(self, x: Tensor) -> Tensor:
+        """log rho of the state with site i flipped, relative to that of x: (1 - 2x)(f - c P x) / T, float64 [B, d]."""
+        force = self.graph.fields - self.family.factor * self._neighbours(x)
+        return self.family.inverse_temperature * (1 - 2 * x.double()) * force * self.graph.mask
+
+    def _neighbours(self, x: Tensor) -> Tensor:
+        """P x, in single precision exact without weights: float64 [B, d]."""
+        return (self.graph.weights @ x.to(self.graph.weights.dtype)[..., None]).squeeze(-1).double()
 
     def log_ratios(self, x: Tensor) -> Tensor:
         """[B, d, 2]; 0 at nodes that are none."""
-        return of_flips(self.family.flips_on(x, self.graph) * self.graph.mask, x)
+        return of_flips(self.flipped(x), x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """A Gibbs sweep [Geman and Geman 1984], all nodes of one colour together: [B, d]."""
         x = x.clone()
         for colour in range(int(self.colours.max()) + 1):
-            to_one = self.family.flips_on(x, self.graph) * (1 - 2 * x.double())
+            to_one = self.flipped(x) * (1 - 2 * x.double())
             drawn = (uniforms < torch.sigmoid(t * to_one)).to(x.dtype)  # every node given all others
             x = torch.where((self.colours == colour) & self.graph.mask, drawn, x)
         return x
 
     def solutions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Feasible solutions [B, d] and their values, int64 [B]."""
-        feasible = self.family.repaired(x, self.graph)
-        return feasible, self.family.value(feasible, self.graph)
+        """Feasible solutions [B, d] and their values, float64 [B]."""
+        feasible, (scale, offset) = self.family.repaired(x, self.graph), self.units.unbind(-1)
+        return feasible, offset + self.family.sign * scale * self.gain(feasible)
 
 
 @component("target")
 class MIS(GraphTarget):
     """Maximum independent set: log rho = (1'x - lambda x'Ax / 2) / T, lambda just above 1 [Ou 2025, eqs. 14 and 46].
 
+    Where nodes have weights, they are in place of 1, and the lesser weight of two neighbours in that of their edge.
+
     Args:
-        graphs, nodes, held_out, inverse_temperature: as for `GraphTarget`.
+        graphs, nodes, held_out, inverse_temperature, weighted: as for `GraphTarget`.
     """
 
     problem = "mis"
-    penalty = 1.0001
+    factor = 1.0001
     """lambda, of an edge between selected nodes."""
 
-    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """(1'x - lambda x'Ax / 2) / T, [B] [Ou 2025, eq. 46]."""
-        selected, neighbours = x.double(), _sums(x.float(), graph)
-        energy = selected.sum(-1) - self.penalty * (selected * neighbours).sum(-1) / 2
-        return self.inverse_temperature * energy
-
-    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """(1 - 2x)(1 - lambda A x) / T, [B, d] [Ou 2025, eq. 47, put right]."""
-        return self.inverse_temperature * (1 - 2 * x.double()) * (1 - self.penalty * _sums(x.float(), graph))
+    def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        return nodes, edges * torch.minimum(nodes[:, None], nodes[..., None]).clamp(min=0)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Node by node: a selected one drops its selected neighbours, [B, d] [Ou 2025, appendix D.3]."""
-        x = x.clone()
-        for node in range(x.shape[1]):
-            dropped = (graph.adjacent[:, node] > 0) & (x[:, node : node + 1] > 0)
+        """Node by node, the heaviest first: a selected one drops its selected neighbours [Ou 2025, appendix D.3]."""
+        x, rows = x * (graph.fields > 0), torch.arange(len(x), device=x.device)
+        for node in graph.fields.argsort(dim=1, descending=True, stable=True).T:
+            dropped = (graph.adjacent[rows, node] > 0) & (x[rows, node] > 0)[:, None]
             x[dropped] = 0
         return x
-
-    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Number of selected nodes, [B]."""
-        return x.long().sum(-1)
 
 
 @component("target")
 class MaxCut(GraphTarget):
-    """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, the cut minus half the number of edges [Ou 2025, eq. 49]."""
+    """Maximum cut: log rho is its weight over T, -s'As / (4 T) with s = 2x - 1 and a constant [Ou 2025, eq. 49]."""
 
     problem = "maxcut"
+    factor = 2.0
 
-    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """-s'As / (4 T), [B] [Ou 2025, eq. 49]."""
-        return -self.inverse_temperature * _agreement(x, graph).sum(-1) / 4
-
-    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """s_i (A s)_i / T, [B, d] [Ou 2025, eq. 50, put right]."""
-        return self.inverse_temperature * _agreement(x, graph)
-
-    def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """A copy, [B, d]: every cut is feasible."""
-        return x.clone()
-
-    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Edges between the sides: |E| / 2 - s'As / 4, [B] [Ou 2025, eq. 48]."""
-        cut = graph.adjacent.sum((-1, -2)).double() / 4 - _agreement(x, graph).sum(-1) / 4
-        return cut.round().long()
+    def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        return edges.sum(-1), edges
 
 
-def _agreement(x: Tensor, graph: GraphBatch) -> Tensor:
-    """s_i (A s)_i of spins, float64 [B, d]: neighbours on the same side minus those on the other."""
-    spins = (2 * x.float() - 1) * graph.mask
-    return spins * _sums(spins, graph)
+@component("target")
+class Qubo(GraphTarget):
+    """A quadratic model: log rho = -(sum a_i x_i + sum b_ij x_i x_j) / T, whose least energy is sought."""
+
+    problem = "qubo"
+    sign = -1
+
+    def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        return -nodes, edges
 
 
-def _sums(values: Tensor, graph: GraphBatch) -> Tensor:
-    """Sums over neighbours of whole numbers [B, d], exact in single precision: float64."""
-    return (graph.adjacent @ values[..., None]).squeeze(-1).double()
+PROBLEMS: dict[str, type[GraphTarget]] = {"mis": MIS, "maxcut": MaxCut, "qubo": Qubo}
 
 
-PROBLEMS: dict[str, type[GraphTarget]] = {"mis": MIS, "maxcut": MaxCut}
+def problem_on(
+    problem: str, graphs: Sequence[Graph], held_out: int = 0, inverse_temperature: float = 5.0
+) -> GraphTarget:
+    """A problem on given graphs.
 
-
-def problem_on(problem: str, graphs: Sequence[Graph], held_out: int = 0, **arguments: float) -> GraphTarget:
-    """A problem on given graphs."""
-    empty = PROBLEMS[problem](len(graphs), max(graph.nodes for graph in graphs), held_out, **arguments)
-    return empty.with_graphs(graphs, held_out)
+    Raises:
+        UserError: one has weights that the problem does not take.
+    """
+    for graph in graphs:
+        problem_of(problem, graph)
+    plain = all(part is None for graph in graphs for part in (graph.weights, graph.node_weights, graph.offset))
+    most = max(graph.nodes for graph in graphs)
+    target = PROBLEMS[problem](len(graphs), most, held_out, inverse_temperature, not plain)
+    for k, graph in enumerate(graphs):
+        target.weights[k, : graph.nodes, : graph.nodes] = torch.from_numpy(graph.matrix().toarray())
+        target.node_weights[k, : graph.nodes] = torch.from_numpy(graph.of_nodes)
+        target.offset[k], target.nodes[k], target.names[k] = graph.offset or 0.0, graph.nodes, graph.name
+    return target
 
 
 @component("target", ask="target=mis or target=maxcut")
 def graph_problem(
-    problem: Literal["mis", "maxcut"],
+    problem: Literal["mis", "maxcut", "qubo"],
     path: str | None = None,
     kind: Literal["er", "ba"] = "er",
     nodes: Sequence[int] = (16, 20),
@@ -323,7 +330,7 @@ def graph_problem(
     """A problem on graphs from files, or on random ones.
 
     Args:
-        problem: `mis` or `maxcut`.
+        problem: `mis`, `maxcut` or `qubo`.
         path: a file or folder, see `read_graphs`; None for random graphs.
         kind: of random graphs, `er` or `ba`.
         nodes: least and largest number of nodes.
@@ -334,7 +341,7 @@ def graph_problem(
         inverse_temperature: 1 / T.
 
     Raises:
-        UserError: unreadable files, or more held out than there are.
+        UserError: unreadable files, or weights that the problem does not take.
     """
     if path is None:
         extra = _HELD_OUT if held_out is None else held_out
@@ -342,9 +349,7 @@ def graph_problem(
     else:
         graphs = read_graphs(path)
         extra = len(graphs) // _SHARE if held_out is None else held_out
-        if extra >= (there := len(graphs)):
-            raise UserError(f"target.held_out={extra}: there are {there} graphs at {path}, and some must be trained on")
-    return problem_on(problem, graphs, extra, inverse_temperature=inverse_temperature)
+    return problem_on(problem, graphs, extra, inverse_temperature)
 
 
 _MOST_PAIRS = 20_000_000
@@ -378,6 +383,10 @@ class Problem(NamedTuple):
         """The problem's value of the base's."""
         return self.offset + self.sign * of_base
 
+    def best_of(self, x: Array) -> float:
+        """The best of the values of solutions of the base, uint8 [n, n']."""
+        return float(self.value(value_of(self.base, self.graph, x).max()))
+
 
 TAKES = {
     "mis": ("nodes",), "maxcut": ("edges",), "clique": ("nodes",), "vertex_cover": ("nodes",), "colouring": (),
@@ -405,9 +414,7 @@ def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = F
     if (name == "qubo") != (graph.offset is not None):
         raise UserError(f"{graph.name} is {'no' if name == 'qubo' else 'a'} quadratic model, which qubo is for")
     if strange := [what for what, weights in has.items() if weights is not None and what not in TAKES[name]]:
-        raise UserError(
-            f"{graph.name} has weights of {strange[0]}, which {name} does not take; --unit-weights takes all as 1"
-        )
+        raise UserError(f"{graph.name}: {name} takes no weights of {strange[0]}; solve --unit-weights takes all as 1")
     if name == "clique":  # an independent set of the graph of all other pairs
         _refuse_many(graph, graph.nodes * (graph.nodes - 1) // 2)
         other = np.triu(np.ones((graph.nodes, graph.nodes), bool), 1)

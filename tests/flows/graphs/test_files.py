@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.graph_methods import save_graph
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
-from blackout.flows.graphs.graphs import Graph, save_graph
+from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.problems import problem_of
 
 CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from benchmarks import graph_methods as compare
+from benchmarks.graph_methods import save_graph
 from blackout import load_model
 from blackout.flows import solve
 from blackout.flows.graphs.files import read_graphs
-from blackout.flows.graphs.graphs import random_graphs, save_graph
+from blackout.flows.graphs.graphs import random_graphs
 from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.path import States
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
@@ -87,7 +88,7 @@ def test_wrong_settings_are_one_line(run, tmp_path, given):  # type: ignore[no-u
     ("name", "content", "said"),
     [
         ("loop.edges", "0 1\n2 2\n", "itself"),
-        ("weights.edges", "0 1 2\n1 2 3\n", "solve"),
+        ("weights.edges", "0 1 2\n1 2 3\n", "unit-weights"),
         ("large.edges", "# nodes: 1025\n0 1\n", "at most 1024"),
     ],
 )
