@@ -1,4 +1,4 @@
-"""`python -m benchmarks.planar runs/planar/<run_id>`: what flows and energies say of densities in the plane.
+"""`python -m benchmarks.planar runs/moons/<run_id>`: what flows and energies say of densities in the plane.
 
 Writes trajectories.png, and of an energy landscape.png; says the entropy of the points, which no NLL can be below,
 the NLL by uniform states, which is the paper's, and the MMD of samples.

@@ -28,6 +28,7 @@ from blackout.flows.plots import (
     save_path,
 )
 from blackout.flows.refinement import Refinement, attracts
+from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
 from blackout.flows.targets import can_enumerate
 from blackout.flows.weights import estimates, weighted_mean
@@ -221,6 +222,10 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> FlowDraw:
     return FlowDraw(model, simulation, moves, description, path=path)
 
 
-def preview(model: ChainSampler) -> FlowDraw:
-    """The draw of pictures during and after training; estimates are made from more samples than are shown."""
-    return FlowDraw(model, model.simulation, description={"simulation": "as configured"}, own=_CLOSING)
+def preview(model: ChainSampler, rollout: Rollout | None) -> FlowDraw:
+    """The draw of pictures during and after training; estimates are made from more samples than are shown.
+
+    Where rollouts are small, as in a rehearsal, from fewer.
+    """
+    chains = _CLOSING if rollout is None else min(_CLOSING, 16 * rollout.chains)
+    return FlowDraw(model, model.simulation, description={"simulation": "as configured"}, own=chains)

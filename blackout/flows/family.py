@@ -108,7 +108,7 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
 
     def preview(self, model: FlowSampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""
-        return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model)
+        return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model, model.rollout)
 
     def baselines(self, source: EnergySource, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""

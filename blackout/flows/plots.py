@@ -73,7 +73,7 @@ def save_diagnostics(
     """Energies, magnetisation and correlations against the target's own, ESS and log Z along the path."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    (states, how), lattice = reference(target), len(target.shape) == 2
+    (states, how), lattice = reference(target, min(_REFERENCE, len(arrays["samples"]))), len(target.shape) == 2
     figure = Figure(figsize=(12.6 if lattice else 8.6, 7.2), layout="constrained")
     upper, lower = figure.subplots(2, 3 if lattice else 2)
     panels, share = [*upper, *lower], torch.softmax(arrays["log_weights"], 0).numpy()

@@ -363,7 +363,7 @@ def denoising_schedule(n: int) -> list[int]:
 
     T is where the distance from uniform is nearest to .005 (in logarithm); t_1 the first with at most .46; from there
     on always the next whose law is at least .29 from that of the look before; at last T. Ours, so that it gives the
-    schedules of [Zhang 2025, table 9] for 9, 25, 36 and 100 items.
+    schedules of [Zhang 2025, tables 9 and 11] for 9, 25, 36 and 100 items.
 
     Raises:
         ValueError: n < 2.

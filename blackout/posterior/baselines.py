@@ -51,7 +51,7 @@ def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
 
 
 def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
-    """The data expected given X_t, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 53]: a mean of counts.
+    """The data expected given X_t, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]: a mean of counts.
 
     Names have no mean; of these it is the likeliest level, which is ours.
     """

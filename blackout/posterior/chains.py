@@ -214,7 +214,7 @@ class Method(Command):
 
 
 def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[float, ...]:
-    """Levels from `first` to `last`, evenly spaced in their logarithm [Chu 2025, appendix B.1].
+    """Levels from `first` to `last`, evenly spaced in their logarithm [Chu 2025, appendix C.3].
 
     Raises:
         ValueError: fewer than one, or levels that do not fall from first to last > 0.

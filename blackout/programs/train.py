@@ -65,8 +65,8 @@ _OURS = {
 _COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
 _IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
 _MOST_PER_PROCESSOR = 16
-_SAMPLES, _SHOWN = 64, 4
-"""Samples at the end of a run, and those of them whose way there is shown."""
+_SAMPLES, _FEWER, _SHOWN = 64, 8, 4
+"""Samples at the end of a run, of one that has seen fewer than that, and those of them whose way there is shown."""
 _SMALL, _ACROSS = 16, 90
 """Pixels of an image that is shown as characters, and characters in a line."""
 _FEWEST_STEPS = 10
@@ -408,8 +408,9 @@ def close(
         return
     model.before_export(budget)
     export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
-    draw = closing_draw(family, model, budget)
-    more = draw_samples(draw, run / "samples")
+    number = _SAMPLES if budget >= _SAMPLES else _FEWER
+    draw = closing_draw(family, model, budget, number)
+    more = draw_samples(draw, run / "samples", number)
     values |= more.pop("values", {})
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
     report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
@@ -481,26 +482,26 @@ def validate(
     return {name: float(value) for name, value in metrics.items()}
 
 
-def closing_draw(family: ComponentFamily, model: Model, budget: int) -> Draw:
+def closing_draw(family: ComponentFamily, model: Model, budget: int, number: int) -> Draw:
     """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
-    draw, nfe = family.preview(model, _SAMPLES), family.draw(model, {}).nfe
-    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * _SAMPLES)))
-    return draw if steps == draw.steps else family.preview(model, _SAMPLES, steps)
+    draw, nfe = family.preview(model, number), family.draw(model, {}).nfe
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * number)))
+    return draw if steps == draw.steps else family.preview(model, number, steps)
 
 
-def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
+def draw_samples(draw: Draw, directory: Path, number: int) -> dict[str, Any]:
     """Write the closing samples to final.npz and, where the family has pictures, final.png and the way there.
 
     That, and what else the family makes of samples, is in the folder `final`: `sample.py` has files of these names.
     """
     trajectory, more = Trajectory(_SHOWN), directory / "final"
-    samples = draw_first(draw, _SAMPLES, seed=0, watch=trajectory.add)
+    samples = draw_first(draw, number, seed=0, watch=trajectory.add)
     trajectory.save(draw, more)
     save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
     outputs = draw.outputs(seed=0)
     if outputs is None:
         return {}
-    outputs.update(samples, torch.arange(_SAMPLES))
+    outputs.update(samples, torch.arange(number))
     more.mkdir(exist_ok=True)
     return outputs.write(more)

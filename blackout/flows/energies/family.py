@@ -61,10 +61,12 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     """
     target = model.target
     assert isinstance(source, BinaryData) and isinstance(target, Learned)
-    test = source.counts.test[:_COMPARED].flatten(1).to(model.device)
-    indices = torch.arange(_COMPARED, device=model.device)
+    trained = _CHAINS if model.rollout is None else model.rollout.chains
+    chains, compared = min(_CHAINS, 16 * trained), min(_COMPARED, 64 * trained)  # few in a rehearsal
+    test = source.counts.test[:compared].flatten(1).to(model.device)
+    indices = torch.arange(compared, device=model.device)
     paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
-    annealed = anneal(target, _CHAINS, _SWEEPS, fold_seed(seed, 2))
+    annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
     mean = float(target.energy(test).double().mean().detach())
     values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
     estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights}
@@ -83,7 +85,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     train = source.counts.train[:].flatten(1).to(model.device)
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
-    said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": _CHAINS, "sweeps": _SWEEPS}}
+    said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": chains, "sweeps": _SWEEPS}}
     said["convergence"] = (
         f"the likelihood is {'not ' * far}at its maximum: along a parameter it rises by {values['steepest_slope']:.1f} "
         f"standard errors (chance: up to {_STEEP})"
@@ -260,7 +262,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""
-        return _shown(model, preview(model))
+        return _shown(model, preview(model, model.rollout))
 
     def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
