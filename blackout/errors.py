@@ -182,13 +182,19 @@ def run_command(
             raise UserError(summary(error)) from error
 
 
+def shown(text: str) -> str:
+    """One line, in which what would move a terminal's cursor, or is no text, is written out: names come from files."""
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def _without_place(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning for users in one line; one for developers with the line of code that it is about."""
     if issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
         return f"{filename}:{lineno}: {category.__name__}: {message}\n"
-    return f"warning: {' '.join(str(message).split())}\n"
+    return f"warning: {shown(str(message))}\n"
 
 
 class _Unbroken:
@@ -227,5 +233,5 @@ def _check_environment() -> None:
 def _leave(message: str) -> NoReturn:
     if os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    print("error: " + shown(message), file=sys.stderr)
     sys.exit(2)

@@ -12,7 +12,7 @@ import yaml
 
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, run_command, shown
 from blackout.training.instantiate import check_arguments
 
 
@@ -36,13 +36,13 @@ def inspect(path: Path, given: list[str]) -> int:
     check_arguments(counts, {"path": path, **chosen}, "dataset")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        print(f"data:    {counts(path, **chosen)}")
+        print(f"data:    {shown(str(counts(path, **chosen)))}")
     for one in said:
-        print(f"found:   {one.message}")
+        print(f"found:   {shown(str(one.message))}")
         for name, value in one.message.settings.items() if isinstance(one.message, Finding) else ():
             chosen[name] = [*chosen.get(name, []), *value] if isinstance(value, list) else value
     words = [f"dataset.{name}={plain(value)}" for name, value in {"path": path, **chosen}.items()]
-    print(f"command: {shlex.join(['python', 'train.py', 'dataset=counts', *words])}")
+    print(f"command: {shown(shlex.join(['python', 'train.py', 'dataset=counts', *words]))}")
     return len(said)
 
 

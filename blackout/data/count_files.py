@@ -164,7 +164,8 @@ def counts(
 def _spelt(path: Path, store: Store, column: str, letters: str) -> Store:
     """A table's words as counts [N, length], beside its other columns."""
     words = np.asarray(store.arrays.get(column)) if store.tabular else np.zeros(0)
-    if words.dtype.kind != "U" or len(set(map(len, words.tolist()))) != 1 or len(set(letters)) != len(letters):
+    apart = 0 < len(letters) == len(set(letters))
+    if words.dtype.kind != "U" or len(set(map(len, words.tolist()))) != 1 or not apart:
         raise UserError(f"{path}: sequences={column} must be a column of words of one length, and letters differ")
     spelt = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
     known = np.array([ord(letter) for letter in letters])
@@ -267,7 +268,8 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     if split and len(split) < len(head) / 2:  # else all of them look like something that is not counts
         told = f"dataset.covariates={split[0]} tells it to the model, dataset.exclude=[{split[0]}] leaves it out"
         raise ValueError(f"column {split[0]!r} holds numbers that are not whole: {told}")
-    columns = {name: column for name, column in arrays.items() if name not in head}
+    others = arrays.keys() - set(head)
+    columns = {name: column for name, column in arrays.items() if name in others}
     for name in sorted(columns.keys() - asked - left_out):
         fields = [field for field in columns[name].tolist() if field]
         odd = [field for field in fields if not is_number(str(field))]

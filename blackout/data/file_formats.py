@@ -39,8 +39,8 @@ LONGEST_TEXT = 1000
 """Characters of a name, a label or any other text in a file of counts."""
 _OF_TEXT, _OF_FIELDS = 64, 20
 """Bytes of memory for a text, and for every byte of a table of text."""
-_MOST_PARTS = 10_000
-"""Parts in which an array may be kept, and more for every eighth byte of it."""
+_MOST_PARTS, _DEEPEST = 10_000, 32
+"""Parts in which an array may be kept, and more for every eighth byte of it, or that a file may have; their depth."""
 _HEAP = b"GCOL\1\0\0\0"
 _AROUND = 1 << 30
 """Bytes that a library may take beside what it is asked for."""
@@ -459,7 +459,13 @@ def _hdf5(path: Path, layer: str | None) -> Store:
     nodes: dict[str, Any] = {}
     _check_heaps(path)
     file = nodes[""] = library.File(path, "r")  # the nodes keep it open
-    file.visititems(lambda name, node: nodes.update({name: node}))  # which follows no link, to other files neither
+
+    def too_many(name: str, node: Any) -> bool | None:
+        nodes[name] = node
+        return len(nodes) > _MOST_PARTS or name.count("/") >= _DEEPEST or None
+
+    if file.visititems(too_many):  # which follows no link, to other files neither
+        raise UserError(f"{path} holds more than {_MOST_PARTS:,} arrays and groups, or groups {_DEEPEST} deep")
     known = (library.h5t.INTEGER, library.h5t.FLOAT, library.h5t.ENUM, library.h5t.STRING)
     stored, sizes = stored_bytes(path), {"": 0}
     for name, node in list(nodes.items()):

@@ -27,6 +27,7 @@ from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
 from blackout.flows.plots import save_arrays
 from blackout.training.export import load_model
 
+_MOST_CHAINS = 1 << 20
 
 def solutions(problems: list[Problem], given: argparse.Namespace) -> tuple[list[Array], list[bool], list[float]]:
     """Solutions of the bases, uint8 [chains, n'] of each, whether they are proved, and seconds of processor time.
@@ -53,8 +54,10 @@ def run(given: argparse.Namespace) -> None:
     Raises:
         UserError: numbers out of range, unreadable graphs, weights that the problem does not take, a missing solver.
     """
-    if given.chains < 1 or given.sweeps < 1 or not given.seconds > 0 or not 1 <= given.colours < 256:
-        raise UserError("--chains and --sweeps must be at least 1, --seconds positive, and --colours 1 to 255")
+    if given.sweeps < 1 or not given.seconds > 0 or not 1 <= given.colours < 256:
+        raise UserError("--sweeps must be at least 1, --seconds positive, and --colours 1 to 255")
+    if not 1 <= given.chains <= _MOST_CHAINS:
+        raise UserError(f"--chains must be in 1..{_MOST_CHAINS:,}, not {given.chains}")
     problems = [problem_of(given.problem, graph, given.colours, given.unit_weights) for graph in _graphs(given)]
     folders = [given.out] if given.out else numbered(Path("runs/solve"))
     with results_folder(folders, request_key(vars(given))) as out:

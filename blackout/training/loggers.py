@@ -45,7 +45,7 @@ class MetricsCSV(Logger):
         self._path, self._seconds, self._tell = path, seconds, written
         self._closing = path.with_name(".closing.csv")  # the row of the last step as it was before the run was closed
         self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
-        self._written = -math.inf
+        self._written, self._news = -math.inf, False
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             self._rows.pop(step, None)  # the run goes on: it has not ended there
             if len(row) > 1:
@@ -78,6 +78,7 @@ class MetricsCSV(Logger):
             del self._rows[later]
         values = {name: value for name, value in metrics.items() if name != "epoch"}
         self._rows.setdefault(step, {"step": step}).update(values)
+        self._news = True
 
     @rank_zero_only
     def save(self) -> None:
@@ -89,7 +90,7 @@ class MetricsCSV(Logger):
     def flush(self) -> None:
         """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
         self._written = time.monotonic()
-        if self._rows:
+        if self._news:  # a run that cannot go on leaves the file as it was
             self._write_rows(self._path, self._rows)
             self._tell()
 

@@ -274,6 +274,8 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     assert_kept(before)
     again = command(main, *words)
     assert again.code == 0 and "the same request" in again.out
+    if program == "solve":
+        command(main, *words, "--chains", "10000000000000").assert_refused("--chains", "1,048,576")
 
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
@@ -304,6 +306,7 @@ def raising(error):
 
 @pytest.mark.parametrize("error, code, said", [
     (UserError("bad\n input"), 2, "error: bad input\n"), (KeyboardInterrupt(), 130, "interrupted\n"),
+    (UserError("\x1b[2J\ud800\u202e"), 2, "error: \\x1b[2J\\ud800\\u202e\n"),
     (OSError(28, "No space left on device", "x.npz"), 2, "error: x.npz: No space left on device\n"),
     (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
 ])  # fmt: skip

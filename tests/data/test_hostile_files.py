@@ -308,6 +308,7 @@ CASES |= {
     "csv: 5,000 digits": partial(text, "a\n" + "9" * 5000 + "\n1\n"),
     "csv: an open quote": partial(text, 'a,b\n"1,2\n3,4\n'),
     "csv: a bomb": partial(hole, "x.csv", b"a,b\n", 10**13, counts),
+    "csv: no letters": partial(text, "s\n" + "ACGT\n" * 9, sequences="s", letters=""),
     "tsv: commas": partial(text, "a,b\n1,2\n", name="x.tsv"),
     "a file of another kind": partial(text, "a", name="x.xyz"),
 }  # fmt: skip
@@ -639,6 +640,7 @@ CASES |= {
     "h5: references": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.ref_dtype)),
     "h5: lists": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.vlen_dtype(int))),
     "h5: nothing": partial(hdf5, lambda h5, file: None),
+    "h5: groups 3,000 deep": partial(hdf5, lambda h5, file: file.create_group("/g" * 3000)),
     "h5: no space": partial(hdf5, lambda h5, file: file.create_dataset("counts", data=h5.Empty("i8"))),
     "h5: long text": partial(hdf5, long_text, labels="k"), "h5: text without an end": partial(damaged, 0, bytes(16)),
     "h5: text beyond its heap": partial(damaged, 8, b"\xff" * 8),

@@ -136,6 +136,8 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path): 
     (lambda c: c.update(optimizer_states=[{"state": 3}]), "cannot be continued"),
     (lambda c: c["loops"].update(fit_loop=7), "cannot be continued"),
     (lambda c: c["callbacks"].update(Checkpoints=3), "cannot be continued"),
+    (lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="x"), "cannot be continued"),
+    (lambda c: c["lr_schedulers"][0].update(last_epoch="x"), "cannot be continued"),
 ])  # fmt: skip
 def test_a_checkpoint_of_something_else_is_named_as_such(run, tmp_path_factory, tmp_path, change, word):  # noqa: F811
     trained = tmp_path_factory.getbasetemp() / "trained"
@@ -148,6 +150,7 @@ def test_a_checkpoint_of_something_else_is_named_as_such(run, tmp_path_factory, 
     for other in path.parent.glob("*"):
         other.unlink()
     torch.save(checkpoint, path)
-    before = path.read_bytes()
+    kept = [path, tmp_path / "digits/a/metrics.csv", tmp_path / "digits/a/report.html"]
+    before = [file.read_bytes() for file in kept]
     run("train", *LONG, f"runs_dir={tmp_path}", "run_id=a").assert_refused("last.ckpt", word)
-    assert path.read_bytes() == before
+    assert [file.read_bytes() for file in kept] == before
