@@ -24,6 +24,7 @@ from blackout.diffusion.samplers import sample
 from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, run_command
 from blackout.family import Draw, Samples
+from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
 from blackout.random import SampleStreams
 from blackout.training.export import load_trained
@@ -172,10 +173,11 @@ class Demo:
         """Write the demo as a folder that is a Space of the Hugging Face hub: its app, what it needs, and the model.
 
         Raises:
-            UserError: the folder exists.
+            UserError: the folder exists, or is the address of a store.
         """
         if folder.exists():
             raise UserError(f"--space {folder}: it exists; give a new folder")
+        refuse_address(folder)
         self.model.save_pretrained(folder / "model")
         (folder / "app.py").write_text(_APP)
         (folder / "requirements.txt").write_text("blackout-diffusion[demo]\n")

@@ -30,7 +30,7 @@ def inspect(path: Path, given: list[str]) -> int:
         UserError: the file cannot be used, or there is no such setting.
     """
     settings = dict(one.removeprefix("dataset.").split("=", 1) for one in given if "=" in one)
-    if len(settings) < len(given):
+    if len(settings) < len(given) or "path" in settings:
         raise UserError(f"settings are dataset.<name>=<value>, not {' '.join(given)}")
     chosen = {name: yaml.safe_load(value) for name, value in settings.items()}
     check_arguments(counts, {"path": path, **chosen}, "dataset")

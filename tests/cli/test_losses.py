@@ -323,3 +323,4 @@ def test_every_program_has_this_entry(command):
                  energy_discrepancy.main, permutation_chain.main, permutation_mixing.main, inspect.main,
                  table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")
+    command(inspect.main, "x.npy", "dataset.path=y.npy").assert_refused("settings are")

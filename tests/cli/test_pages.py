@@ -85,6 +85,8 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
     assert np.array_equal(again.draw(2, seed=1, steps=3)[-1], way[-1])
     with pytest.raises(UserError, match="give a new folder"):
         shown.save_space(tmp_path / "space")
+    with pytest.raises(UserError, match="is an address"):
+        shown.save_space(Path("s3://bucket/space"))
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(UserError, match=r"blackout-diffusion\[demo\]"):
         demo.page(shown)
