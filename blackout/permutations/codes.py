@@ -162,12 +162,11 @@ class FisherYates(Code):
         rows = torch.add(torch.arange(n).unsqueeze(-1), swaps).contiguous()
         places = rows.mul_(size).add_(torch.arange(size)).numpy()
         deck = np.repeat(np.arange(n, dtype=np.int16 if n <= 2**15 else np.int32)[:, None], size, 1)
-        flat = deck.reshape(-1)
-        for own, place in zip(deck[:-1], places[:-1], strict=True):
-            taken = flat.take(place)
+        flat, drawn = deck.reshape(-1), np.empty_like(deck)
+        for own, place, taken in zip(deck, places, drawn, strict=True):
+            flat.take(place, out=taken, mode="clip")  # which needs no buffer; all places are there
             flat[place] = own
-            own[:] = taken
-        return _places_last(torch.from_numpy(deck), code).to(code.device)
+        return _places_last(torch.from_numpy(drawn), code).to(code.device)
 
 
 class Inline(Code):
