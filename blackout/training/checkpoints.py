@@ -275,6 +275,9 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
+    for key, value in leaves(checkpoint["loops"]):
+        if key.rpartition(".")[2] in ("ready", "started", "processed", "completed") and type(value) is not int:
+            raise UserError(f"{path} cannot be continued: {key} is no number of steps")
     was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
     now = dict(leaves(model.config))
     for key in sorted(now.keys() | was.keys()):

@@ -138,6 +138,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path): 
     (lambda c: c["callbacks"].update(Checkpoints=3), "cannot be continued"),
     (lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="x"), "cannot be continued"),
     (lambda c: c["lr_schedulers"][0].update(last_epoch="x"), "cannot be continued"),
+    (lambda c: c["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"].update(completed=None), "completed is no"),
 ])  # fmt: skip
 def test_a_checkpoint_of_something_else_is_named_as_such(run, tmp_path_factory, tmp_path, change, word):  # noqa: F811
     trained = tmp_path_factory.getbasetemp() / "trained"
