@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
             cases[name] = lambda reference=reference: reference.step(k)
     variants: dict[str, tuple[Kernel, bool, bool, bool]] = {
         "binomial fp32 NCHW": (nearest, False, False, False),
+        "binomial fp32 channels_last": (nearest, False, True, False),
         "binomial bf16 channels_last": (nearest, True, True, False),
         "binomial, unbiased rounding, bf16 channels_last": (BinomialBridge(), True, True, False),
         "Poisson bf16 channels_last": (PoissonLeap(), True, True, False),

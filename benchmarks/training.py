@@ -71,6 +71,7 @@ def main(argv: list[str] | None = None) -> None:
 
     variants = {
         "fp32 NCHW": (False, False, False),
+        "fp32 channels_last": (False, True, False),
         "bf16 NCHW": (True, False, False),
         "bf16 channels_last": (True, True, False),
     }
