@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,12 @@ _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).
 """Of what is kept of chains: log-likelihood, total, projections."""
 SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
 """What is told of every sweep of a sample; its seconds are a share of its batch's."""
-_TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples that are below the quantiles that are written."""
 
 
 class PosteriorOutputs:
-    """Takes all samples, then writes posterior.npz, trace.csv, reconstruction.png and, with truths, calibration.png.
+    """Takes all samples, then writes posterior.npz and .nc, reconstruction.png and, with truths, calibration.png.
 
     Args:
         draw: a `PosteriorDraw`, where they come from.
@@ -70,7 +69,8 @@ class PosteriorOutputs:
         self._gather()
         self._diagnose()
         self._save(directory / "posterior.npz")
-        self._trace(directory / "trace.csv")
+        if find_spec("h5py") is not None:
+            self._inference_data(directory / "posterior.nc")
         save_picture(self._reconstruction(), directory / "reconstruction.png")
         values = self._mixing() | self._spent() | self._fit() | self._evidence()
         if self.truth is not None:
@@ -118,20 +118,43 @@ class PosteriorOutputs:
             "quantiles": _last(self.quantiles.flatten(0, 1)).unflatten(0, (-1, len(SHARES))),
             "best": torch.stack([rows[self.log_likelihood[rows].argmax()] for rows in self.rows]),
             "number": self._draw.measurements.numbers[self.chosen], **self.checks,
+            "spent": torch.tensor([[sweep[name] for name in SPENT] for sweep in self._draw.spent]),
         }  # fmt: skip
         if self.truth is not None:
             arrays["truth"] = _last(self.truth)
         with replacing(path) as part, open(part, "wb") as file:
             np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})
 
-    def _trace(self, path: Path) -> None:
-        """Means over all chains of every sweep."""
-        chains = self.drawn["chains"].double().mean(0)
-        with replacing(path) as part, open(part, "w", newline="") as file:
-            writer = csv.DictWriter(file, _TRACED, extrasaction="ignore")
-            writer.writeheader()
-            for sweep, kept in zip(self._draw.spent, chains.tolist(), strict=True):
-                writer.writerow(sweep | {"log_likelihood": kept[0], "moved": kept[1], "acceptance": kept[2]})
+    def _inference_data(self, path: Path) -> None:
+        """What ArviZ reads, `arviz.from_netcdf`: netCDF-4 by way of HDF5's dimension scales. Samples are draws of one
+        chain; of methods with chains `sample_stats` has what R-hat is computed from.
+        """
+        import h5py  # type: ignore[import-not-found,unused-ignore]
+
+        def of_each(values: Tensor) -> np.ndarray:
+            return torch.stack([values[rows[:least]] for rows in self.rows], 1).double().numpy()
+
+        least, kept = min(map(len, self.rows)), self.drawn["chains"][..., _COMPARED]
+        late = of_each(kept[:, kept.shape[1] // 2 :]).swapaxes(1, 2)  # [chain, draw, measurement, what is compared]
+        of_chains = {"lp": late[..., 0], "total": late[..., 1], "projection": late[..., 2:]}
+        groups = {
+            "posterior": {"x": of_each(_last(self.x))[None]},
+            "sample_stats": of_chains if self._draw.method.mixes else {},
+            "observed_data": {"y": _last(self.y[self.chosen]).numpy()},
+        }
+        if isinstance(self.problem, Blind):
+            groups["posterior"][self.problem.unknown.name] = of_each(self.drawn[self.problem.unknown.name])[None]
+        with replacing(path) as part, h5py.File(part, "w") as file:
+            for name, variables in groups.items():
+                for of, values in variables.items():
+                    axes = ("measurement",) if name == "observed_data" else ("chain", "draw", "measurement")
+                    data = file.require_group(name).create_dataset(of, data=values)
+                    for axis in range(values.ndim):
+                        dim = axes[axis] if axis < len(axes) else f"{of}_dim_{axis - len(axes)}"
+                        if dim not in file[name]:
+                            file[name][dim] = np.arange(values.shape[axis])
+                            file[name][dim].make_scale(dim)
+                        data.dims[axis].attach_scale(file[name][dim])
 
     def _reconstruction(self) -> Figure | None:
         """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, the

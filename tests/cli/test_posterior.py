@@ -1,6 +1,5 @@
 """Posteriors from the command line: files, figures, repeatability, and what is refused."""
 
-import csv
 import importlib
 import json
 import math
@@ -54,17 +53,26 @@ def test_all_files_are_there_and_agree(run, model):
     assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
     assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1))
     assert found["number"].tolist() == [3, 4, 5] and all(found["best"] // 2 == [0, 1, 2])
-    with open(out / "trace.csv") as file:
-        trace = list(csv.DictReader(file))
-    values = metrics(out)["values"]
-    assert len(trace) == 3 and [float(trace[0]["level"]), float(trace[-1]["level"])] == pytest.approx([3.0, 0.2])
-    assert math.isclose(float(trace[-1]["log_likelihood"]), values["log_likelihood"], rel_tol=1e-4)
-    assert math.isclose(sum(int(row["evaluations"]) for row in trace), values["network_calls"])
+    chains, values, spent = np.load(out / "samples.npz")["chains"], metrics(out)["values"], found["spent"]
+    assert spent.shape == (3, 5) and [spent[0, 1], spent[-1, 1]] == pytest.approx([3.0, 0.2])
+    assert math.isclose(chains[:, -1, 0].mean(), values["log_likelihood"], rel_tol=1e-4)
+    assert math.isclose(spent[:, 2].sum(), values["network_calls"])
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
     assert {"r_hat", "ess_bulk", "ess_tail", "predictive_p", "prior_p", "pasted_share"} <= set(found.files)
     assert math.isclose(values["predictive_p"], found["predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
+
+
+@pytest.mark.drawn
+def test_arviz_reads_what_it_judges_as_we_do(run, model, tmp_path):
+    pytest.importorskip("h5py")
+    arviz = pytest.importorskip("arviz")
+    draw(run, model, tmp_path / "a", "posterior=sgdd", "posterior.sweeps=16", "task=photons", "measurement=test:3-5")
+    found, ours = arviz.from_netcdf(tmp_path / "a" / "posterior.nc"), np.load(tmp_path / "a" / "posterior.npz")
+    for name, of in {"r_hat": arviz.rhat, "ess_bulk": arviz.ess}.items():
+        each = np.concatenate([v.values.reshape(3, -1) for v in of(found.sample_stats).values()], 1)
+        assert np.allclose(ours[name], each.max(1) if name == "r_hat" else each.min(1), rtol=1e-6)
 
 
 def test_a_sample_alone_is_the_same(run, model, tmp_path):
