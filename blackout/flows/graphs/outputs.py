@@ -103,7 +103,7 @@ def layout(graph: Graph) -> NDArray[np.float64]:
     circle = np.stack([np.cos(angle), np.sin(angle)], 1)
     if graph.nodes < 3:
         return circle
-    hops = shortest_path(graph.matrix().toarray(), unweighted=True)
+    hops = shortest_path(graph.matrix() != 0, unweighted=True)
     hops[np.isinf(hops)] = 1 + hops[np.isfinite(hops)].max()  # parts that are not connected
     return np.asarray(smacof(hops, init=circle, n_init=1)[0])
 
