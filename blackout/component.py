@@ -26,7 +26,7 @@ class Mark:
         passed: names of the arguments for which it may be passed on, with arguments filled in (`_partial_: true`).
         called: names of the arguments that what is passed on gets when it is called, and so not from a file.
         ask: what to give on the command line, which alone may choose the component; None where a file may.
-        from_stats: the arguments that follow from the data; None where none do.
+        from_stats: the arguments that follow from the data, or all of another component; None where none do.
     """
 
     made: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, group_split, held_out_split, loaded, taken
+from blackout.data.count_data import CountData, group_split, held_out_split, loaded, narrow, taken
 from blackout.data.count_data import parts as parts_of
 from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
@@ -50,7 +50,7 @@ def counts(
     covariates: str | Sequence[str] | None = None,
     columns: str | Sequence[str | int] | None = None,
     exclude: str | Sequence[str | int] | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     gain: int = 1,
     sequences: str | None = None,
     letters: str = "ACGT",
@@ -82,6 +82,7 @@ def counts(
             columns of numbers are then no elements, but may be labels.
         letters: of the words; the first is 0.
         offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
+            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`.
 
     Warns:
         Finding: something looks wrong, see `blackout.data.doctor`.
@@ -96,7 +97,7 @@ def counts(
     if sequences is not None:
         store = _spelt(file, store, sequences, letters)
     arrays = store.arrays
-    for name, value, least in (("offset", offset, 0), ("gain", gain, 1)):
+    for name, value, least in (("offset", offset or 0, 0), ("gain", gain, 1)):
         if type(value) is not int or value < least:
             raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")
     data: Tensor | Rows
@@ -112,7 +113,7 @@ def counts(
             for split in ("test", "train"):  # the split that the file gives
                 matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
                 part, seen = _read(split, matrix, mask, arrays, series)
-                data = _in_units(part, seen, offset, gain)
+                data = _in_units(part, seen, offset := offset or 0, gain)
                 parts |= {split: data, f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
@@ -124,10 +125,12 @@ def counts(
             matrix, features = _selected(whole, features, _listed(columns), numbers, stays)
             try:
                 if stays:
+                    offset = offset or 0
                     settings = [layer, name, columns, exclude, series, offset, gain, sequences, letters]
                     data, seen = _on_disk(file, name, matrix, mask, settings, series, offset, gain), None
                 else:
                     read, seen = _read(name, matrix, mask, observed, series)
+                    offset = int(read.min()) if offset is None and gain == 1 and narrow(read) else offset or 0
             except ValueError as error:
                 layers = [f"dataset.layer={one}" for one in store.layers]
                 raise ValueError(", or ".join([str(error), *layers])) from None
@@ -193,8 +196,7 @@ def _selected(
     ensure(len(matrix.shape) == 2, f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
     places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
     for name in map(str, [*columns, *exclude]):
-        if name not in places:
-            raise ValueError(f"there is no column {name!r}, only {few(list(places))}")
+        ensure(name in places, f"there is no column {name!r}, only {few(list(places))}")
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
     ensure(left, "columns and exclude leave no column")
     numbers = [places[name] for name in left]
@@ -217,8 +219,7 @@ def _on_disk(
     file: Path, name: str, matrix: Any, mask: str | None, told: list[Any], series: bool | None, offset: int, gain: int
 ) -> Rows:
     """Counts [N, ...] that stay on the disk, where `told` are the settings that decide them."""
-    if mask is not None:
-        raise ValueError(f"mask={mask}: entries may be missing in memory only: dataset.in_memory=true")
+    ensure(mask is None, f"mask={mask}: entries may be missing in memory only: dataset.in_memory=true")
     shape, units = sample_shape(name, tuple(matrix.shape), series), (offset, gain)
     if isinstance(matrix, np.memmap) and matrix.flags.c_contiguous and matrix.dtype.kind in "iu" and units == (0, 1):
         stored = Stream(file, matrix.dtype, matrix.shape, matrix.offset)
@@ -255,15 +256,13 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     arrays = store.arrays
     if not store.tabular:
         candidates = [COUNTS] if COUNTS in arrays else sorted(arrays.keys() - {"labels", *asked})
-        if len(candidates) != 1:
-            raise ValueError(f"an array named 'counts', or 'train' and 'test', is needed, found {_names(arrays)}")
+        ensure(len(candidates) == 1, f"an array named 'counts' or 'train' and 'test' is needed, found {_names(arrays)}")
         columns = {name: array for name, array in arrays.items() if name != candidates[0]}
         return candidates[0], arrays[candidates[0]], columns, store.features
     head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
     if "" in arrays and "" not in head:
         warnings.warn(Finding("the column without a name is left out, as an index that pandas saved"), stacklevel=3)
-    if not head:
-        raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
+    ensure(head, f"no column of numbers is left for the counts, found {_names(arrays)}")
     split = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]
     if split and len(split) < len(head) / 2:  # else all of them look like something that is not counts
         told = f"dataset.covariates={split[0]} tells it to the model, dataset.exclude=[{split[0]}] leaves it out"
@@ -346,8 +345,7 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
     """
     if mask is None:
         return array, None
-    if hasattr(array, "tocsr"):
-        raise ValueError("a sparse matrix has no missing entries: what is not stored is 0")
+    ensure(not hasattr(array, "tocsr"), "a sparse matrix has no missing entries: what is not stored is 0")
     array = np.asarray(array)
     if mask == FINITE:
         seen = np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, dtype=bool)

@@ -37,8 +37,6 @@ times the next count from which on one is far off; units of which samples have a
 """
 _LISTED = 20
 """Names in a setting that is proposed, at most."""
-_MOST_LEVELS, _OFTEN, _CERTAIN = 4096, 100, 5.0
-"""Counts whose frequencies are compared, how often each must be there, and standard errors that are no chance."""
 _BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
 
 
@@ -93,8 +91,6 @@ def _units(counts: Tensor) -> Iterator[Finding]:
     elif gain > 1:
         offset = {"offset": low % gain} if low % gain else {}
         yield Finding(f"all counts are in steps of {gain}, as of a camera's gain", **offset, gain=gain)
-    if counts.ndim == 4 and gain == 1 and _narrower(few[few < _MOST_LEVELS]):
-        yield Finding("counts vary less than any mixture of Poisson counts, as a camera's do: recipe=blackout/camera")
 
 
 def _strays(counts: Tensor) -> Iterator[Finding]:
@@ -108,19 +104,6 @@ def _strays(counts: Tensor) -> Iterator[Finding]:
     empty, few = int((totals == 0).sum()), int(((totals > 0) & (totals < _EMPTY)).sum())
     if 3 * few < empty < len(counts) / 4:
         yield Finding(f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out")
-
-
-def _narrower(counts: Array) -> bool:
-    """Whether the lower half of counts [n] has a smaller spread than Poisson counts of any varying mean.
-
-    Of a mixture of Poisson counts k! p_k is log-convex, by Cauchy and Schwarz: (k + 1) p_k+1 p_k-1 >= k p_k^2.
-    """
-    times = np.bincount(counts).astype(float)
-    k = 1 + np.flatnonzero(np.minimum(np.minimum(times[:-2], times[1:-1]), times[2:]) >= _OFTEN)
-    k = k[np.cumsum(times)[k] < times.sum() / 2]
-    excess = np.log((k + 1) * times[k + 1] * times[k - 1] / (k * times[k] ** 2))
-    error = np.sqrt(4 / times[k] + 1 / times[k - 1] + 1 / times[k + 1])
-    return bool((excess < -_CERTAIN * error).any())
 
 
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:

@@ -71,8 +71,7 @@ def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[float
         ValueError: no such column, one that is not [N], not of numbers, or with missing entries.
     """
     column = named_column(name, columns)
-    if column.dtype.kind not in "iufb":
-        raise ValueError(f"column {name!r} is text: dataset.labels is for classes, covariates are numbers")
+    ensure(column.dtype.kind in "iufb", f"column {name!r} is text: dataset.labels takes it, covariates are numbers")
     values = column.astype(float)
     different, codes = np.unique(values, return_inverse=True)
     if len(different) > _MOST_LEVELS:
@@ -109,8 +108,7 @@ def named_column(name: str, columns: Mapping[str, Array]) -> Array:
     Raises:
         ValueError: there is no such column, or it is none, or it has missing entries.
     """
-    if name not in columns:
-        raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
+    ensure(name in columns, f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
     column, number = np.asarray(columns[name]), len(columns[TOTAL])
     ensure(column.shape == (number,), f"one label per sample is needed, [{number}], got {list(column.shape)}")
     ensure(column.dtype.kind in "iufbU", f"column {name!r} must hold text or numbers, got {column.dtype}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +86,8 @@ class CountDraw(BaseDraw):
         """An .h5ad, where the data came from AnnData."""
         if len(self._data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        return AnnotatedSamples(self._data, self.about(seed), self._units, self.condition.get("given") or {})
+        asked = self.condition.get("given") or {}
+        return AnnotatedSamples(self._data, self.about(seed), self._units, asked, self.model.latent)
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
@@ -156,12 +158,14 @@ class AnnotatedSamples:
         about: numbers for `uns`.
         units: offset and gain of the data's file.
         asked: values that were asked for: those of covariates stand in place of those of levels.
+        latent: of counts [b, D], for `obsm`, if the network has such a representation.
     """
 
     data: Mapping[str, Any]
     about: Mapping[str, int]
     units: tuple[int, int]
     asked: Mapping[str, Any]
+    latent: Callable[[Tensor], Tensor]
     _rows: list[Any] = field(default_factory=list)
     _columns: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -172,6 +176,8 @@ class AnnotatedSamples:
         offset, gain = self.units
         self._rows.append(csr_matrix(samples["samples"].cpu().numpy().astype(np.int32) * gain + offset))
         columns = {"index": indices.numpy()}
+        with suppress(ValueError):
+            columns["latent"] = self.latent(samples["samples"]).numpy()
         if "classes" in samples:
             columns |= self._conditions(samples["classes"].cpu().numpy())
         for name, values in columns.items():
@@ -196,11 +202,13 @@ class AnnotatedSamples:
             return {}
         from scipy.sparse import vstack
 
-        observed = pandas.DataFrame({name: np.concatenate(parts) for name, parts in self._columns.items()})
+        found = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        latent = {"X_blackout": found.pop("latent")} if "latent" in found else {}
+        observed = pandas.DataFrame(found)
         observed.index = "sample " + observed.pop("index").astype(str)
         matrix = vstack(self._rows, format="csr")
         layers = {layer: matrix} if (layer := self.data.get("layer")) is not None else {}
-        made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers)
+        made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers, obsm=latent)
         made.var_names = list(self.data["features"])
         with replacing(directory / "samples.h5ad") as part:
             made.write_h5ad(part)

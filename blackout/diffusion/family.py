@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blackout.component import component, leaves
 from blackout.data import CountData
-from blackout.data.count_data import Sums, loaded, parts, sums
+from blackout.data.count_data import Sums, loaded, narrow, parts, sums
 from blackout.data.shards import Rows
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts, with_ends
@@ -42,8 +42,9 @@ _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
 """Components that know every element's mean and concentration."""
-_PERCEPTRON_STEPS, _STEPS = 2500, 1000
-"""Of a perceptron, which costs a quarter of the others and needs more, and of the others."""
+_PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
+"""Of a perceptron, which costs a quarter of the others and needs more, and of the others; passes over the data beyond
+which a perceptron learns few samples by heart, and steps that it takes at least."""
 _BYTES, _ARRAYS = 8, 3
 """Of a number, and how many arrays [B, *shape, S] any training step holds at once: logits, probabilities, gradients.
 Losses of rates hold about four times as many; what might fit is not refused."""
@@ -130,11 +131,12 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         return {name: parts[name] if name in parts else resolve(settings[name], stats, name) for name in self.parts}
 
     def length(self, settings: Mapping[str, Any], source: CountData) -> int:
-        """Optimiser steps that suit the network, where `trainer.max_steps` is null."""
+        """Optimiser steps that suit network and data, where `trainer.max_steps` is null."""
         network = resolve(settings["network"], _stats(settings, source, source.facts), "network")
         body = network.get("body")
         perceptron = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
-        return _PERCEPTRON_STEPS if perceptron else _STEPS
+        most = max(_FEWEST_STEPS, _PASSES * source.size("train") // settings["batch_size"])
+        return min(_PERCEPTRON_STEPS, most) if perceptron else _STEPS
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
@@ -243,7 +245,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
 def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
-    return {**with_ends(facts), "ordered": source.ordered if told is None else told}
+    seen = {"narrow": narrow(source.train), "number": source.size("train")}
+    return {**with_ends(facts), "ordered": source.ordered if told is None else told, **seen}
 
 
 def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:

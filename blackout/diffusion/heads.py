@@ -8,6 +8,7 @@ the data levels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -164,7 +165,21 @@ class LogisticMixture:
         return torch.minimum(drawn.clamp(min=0.0), self.largest.double()).to(torch.int64)
 
 
-@component("head", "base")
+def components_of_data(given: Mapping[str, Any], stats: Stats) -> Mapping[str, Any]:
+    """How a head left to the data, whose `components` is null, predicts: a distribution of narrow counts alone. Ours.
+
+    Warns:
+        UserWarning: a distribution is chosen, and how it is left out.
+    """
+    if given.get("components", 0) is not None:
+        return {}
+    if not stats.get("narrow"):
+        return {**given["base"], **own_counts_of_data(given["base"], stats)}
+    warnings.warn("counts vary less than Poisson counts: a distribution is predicted (head=gamma: none)", stacklevel=2)
+    return {"components": 4}
+
+
+@component("head", "base", from_stats=components_of_data)
 @dataclass(frozen=True)
 class LogisticMixtureHead:
     """A head for the mean, and a mixture of logistics for the distribution of the missing count.

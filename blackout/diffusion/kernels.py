@@ -137,13 +137,21 @@ class PosteriorBridge:
     With the exact distribution it makes no error for one element, whatever the step; elements are drawn independently,
     so their correlations given X_t still cost O(1 / T). Ours (tests/laws/test_kernel_laws.py).
 
+    Args:
+        survival: share of the units from which on it bridges. Before, where a mean that is too small grows with every
+            e-fold of X_t and little is narrow, steps are `Trapezoidal`.
+
     Raises:
         ValueError: when called, the head predicts no distribution, or the count is guided and has none.
     """
 
+    survival: float = 0.0
+
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        if math.exp(-float(t)) < self.survival:
+            return Trapezoidal()(denoiser, process, xt, s, t, generator)
         distribution = predicted_distribution("bridge", self, denoiser, process, xt, t)
         return process.bridge((xt + distribution.sample(generator)).to(xt.dtype), xt, s, t, generator)
 

@@ -31,6 +31,7 @@ from blackout.diffusion.sampling import (
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError, ensure
 from blackout.family import Drawn
+from blackout.networks import ResidualMLP
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
@@ -40,7 +41,7 @@ _MOST_DRAWS = 1_000
 """Of one image in a validation."""
 GOLDEN_RATIO = 0.6180339887498949
 _CALIBRATED, _SHARE = 1024, 8
-"""Samples that a sampler is calibrated on, where they cost at most an eighth of training's evaluations."""
+"""Samples that a sampler is calibrated on where they cost at most an eighth of training's evaluations, else half."""
 _PAIR_SAMPLES, _PAIR_SEED = 512, 6
 """On which distances of pairs are measured; not by the run's seed, which a saved model does not know."""
 
@@ -201,9 +202,11 @@ class BlackoutDiffusion(Model):
     def calibrate(self, evaluations: int) -> None:
         """Draw samples together whose mean is kept that of the data; the sampler then draws by what this took."""
         self.config.pop("calibration", None)
-        how, number = self.sampler, _CALIBRATED
-        asked = how.calibrated and isinstance(self.process, PureDeath)
-        if not asked or evaluations < _SHARE * number * self.evaluations(how):
+        how = self.sampler
+        if not how.calibrated or not isinstance(self.process, PureDeath):
+            return
+        number = min(_CALIBRATED, max(_CALIBRATED // 2, evaluations // (_SHARE * self.evaluations(how))))
+        if evaluations < number * self.evaluations(how):
             return
         streams = SampleStreams(fold_seed(self.seed, _CALIBRATION), torch.arange(number, device=self.device))
         # a network that gives no numbers, or a kernel that draws from more than means, is not calibrated
@@ -326,6 +329,30 @@ class BlackoutDiffusion(Model):
 
             drawn = self.batches(torch.arange(num_samples), seed, None, how, watch, of_samples, known)
             return torch.cat([samples["samples"].cpu() for _, samples in drawn])
+
+    @torch.no_grad()
+    def latent(self, counts: Tensor) -> Tensor:
+        """What a perceptron makes of counts before its last layer, by which samples of a kind are near each other.
+
+        At the time at which half of the units are left, as many as are expected. Ours (docs/results/counts.md).
+
+        Args:
+            counts: integers [n, *shape].
+
+        Returns:
+            float32 [n, width] on the CPU.
+
+        Raises:
+            ValueError: the network is no perceptron.
+        """
+        found: list[Tensor] = []
+        last = [part.norm for part in self.averaged.modules() if isinstance(part, ResidualMLP)]
+        ensure(last, "a latent representation is that of a perceptron, the network of vectors of counts")
+        hook = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
+        with self.sampler.evaluation.of(self.averaged):
+            self.denoiser()(counts.to(self.device) / 2, torch.tensor(math.log(2)).double())
+        hook.remove()
+        return found[0]
 
     def times(self, sampler: Sampler) -> Tensor:
         """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""

@@ -257,7 +257,10 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
     if not dataset:
         of_model = "the model does not say which dataset it is of: " if description is not None else ""
         raise UserError(f"{of_model}dataset=... must be given")
-    return make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+    # a model's counts are in its own units, whatever another file of its kind looks like
+    data = (description or {}).get("data")
+    units = dict(zip(("offset", "gain"), data.get("units", (0, 1)), strict=True)) if data else {}
+    return make(fill(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")
 
 
 def pathless(part: Any) -> Any:

@@ -178,7 +178,8 @@ def with_more(part: Any, where: str, more: Callable[[dict[str, Any], str], dict[
 def resolve(part: Any, stats: Stats, where: str) -> Any:
     """The complete description of a component: what the data decide, what they say, and every default written out.
 
-    First the component's own hook (`Mark.from_stats`), which may change what is inside it; then the components inside;
+    First the component's own hook (`Mark.from_stats`), which may change what is inside it, or name another component
+    to take its place; then the components inside;
     then statistics that the signature asks for by name; then the defaults of the signature, so that a saved model does
     not follow later ones.
 
@@ -197,7 +198,8 @@ def resolve(part: Any, stats: Stats, where: str) -> Any:
     given = dict(part)
     if "_target_" in part:
         hook = (mark_of(find(part, where)) or Mark()).from_stats
-        given |= {} if hook is None else hook(given, stats)
+        decided = {} if hook is None else hook(given, stats)
+        given = dict(decided) if "_target_" in decided else {**given, **decided}
     given = {key: resolve(value, stats, f"{where}.{key}") for key, value in given.items()}
     if "_target_" not in part:
         return given

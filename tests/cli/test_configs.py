@@ -1,10 +1,13 @@
 """The experiments are what the papers say, and recipes what they were."""
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+from blackout import from_data
+from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
 from blackout.programs.settings import CONF, options
@@ -176,3 +179,17 @@ def test_a_file_of_choices_is_a_group_and_a_folder_of_ones_own_adds_to_it(tmp_pa
     parts = composed(own, "head=mine", "dataset=patches")
     assert parts["head"] == {"_target_": "mine.Head"} and parts["batch_size"] == 5
     assert composed(own, "head=gamma")["head"]["_target_"].endswith("GammaHead")
+
+
+def test_few_samples_are_passed_a_hundred_times_and_what_they_teach_is_calibrated():
+    """More would be learnt by heart; a latent representation of the network does not depend on the batch."""
+    cells = torch.poisson(torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)).int()
+    settings = composed("dataset=counts", "dataset.path=x")
+    few, many = CountData("few", cells[:560], cells[560:600], 20), CountData("many", cells[:3400], cells[3400:], 20)
+    assert [CountDiffusion().length(settings, of) for of in (few, many)] == [437, 2500]
+    assert from_data(few).sampler.calibrated and not from_data(many).sampler.calibrated
+    model = from_data(few)
+    latent = model.latent(cells[:5])
+    assert latent.shape == (5, 256) and torch.allclose(latent[3:], model.latent(cells[3:5]), atol=1e-6)
+    with pytest.raises(ValueError, match="perceptron"):
+        from_data(cells[:40].view(40, 1, 2, 3)).latent(cells[:1].view(1, 1, 2, 3))

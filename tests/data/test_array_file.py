@@ -107,7 +107,7 @@ def test_bad_counts_are_refused(tmp_path: Path, array: Any, max_count: int | Non
     ("arrays", "message"),
     [
         ({"train": SPECTRA}, "'train' and 'test' must come together, found 'train'"),
-        ({"a": SPECTRA, "b": SPECTRA}, "an array named 'counts', or 'train' and 'test', is needed, found 'a', 'b'"),
+        ({"a": SPECTRA, "b": SPECTRA}, "an array named 'counts' or 'train' and 'test' is needed, found 'a', 'b'"),
         ({}, "found nothing"),
         ({"labels": SPECTRA}, "is needed, found 'labels'"),
         ({"counts": SPECTRA, "labels": np.zeros(3, dtype=int)}, r"one label per sample is needed, \[50\], got \[3\]"),

@@ -15,9 +15,13 @@ import scipy.sparse
 import torch
 from sklearn.datasets import load_digits
 
+from blackout import from_data
 from blackout.data import counts
+from blackout.data.count_data import narrow
+from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
 from blackout.inspect import main
+from blackout.training.descriptions import make_dataset
 
 N, GENES = 300, 30
 Files = dict[str, Callable[[], Any]]
@@ -79,7 +83,6 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "offset and gain": (lambda: photons() * 2 + 100, r"below 100.*steps of 2.*dataset\.offset=100 dataset\.gain=2"),
     "an offset": (lambda: photons() + 100, r"below 100.*dataset\.offset=100$"),
     "an offset of vectors": (lambda: np.random.default_rng(2).poisson(3.0, (N, 12)) + 500, r"dataset\.offset=500$"),
-    "a camera": (lambda: camera(), "less than any mixture of Poisson counts.*: recipe=blackout/camera"),
     "a gain": (lambda: photons(20.0) * 4, r"in steps of 4.*: dataset\.gain=4$"),
     "masks of 0 and 255": (lambda: (photons() > 1) * 255, r"in steps of 255.*dataset\.gain=255"),
     "channels last": (lambda: np.stack([photons()] * 3, -1), r"numpy\.moveaxis"),
@@ -132,6 +135,9 @@ CLEAN: Files = {
 }
 
 
+IMAGES = ("photons", "digits", "images of one mean", "a microscope's bright images")
+
+
 def write(made: Any, folder: Path) -> Path:
     if isinstance(made, str):
         (folder / "x.csv").write_text(made)
@@ -163,6 +169,27 @@ def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_clean_file_is_passed(name: str, tmp_path: Path) -> None:
     assert said_of(write(CLEAN[name](), tmp_path)) == []
+
+
+def test_a_cameras_readings_are_narrower_than_any_mixture_of_poisson_counts_and_other_images_are_not(
+    tmp_path: Path,
+) -> None:
+    """They are counted from the least one; a model predicts their distribution and draws from it, and no other does."""
+    images = {name: torch.from_numpy(np.asarray(make())).int() for name, make in CLEAN.items() if name in IMAGES}
+    images = {name: one if one.ndim == 4 else one[:, None] for name, one in images.items()}
+    assert not any(map(narrow, images.values())) and len(images) == len(IMAGES)
+    readings = torch.from_numpy(camera()).int()[:, None]
+    assert narrow(readings) and not narrow(readings.flatten(1)) and not narrow(readings[:2])
+    with pytest.warns(UserWarning, match="vary less than Poisson counts.*head=gamma"):
+        model = from_data(readings)
+    assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge(survival=0.003)
+    for other in (from_data(images["photons"]), from_data(readings, head=GammaHead)):
+        assert isinstance(other.head, GammaHead) and other.sampler.kernel == Trapezoidal()
+    read, file = counts(path := write(camera(), tmp_path)), torch.from_numpy(camera())
+    assert read.offset == int(file.min()) > 0 == counts(path, offset=0).offset
+    assert int(read.train.sum() + read.test.sum()) == int((file - read.offset).sum())
+    written = {"dataset": {"_target_": "blackout.data.counts", "path": str(path)}, "data_dir": ""}
+    assert make_dataset(written, {"data": {"units": [1, 1]}}, ()).offset == 1  # a model's own
 
 
 def test_what_is_proposed_mends_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
