@@ -115,8 +115,8 @@ def judge(
         error = its + abs(other - log_z) / NORMAL
         values |= {"log_z_low": log_z - NORMAL * error, "log_z_high": log_z + NORMAL * error}
     values["log_z_error"] = max(error, *(abs(end - log_z) / NORMAL for end in reach))
-    values["log_z_low"] = min(values["log_z_low"], *reach)
-    values["log_z_high"] = max(values["log_z_high"], *reach)
+    values["log_z_low"] = min(values["log_z_low"], log_z - NORMAL * error, *reach)
+    values["log_z_high"] = max(values["log_z_high"], log_z + NORMAL * error, *reach)
     return verdict
 
 
