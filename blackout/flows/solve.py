@@ -29,6 +29,7 @@ from blackout.training.export import load_model
 
 _MOST_CHAINS = 1 << 20
 
+
 def solutions(problems: list[Problem], given: argparse.Namespace) -> tuple[list[Array], list[bool], list[float]]:
     """Solutions of the bases, uint8 [chains, n'] of each, whether they are proved, and seconds of processor time.
 

@@ -115,8 +115,34 @@ class LayerNorm(nn.LayerNorm):
             return F.layer_norm(x, self.normalized_shape, *self._affine.of(self, x.dtype), self.eps)
 
 
-class Dropout(nn.Dropout):
-    """PyTorch's; on a CPU its masks take a quarter of the time, 16 bits of the generator an element.
+class DropoutOfShare(nn.Dropout):
+    """Dropout whose masks, in one of several processes, are those that one alone would draw for the whole batch.
+
+    Every process draws all of them and keeps those of its positions, every W-th from its rank on, so that another
+    number W of processes trains the same (`tests/soak/test_kills.py`).
+    """
+
+    share: tuple[int, int, int] = (0, 1, 1)
+    """Rank, number of processes, and samples of a process."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere."""
+        if not self.training or not self.p or self._processes(x) == 1:
+            return super().forward(x)
+        return x * self._own(F.dropout(torch.cat([torch.ones_like(x)] * self.share[1]), self.p)).reshape(x.shape)
+
+    def _processes(self, x: Tensor) -> int:
+        """Whose masks are drawn."""
+        return 1 if len(x) % self.share[2] else self.share[1]
+
+    def _own(self, whole: Tensor) -> Tensor:
+        """Of what is drawn for the rows of all processes, in order, that of this one's: [b, ...]."""
+        rank, processes, samples = self.share
+        return whole.reshape(samples, processes, -1)[:, rank]
+
+
+class Dropout(DropoutOfShare):
+    """On a CPU its masks take a quarter of the time of PyTorch's, 16 bits of the generator an element.
 
     The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours; the
     law: shares, means, gradients).
@@ -124,12 +150,14 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """[...] -> the same."""
-        of_65536 = round(65536 * self.p)
+        of_65536, processes = round(65536 * self.p), self._processes(x)
         if not (self.training and 0 < of_65536 < 65536) or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        bits = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
-        like = torch.empty_like(x.detach(), dtype=torch.bool)  # in the memory format of x
-        torch.ge(bits.view(torch.int16)[: x.numel()].as_strided(x.shape, like.stride()), of_65536 - 32768, out=like)
+        bits = torch.empty(math.ceil(processes * x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+        bits = bits.view(torch.int16)[: processes * x.numel()]
+        bits = bits if processes == 1 else self._own(bits).flatten()
+        like = torch.empty_like(x.detach(), dtype=torch.bool)  # in the memory format of x, whose rows are outermost
+        torch.ge(bits.as_strided(x.shape, like.stride()), of_65536 - 32768, out=like)
         return x * like.to(x.dtype).mul_(65536 / (65536 - of_65536))
 
 

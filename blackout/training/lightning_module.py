@@ -13,30 +13,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
+from blackout.networks.layers import DropoutOfShare
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.data_module import EvalLoader, SourceDataModule, TrainLoader
 from blackout.training.model import DROPOUT, Model
 from blackout.training.optimization import Optimization
-
-
-class DropoutOfShare(nn.Dropout):
-    """Dropout in one of several processes, by the masks that one alone would draw for the whole batch.
-
-    Every process draws all of them and keeps those of its positions, every W-th from its rank on, so that another
-    number W of processes trains the same (`tests/soak/test_kills.py`).
-    """
-
-    share: tuple[int, int, int]
-    """Rank, number of processes, and samples of a process."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere."""
-        if not self.training or not self.p or len(x) % self.share[2]:
-            return super().forward(x)
-        rank, processes, samples = self.share
-        whole = nn.functional.dropout(torch.cat([torch.ones_like(x)] * processes), self.p)  # in x's order in memory
-        return x * whole.unflatten(0, (samples, processes, -1))[:, rank].reshape(x.shape)
 
 
 class TrainingModule(pl.LightningModule):
@@ -71,9 +53,10 @@ class TrainingModule(pl.LightningModule):
         if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
             self.trainer._results.reset(fx="training_step")
         for part in self.model.network.modules() if self.trainer.world_size > 1 else ():
-            if type(part) in (nn.Dropout, DropoutOfShare):
+            if type(part) is nn.Dropout:  # of a network of the user's
                 part.__class__ = DropoutOfShare
-                part.share = self.global_rank, self.trainer.world_size, len(batch["position"])  # type: ignore[assignment]
+            if isinstance(part, DropoutOfShare):
+                part.share = self.global_rank, self.trainer.world_size, len(batch["position"])
         seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], 0)
         if self.device.type == "cpu":  # the same as torch.manual_seed, which asks every kind of device each time
             torch.default_generator.manual_seed(seed)

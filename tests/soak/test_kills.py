@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from blackout.networks.layers import Dropout, DropoutOfShare
 from blackout.training import checkpoints
 from blackout.training.checkpoint_files import read_checkpoint
-from blackout.training.lightning_module import DropoutOfShare, TrainingModule
+from blackout.training.lightning_module import TrainingModule
 from tests import warm
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 from tests.soak.kills import TINY
@@ -70,15 +71,16 @@ def test_a_group_whose_workers_are_killed_begins_again_by_itself(tmp_path):
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")
 
 
-def test_shares_of_a_batch_have_the_masks_of_the_whole():
-    whole, x = nn.Dropout(0.3), torch.randn(12, 5, 4, 4).to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("alone, kind", [(nn.Dropout, DropoutOfShare), (Dropout, Dropout)])
+def test_shares_of_a_batch_have_the_masks_of_the_whole(alone, kind):
+    whole, x = alone(0.3), torch.randn(12, 5, 3, 3).to(memory_format=torch.channels_last)
     for rows in (x, x.repeat_interleave(2, 0)):
         torch.manual_seed(3)
         expected = whole(rows)
         for processes in (2, 3, 4):
             each = rows.unflatten(0, (12, -1))
             for rank in range(processes):
-                share = DropoutOfShare(0.3)
+                share = kind(0.3)
                 share.share = rank, processes, 12 // processes
                 torch.manual_seed(3)
                 mine = share(each[rank::processes].flatten(0, 1))
