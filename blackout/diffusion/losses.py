@@ -84,8 +84,7 @@ class _Weighted:
 
 def check_name(table: Mapping[str, object], name: str, what: str) -> None:
     """Raises ValueError unless the table has an entry of that name."""
-    if name not in table:
-        raise ValueError(f"unknown {what} '{name}': one of {', '.join(table)}")
+    ensure(name in table, f"unknown {what} '{name}': one of {', '.join(table)}")
 
 
 def check_scale(scale: float) -> None:

@@ -64,8 +64,7 @@ class Code(ABC):
 
     @classmethod
     def _check(cls, code: Tensor) -> None:
-        if code.dtype.is_floating_point:
-            raise ValueError(f"digits must be integers, not {code.dtype}")
+        ensure(not code.dtype.is_floating_point, f"digits must be integers, not {code.dtype}")
         if code.numel():
             largest = cls._largest(n := code.shape[-1], code.device)
             least, most = code.reshape(-1, n).aminmax(dim=0)

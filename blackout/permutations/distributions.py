@@ -219,8 +219,7 @@ class SequentialLaw(OrderDistribution):
             return same if i else torch.zeros_like(same), item
 
         orders = walk(self.rows(), n, pick)
-        if bool(stuck.any()):
-            raise ValueError("scores of -inf left no item for a place")
+        ensure(not bool(stuck.any()), "scores of -inf left no item for a place")
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:

@@ -98,8 +98,7 @@ class SMC(Method):
 
     def check(self, prior: Prior, problem: Problem) -> None:
         for name in ("particles", "rollouts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            ensure(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
         if self.polish and (self.power != 1 or self.greedy):
             raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
 

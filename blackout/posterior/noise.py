@@ -62,8 +62,7 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
         return tensor
     if tensor.ndim == y.ndim and tensor[0].numel() == 1:
         return tensor if len(y) < len(tensor) else tensor.repeat(len(y) // len(tensor), *[1] * (y.ndim - 1))
-    if tensor.numel() != y[0].numel():
-        raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
+    ensure(tensor.numel() == y[0].numel(), f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
     if tensor.ndim == 3 and tuple(tensor.shape) == (*y.shape[2:], y.shape[1]) != tuple(y.shape[1:]):
         tensor = tensor.permute(2, 0, 1)  # a file of images channels last, as measurements are
     return tensor.reshape(1, *y.shape[1:])

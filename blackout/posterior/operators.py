@@ -476,8 +476,7 @@ class Decoded(Operator):
         if near is None or self.encoder is None:
             return None
         codes = self.encoder(near).detach().double()
-        if tuple(codes.shape[1:]) != shape:
-            raise ValueError(f"the encoder returns {tuple(codes.shape[1:])}, not {shape}")
+        ensure(tuple(codes.shape[1:]) == shape, f"the encoder returns {tuple(codes.shape[1:])}, not {shape}")
         return codes
 
     def prepare(self, model: Any) -> None:

@@ -173,8 +173,7 @@ def check_stochastic(matrix: np.ndarray, num_steps: int) -> None:
         raise ValueError(f"there are {len(matrix)} transition matrices for num_steps={num_steps} steps")
     if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
         raise ValueError("transition probabilities must be finite real numbers")
-    if matrix.min() < 0:
-        raise ValueError(f"transition probabilities must not be negative: the least is {matrix.min():g}")
+    ensure(matrix.min() >= 0, f"transition probabilities must not be negative: the least is {matrix.min():g}")
     total = matrix.sum(-1)
     worst = np.unravel_index(int(np.abs(total - 1).argmax()), total.shape)
     if abs(total[worst] - 1) > 1e-8:

@@ -313,8 +313,7 @@ class Passes:
         passes = usual[0] if self.passes is None else self.passes
         order = usual[1] if self.order is None else self.order
         ensure(1 <= passes <= n, f"passes must be 1..{n}, not {passes}")
-        if order not in _ORDERS:
-            raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order}")
+        ensure(order in _ORDERS, f"order must be one of {', '.join(_ORDERS)}, not {order}")
         if causal and (passes, order) != usual:
             raise ValueError(
                 f"an autoregressive model draws digit by digit from left to right: passes={n} order=left_to_right"
