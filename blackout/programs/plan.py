@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.training.data_module import SourceDataModule
@@ -143,14 +143,16 @@ class Probe(Callback):
 
 
 def cost_per_sample(model: Model) -> tuple[int, int]:
-    """What one network evaluation of one sample costs, measured on tensors without storage.
+    """What one network evaluation of one sample costs, measured on tensors without storage where it takes only tensors.
 
     Returns:
         floating-point operations, two per multiply-add; bytes that its backward pass keeps, apart from the weights, in
         32 bit.
     """
-    named = chain(model.network.named_parameters(), model.network.named_buffers())
-    empty = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in named}
+    named, example = chain(model.network.named_parameters(), model.network.named_buffers()), model.example()
+    # a batch of graphs is no tensor: it stays where it is, and the network with it
+    device = "meta" if all(isinstance(part, Tensor) for part in tree_leaves(example)) else example[0].device
+    empty = {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named}
     weights = {value.untyped_storage()._cdata for value in empty.values()}
     kept: dict[int, Tensor] = {}
 
@@ -160,9 +162,8 @@ def cost_per_sample(model: Model) -> tuple[int, int]:
             kept[storage] = tensor  # which keeps its storage, so that no other gets its place
         return tensor
 
-    example = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), model.example())
     with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional_call(model.network, empty, example)
+        functional_call(model.network, empty, tree_map_only(Tensor, lambda x: x.to(device), example))
     return counter.get_total_flops(), sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 

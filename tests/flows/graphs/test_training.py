@@ -20,6 +20,7 @@ from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs
 from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.path import States
+from blackout.programs.plan import cost_per_sample
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
@@ -63,6 +64,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     assert (np.load(tmp_path / "one/solutions.npz")["samples"][0] == arrays["samples"][13]).all()
     model = load_model(ckpt)
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
+    assert all(cost > 0 for cost in cost_per_sample(model))  # of a network that takes graphs beside tensors
     words = {
         "target.number=3": "target",
         "oracle=magic": "no such solver",
