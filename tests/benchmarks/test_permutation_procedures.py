@@ -45,8 +45,7 @@ def test_plain_layers_give_the_same():
     scores, vector = torch.randn(5, 30, 30), torch.randn(5, 30, dtype=torch.float64)
     assert torch.equal(direct.plain_greedy(scores), GeneralizedPlackettLuce(scores, width=1).mode)
     assert torch.equal(direct.plain_fisher_yates(FisherYates.encode(x := scores[0].argsort())), x)
-    orders, log_probs = InverseRiffle(vector).top(
-        16
-    )  # the identity is not among them: each is of one choice of packets
-    assert not (orders == torch.arange(30)).all(-1).any()
-    assert torch.allclose(log_probs, direct.plain_riffle_top(vector, 16))
+    orders, log_probs = InverseRiffle(vector).top(16)
+    assert not (orders == torch.arange(30)).all(-1).any()  # each is of one choice of packets
+    plain_orders, plain_log_probs = direct.plain_riffle_top(vector, 16)
+    assert torch.equal(orders, plain_orders) and torch.allclose(log_probs, plain_log_probs)
