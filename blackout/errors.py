@@ -75,7 +75,7 @@ def nearest(word: str, names: list[str]) -> str:
 
 
 def ensure(good: object, message: str) -> None:
-    """A requirement on arguments or data, beside what is said where it does not hold.
+    """A requirement on arguments or data, beside what is said where it does not hold: made in any case, so a cheap one.
 
     Raises:
         ValueError: `good` is not true.

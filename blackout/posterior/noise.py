@@ -34,7 +34,8 @@ def as_map(value: Map, name: str) -> Tensor:
     if isinstance(value, str):
         return torch.from_numpy(read_array(value, name))
     tensor = torch.as_tensor(value, dtype=torch.float64)
-    ensure(bool(torch.isfinite(tensor).all()), f"{name} must be finite, not {value}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, not {value}")
     return tensor
 
 
@@ -69,7 +70,8 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
 
 
 def _require(good: Tensor, rule: str, value: Map) -> None:
-    ensure(bool(good.all()), f"{rule}, not {value}")
+    if not bool(good.all()):
+        raise ValueError(f"{rule}, not {value}")
 
 
 class Noise(ABC):

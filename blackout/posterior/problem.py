@@ -17,6 +17,7 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.samplers import CountingDenoiser, begin, sample
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
+from blackout.errors import ensure
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
@@ -226,8 +227,7 @@ class Measured:
 
     def _checked(self, wanted: Shape) -> Tensor:
         y = self.measurement if self.measurement.ndim > len(wanted) else self.measurement[None]
-        if tuple(y.shape[1:]) != wanted:
-            raise ValueError(f"y must have shape {wanted}, not {tuple(self.measurement.shape)}")
+        ensure(tuple(y.shape[1:]) == wanted, f"y must have shape {wanted}, not {tuple(self.measurement.shape)}")
         return y
 
     def thinned(self, survival: float, shape: Shape, max_count: int) -> Measured | None:

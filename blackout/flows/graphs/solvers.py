@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure
 from blackout.flows.graphs.graphs import Graph
 
 
@@ -170,8 +170,7 @@ def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]
     ends = x[..., graph.edges].astype(bool)
     if problem == "maxcut":
         return np.asarray((ends[..., 0] != ends[..., 1]) @ graph.of_edges)
-    if bool(ends.all(-1).any()):
-        raise ValueError(f"{graph.name}: two neighbours are selected")
+    ensure(not bool(ends.all(-1).any()), f"{graph.name}: two neighbours are selected")
     return np.asarray(x.astype(float) @ graph.of_nodes)
 
 
