@@ -6,6 +6,7 @@ import math
 import statistics
 import tempfile
 import time
+from dataclasses import is_dataclass
 from itertools import chain
 from typing import Any
 
@@ -150,8 +151,8 @@ def cost_per_sample(model: Model) -> tuple[int, int]:
         32 bit.
     """
     named, example = chain(model.network.named_parameters(), model.network.named_buffers()), model.example()
-    # a batch of graphs is no tensor: it stays where it is, and the network with it
-    device = "meta" if all(isinstance(part, Tensor) for part in tree_leaves(example)) else example[0].device
+    # a batch of graphs is an object: it stays where it is, and the network with it
+    device = example[0].device if any(map(is_dataclass, tree_leaves(example))) else "meta"
     empty = {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named}
     weights = {value.untyped_storage()._cdata for value in empty.values()}
     kept: dict[int, Tensor] = {}
