@@ -8,7 +8,7 @@ from blackout.data import CountData
 from blackout.programs.settings import sections
 
 EXPERIMENTS = [name.removeprefix("experiment/") for name in sections("experiment/blackout")]
-QUICK = ("blackout/table1", "blackout/table2_binarized_mnist", "blackout/table2_d3pm_absorbing")
+QUICK = ("blackout/table1", "blackout/table2_binarized_mnist")
 """Not like another one, nor large."""
 SMALL = [
     "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
