@@ -36,7 +36,7 @@ from blackout.posterior import (
     SplitGibbs,
     anneal,
 )
-from blackout.posterior.measurements import Measurements
+from blackout.posterior.draw import Measurements
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
