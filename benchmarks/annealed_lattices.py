@@ -14,7 +14,7 @@ import torch
 
 from blackout.errors import UserError, run_command
 from blackout.flows import Clusters
-from blackout.flows.annealing import _walk, anneal
+from blackout.flows.annealing import _walk, anneal, spaced
 from blackout.flows.path import States
 from blackout.flows.plots import reference
 from blackout.flows.targets import Ising, Potts, exact_values
@@ -37,12 +37,12 @@ def run(given: argparse.Namespace) -> None:
     anneal(model, 2, 2, refine=moves)  # what is compiled is compiled before the clock runs
     for seed in range(given.seeds):
         began = time.process_time()
-        paths = anneal(model, given.chains, given.sweeps, seed, refine=moves, power=2)
+        paths = anneal(model, given.chains, given.sweeps, seed, refine=moves, power=None)
         seconds, w, x = time.process_time() - began, paths.log_weights, paths.states.x
         own = reference(model, given.backwards)[0][: given.backwards]
-        times = torch.linspace(0, 1, given.sweeps + 1, dtype=torch.float64) ** 2  # 1 - s: from the target to noise
+        times = spaced(model, given.sweeps, seed, moves).flip(0)  # from the target to noise
         streams = SampleStreams(seed + 1000, torch.arange(len(own)))
-        _, gain = _walk(model, moves)(model, States.of(model, own), 1 - times, streams, 1)
+        _, gain = _walk(model, moves)(model, States.of(model, own), times, streams, 1)
         upper, lower = -float(gain.mean()), float(w.mean())
         share = torch.softmax(w, 0)
         counts = torch.nn.functional.one_hot(x.long(), model.levels).sum(1)

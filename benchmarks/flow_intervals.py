@@ -58,7 +58,7 @@ def annealed(target: Target, chains: int, sweeps: int, below: float | None = Non
     """Annealed importance sampling; SMC with `below`."""
 
     def draw(seed: int) -> Drawn:
-        paths = anneal(target, chains, sweeps, seed, below, power=2)
+        paths = anneal(target, chains, sweeps, seed, below, power=None)
         groups = None if below is None else torch.arange(chains) // group_size(chains)
         return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, groups)
 
@@ -69,7 +69,7 @@ def tempered(target: Target, sets: int, temperatures: int, sweeps: int) -> Draw:
     """Parallel tempering."""
 
     def draw(seed: int) -> Drawn:
-        found = temper(target, sets, temperatures, sweeps, seed, power=2)
+        found = temper(target, sets, temperatures, sweeps, seed)
         states = found.paths.states
         return Drawn(states.x, found.paths.log_weights, states.log_density, found.sets, found.errors[-1])
 

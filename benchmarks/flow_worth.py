@@ -41,20 +41,22 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
     groups = indices // group_size(_CHAINS)
 
     def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
-        found = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine, 2)
+        found = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
         return found.paths, found.sets, found.errors[-1]
 
     found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
     for sweeps in _LADDER:
-        found[f"AIS, {sweeps} sweeps"] = lambda seed, k=sweeps: (anneal(target, _CHAINS, k, seed, power=2), None, None)
+        found[f"AIS, {sweeps} sweeps"] = lambda seed, k=sweeps: (
+            anneal(target, _CHAINS, k, seed, power=None), None, None
+        )  # fmt: skip
         found[f"SMC, {sweeps} sweeps"] = lambda seed, k=sweeps: (
-            anneal(target, _CHAINS, k, seed, 0.5, power=2), groups, None
+            anneal(target, _CHAINS, k, seed, 0.5, power=None), groups, None
         )  # fmt: skip
     found["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
     if attracts(target):
         for sweeps in _LADDER[:3]:
             found[f"AIS, {sweeps} sweeps of clusters"] = lambda seed, k=sweeps: (
-                anneal(target, _CHAINS, k, seed, refine=Clusters(), power=2), None, None
+                anneal(target, _CHAINS, k, seed, refine=Clusters(), power=None), None, None
             )  # fmt: skip
         found["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
     return found

@@ -1,7 +1,8 @@
 """`python -m blackout.flows.anneal`: annealed importance sampling, SMC, parallel tempering: the baselines of flows.
 
 The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a Gibbs sweep at
-t_{k+1}, with times that are closer near the target. Tempering keeps replicas at some of these times and exchanges them.
+t_{k+1}, with times that are closer where a short run finds log rho to fluctuate, and near the target. Tempering keeps
+replicas at times that are closer near the target, and exchanges them.
 """
 
 from __future__ import annotations
@@ -57,8 +58,6 @@ def run(given: argparse.Namespace) -> None:
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
     if given.tempering and (given.resample_below or not 2 <= given.tempering <= given.chains / 4):
         raise UserError("--tempering is from 2 temperatures to a quarter of --chains, and does not resample")
-    if not 0.1 <= given.power <= 10:
-        raise UserError(f"--power must be in [0.1, 10], not {given.power}")
     target, moves = _target(given), Clusters() if given.moves == "clusters" else None
     if given.composition is not None:
         with error_context("--composition"):
@@ -69,13 +68,11 @@ def run(given: argparse.Namespace) -> None:
         groups: Tensor | None = None
         began, errors = time.process_time(), list[float]()
         if given.tempering:
-            sets = given.chains // given.tempering
-            found = temper(target, sets, given.tempering, given.sweeps, given.seed, moves, given.power)
+            found = temper(target, given.chains // given.tempering, given.tempering, given.sweeps, given.seed, moves)
             paths, groups, errors = found.paths, found.sets, found.errors
         else:
-            low = given.resample_below
-            paths = anneal(target, given.chains, given.sweeps, given.seed, low, moves, power=given.power)
-            groups = torch.arange(given.chains) // group_size(given.chains) if low else None
+            paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below, moves, power=None)
+            groups = torch.arange(given.chains) // group_size(given.chains) if given.resample_below else None
         seconds = time.process_time() - began
         arrays = named(paths, target.shape)
         del arrays["jumps"], arrays["evaluations"]
@@ -108,7 +105,6 @@ def main() -> None:
     parser.add_argument("--moves", choices=("gibbs", "clusters"), default="gibbs", help="clusters are for ferromagnets")
     parser.add_argument("--tempering", type=int, metavar="K", help="parallel tempering at K temperatures")
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
-    parser.add_argument("--power", type=float, default=2.0, help="t = 1 - (1 - k / sweeps)^power")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a folder; runs/anneal if it is left out")
     run_command(run, parser)

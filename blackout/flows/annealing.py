@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy import stats
@@ -21,6 +22,8 @@ from blackout.random import SampleStreams, fold_seed
 
 _BETWEEN, _KEPT, _SWAPS = 4, 16, 14
 """Sweeps of parallel tempering between two exchanges, states of every replica that are kept, and the key of swaps."""
+_PILOTS, _PILOTED = 64, 15
+"""Chains, and least sweeps, of the run that spaces times, and its key."""
 _STRAY = 0.1
 """Probability that a site starts elsewhere than in the mode that its chain is annealed from."""
 
@@ -32,8 +35,7 @@ def anneal(
     seed: int = 0,
     resample_below: float | None = None,
     refine: Refinement | None = None,
-    group: int | None = None,
-    power: float = 1.0,
+    power: float | None = 1.0,
 ) -> Paths:
     """Annealed importance sampling [Neal 2001]; sequential Monte Carlo [Del Moral 2006] where chains are resampled.
 
@@ -46,16 +48,17 @@ def anneal(
         seed: of all draws.
         resample_below: ESS, as a share, below which chains are resampled; None for never.
         refine: moves at every law; None for a Gibbs sweep.
-        group: chains resampled together; None for a sixteenth of them.
         power: t_k = 1 - (1 - k / sweeps)^power; above 1 more sweeps near the target, where the energy fluctuates more.
+            None for times as `spaced` has them.
     """
-    numbers, size = torch.arange(chains, device=target.device), group or group_size(chains)
+    numbers, size = torch.arange(chains, device=target.device), group_size(chains)
     streams = SampleStreams(seed, numbers)
     states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
     weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)
     paths = Paths(states, weights, none, none)
-    times = 1 - torch.linspace(1, 0, sweeps + 1, dtype=torch.float64) ** power
+    left = torch.linspace(1, 0, sweeps + 1, dtype=torch.float64)
+    times = spaced(target, sweeps, seed, refine) if power is None else 1 - left**power
     walk, seen = _walk(target, refine), max(1, sweeps // 32)
     block, drawn_by = seen if resample_below is None else 1, fold_seed(seed, RESAMPLING)
     for k in range(0, sweeps, block):
@@ -68,6 +71,24 @@ def anneal(
     record(paths, 1.0, weights, states)
     paths.states, paths.log_weights = states, weights
     return paths
+
+
+def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None = None) -> Tensor:
+    """Times 0, ..., 1 of a path that has to get through a transition on its way, float64 [sweeps + 1].
+
+    Half of them are 1 - (1 - s)^2, and half as a short run says: a quarter by the length of the path in standard
+    deviations of log rho [Crooks 2007], a quarter by its variance, which is large where chains are slow, too. Ours.
+
+    Args:
+        target, sweeps, seed, refine: see `anneal`.
+    """
+    pilot = anneal(target, _PILOTS, max(_PILOTS, sweeps // 8), fold_seed(seed, _PILOTED), refine=refine)
+    times, spread = torch.tensor(pilot.times), torch.stack(pilot.dlogp_dt_at).double().std(1).clamp(min=1e-9).cpu()
+    lengths = torch.cumulative_trapezoid(torch.stack([spread, spread**2]), times.double())
+    told = F.pad(lengths / lengths[:, -1:], (1, 0)).mean(0)
+    fine = 1 - np.linspace(1, 0, 1025) ** 2
+    share = (np.interp(fine, pilot.times, told) + 1 - np.sqrt(1 - fine)) / 2
+    return torch.from_numpy(np.interp(np.linspace(0, 1, sweeps + 1), share, fine))
 
 
 class Tempered(NamedTuple):
@@ -85,9 +106,8 @@ class Tempered(NamedTuple):
 
 
 def temper(
-    target: Target, sets: int, temperatures: int, sweeps: int, seed: int = 0, refine: Refinement | None = None,
-    power: float = 1.0,
-) -> Tempered:  # fmt: skip
+    target: Target, sets: int, temperatures: int, sweeps: int, seed: int = 0, refine: Refinement | None = None
+) -> Tempered:
     """Parallel tempering [Hukushima 1996]: replicas at all times of the path at once, which change places.
 
     log Z is the sum of Bennett's estimates between neighbours, with the geometric mean as bridge [Bennett 1976], from
@@ -96,14 +116,13 @@ def temper(
     Args:
         target: the law.
         sets: of replicas, independent of each other.
-        temperatures: times t_0 = 0, ..., t_K = 1, as `anneal` has them; each has one replica of every set.
+        temperatures: times 1 - (1 - k / K)^2, k = 0, ..., K; each has one replica of every set.
         sweeps: of every replica, or moves of `refine`; neighbours are exchanged after every other one.
         seed: of all draws.
         refine: other moves than a Gibbs sweep.
-        power: see `anneal`.
     """
     rounds, size, walk = max(4, sweeps // _BETWEEN), (temperatures, sets), _walk(target, refine)
-    times = 1 - torch.linspace(1, 0, temperatures, dtype=torch.float64) ** power
+    times = 1 - torch.linspace(1, 0, temperatures, dtype=torch.float64) ** 2
     at = times[:, None].repeat(1, _BETWEEN + 1)
     own = SampleStreams(seed, torch.arange(temperatures * sets, device=target.device))
     swaps = SampleStreams(fold_seed(seed, _SWAPS), torch.arange(sets, device=target.device))

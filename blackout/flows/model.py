@@ -272,6 +272,4 @@ class LawsFlow(FlowSampler):
             self.rates(trained=True)(states, 0.5)
         except TypeError as error:
             name = type(self.network).__name__
-            raise UserError(
-                f"network: {name} cannot be told of many laws: choose lesite, or legf for graphs"
-            ) from error
+            raise UserError(f"network: {name} cannot be told of many laws: take lesite, or legf for graphs") from error

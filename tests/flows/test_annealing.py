@@ -10,7 +10,7 @@ from scipy import stats
 
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
-from blackout.flows.annealing import Near, _walk, anneal, samples_of, temper
+from blackout.flows.annealing import Near, _walk, anneal, samples_of, spaced, temper
 from blackout.flows.checks import judge
 from blackout.flows.path import States
 from blackout.flows.plots import correlations, observed_path
@@ -70,6 +70,17 @@ def test_annealing_finds_log_z_of_a_large_lattice() -> None:
     for refine, sweeps in ((None, 2048), (Clusters(), 128)):
         found = anneal(Ising(10, 0.22035), 64, sweeps, 0, refine=refine)
         assert abs(float(log_mean_exp(found.log_weights)) - 93.612250) < 0.15
+
+
+def test_a_path_takes_its_time_where_it_passes_a_transition() -> None:
+    target, apart = Ising(6, 0.6), []  # critical at t = .37
+    times = spaced(target, 128)
+    assert times[0] == 0 and times[-1] == 1 and bool((times.diff() > 0).all())
+    assert int(((times > 0.2) & (times < 0.5)).sum()) > 1.5 * 128 * (0.8**0.5 - 0.5**0.5)  # of 1 - (1 - s)^2
+    for power in (2, None):
+        w = anneal(target, 256, 128, 1, power=power).log_weights
+        apart.append(float(log_mean_exp(w) - w.mean()))
+    assert apart[1] < 0.7 * apart[0]
 
 
 def test_long_chains_are_of_their_law() -> None:
