@@ -106,24 +106,19 @@ class Outputs(Protocol):
 
 
 class Draw(Protocol):
-    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements."""
+    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements.
 
-    @property
-    def names(self) -> OutputNames:
-        """What the results are called."""
+    A family's own are subclasses, for which most of it is as they need it: a file of samples, a grid, and nothing else.
+    """
 
-    @property
-    def fewest(self) -> int:
-        """Samples that are drawn at least where the user does not say how many."""
-
-    def rows(self, num_samples: int) -> int:
-        """Samples in all where the user asks for `num_samples`: of each measurement, for instance."""
-
-    def outputs(self, seed: int) -> Outputs | None:
-        """What is to be made of the samples of a seed besides their file; None for nothing."""
-
-    def about(self, seed: int) -> Mapping[str, Any]:
-        """Numbers and arrays by name that the file of the samples of a seed holds beside them."""
+    names: OutputNames = OutputNames()
+    """What the results are called."""
+    fewest: int = 1
+    """Samples that are drawn at least where the user does not say how many."""
+    resumable: bool = False
+    """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
+    condition: Mapping[str, Any] = {}
+    """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
 
     @property
     def batch_size(self) -> int:
@@ -134,10 +129,6 @@ class Draw(Protocol):
         """How many steps a batch takes, as `watch` counts them."""
 
     @property
-    def resumable(self) -> bool:
-        """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
-
-    @property
     def nfe(self) -> int:
         """Number of network function evaluations per sample."""
 
@@ -145,16 +136,28 @@ class Draw(Protocol):
     def description(self) -> Mapping[str, Any]:
         """The sampler as plain values, for metrics.json."""
 
-    @property
-    def condition(self) -> Mapping[str, Any]:
-        """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
+    def rows(self, num_samples: int) -> int:
+        """Samples in all where the user asks for `num_samples`, which may be of each measurement: as many."""
+        return num_samples
+
+    def outputs(self, seed: int) -> Outputs | None:
+        """What is to be made of the samples of a seed besides their file: nothing."""
+        return None
+
+    def about(self, seed: int) -> Mapping[str, Any]:
+        """Numbers and arrays by name that the file of the samples of a seed holds beside them: none."""
+        return {}
 
     def compared_with(self, source: Source) -> Source:
-        """What of a source the samples are scored against: what it holds under their condition.
+        """What of a source the samples are scored against, what it holds under their condition: all, without one.
 
         Raises:
             UserError: it holds nothing under it, or it is not known what.
         """
+        if self.condition:
+            given = ", ".join(self.condition)
+            raise UserError(f"evaluate=true: no held-out data are known under {given}: leave out one of the two")
+        return source
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time.
@@ -167,34 +170,6 @@ class Draw(Protocol):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Some samples laid out in a grid; None where there is nothing to see."""
-
-
-class BaseDraw:
-    """What most families' draws have in common: a file of samples, a grid, and nothing else."""
-
-    names = OutputNames()
-    fewest = 1
-    resumable = False
-    condition: Mapping[str, Any] = {}
-
-    def rows(self, num_samples: int) -> int:
-        """As many as the user asks for."""
-        return num_samples
-
-    def outputs(self, seed: int) -> Outputs | None:
-        """Nothing."""
-        return None
-
-    def about(self, seed: int) -> Mapping[str, Any]:
-        """None."""
-        return {}
-
-    def compared_with(self, source: Source) -> Source:
-        """All of it; samples under a condition are refused."""
-        if self.condition:
-            given = ", ".join(self.condition)
-            raise UserError(f"evaluate=true: no held-out data are known under {given}: leave out one of the two")
-        return source
 
 
 class Scores(Protocol):

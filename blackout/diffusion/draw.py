@@ -23,7 +23,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
+from blackout.family import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.training.instantiate import make, resolve
 
@@ -36,7 +36,7 @@ _OF_POSTERIORS = ("operator", "noise", "measurement", "calibrate")
 
 
 @dataclass(frozen=True)
-class CountDraw(BaseDraw):
+class CountDraw(Draw):
     """Counts drawn from a model by a sampler.
 
     Args:

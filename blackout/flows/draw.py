@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Drawn, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
@@ -48,7 +48,7 @@ _EXACT, _CHECKED = 12, 13
 """Keys among the uses of a seed."""
 
 
-class ChainDraw(BaseDraw):
+class ChainDraw(Draw):
     """A draw of chains that are simulated in steps."""
 
     simulation: Simulation

@@ -26,7 +26,7 @@ from blackout.diffusion.plots import grid
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, error_context
-from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch
+from blackout.family import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.files import check_size
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator
@@ -320,7 +320,7 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
 
 
 @dataclass
-class PosteriorDraw(BaseDraw):
+class PosteriorDraw(Draw):
     """Row m S + k is sample k of the m-th measurement, S samples of each.
 
     Args:

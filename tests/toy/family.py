@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from blackout.family import BaseDraw, refuse_unknown
+from blackout.family import Draw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make, resolve
@@ -82,7 +82,7 @@ class SpinSampler(Model):
         return (1,)
 
 
-class SpinDraw(BaseDraw):
+class SpinDraw(Draw):
     batch_size, steps, nfe = 32, 1, 1
 
     def __init__(self, model, temperature=1.0):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError, error_context
-from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
+from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
@@ -29,7 +29,7 @@ _ATTEMPTS, _DRAWS, _LEAST_DRAWS = 2000, 20_000, 1000
 
 
 @dataclass(frozen=True, eq=False)
-class CodeDraw(BaseDraw):
+class CodeDraw(Draw):
     """Samples of a model, in some number of passes.
 
     Sample k has context k, modulo their number: the held-out ones, or those of a file.

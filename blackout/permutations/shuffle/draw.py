@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
+from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import ndcgs, puzzle_scores
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ShuffleDraw(BaseDraw):
+class ShuffleDraw(Draw):
     """Solutions of puzzles: sample k is the k-th held-out puzzle (counted round), or the k-th of the user's file.
 
     Args:
