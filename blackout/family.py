@@ -120,21 +120,23 @@ class Draw(Protocol):
     condition: Mapping[str, Any] = {}
     """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
 
-    @property
-    def batch_size(self) -> int:
-        """Samples drawn together unless the caller says otherwise."""
+    if TYPE_CHECKING:  # fields of subclasses have these names: a property here would be their default
 
-    @property
-    def steps(self) -> int:
-        """How many steps a batch takes, as `watch` counts them."""
+        @property
+        def batch_size(self) -> int:
+            """Samples drawn together unless the caller says otherwise."""
 
-    @property
-    def nfe(self) -> int:
-        """Number of network function evaluations per sample."""
+        @property
+        def steps(self) -> int:
+            """How many steps a batch takes, as `watch` counts them."""
 
-    @property
-    def description(self) -> Mapping[str, Any]:
-        """The sampler as plain values, for metrics.json."""
+        @property
+        def nfe(self) -> int:
+            """Number of network function evaluations per sample."""
+
+        @property
+        def description(self) -> Mapping[str, Any]:
+            """The sampler as plain values, for metrics.json."""
 
     def rows(self, num_samples: int) -> int:
         """Samples in all where the user asks for `num_samples`, which may be of each measurement: as many."""

@@ -101,11 +101,7 @@ def adds_ends(process: PureDeath) -> bool:
 
 @torch.no_grad()
 def end_bound(
-    denoiser: Denoiser,
-    process: PureDeath,
-    x0: Tensor,
-    mean: Tensor,
-    generator: RandomSource = None,
+    denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, generator: RandomSource = None
 ) -> Tensor:
     """What the ends of the continuous bound cost: KL of the Poisson start, and -log Poisson(N; y) of the last step.
 

@@ -75,7 +75,7 @@ class _Weighted:
 
     def __post_init__(self) -> None:
         check_name(self.weightings, self.weighting, "weighting")
-        check_scale(self.scale)
+        ensure(self.scale > 0, f"the loss's scale must be positive, not {self.scale}")
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
         """The weights of intervals (s, t), float64 [T] each."""
@@ -85,11 +85,6 @@ class _Weighted:
 def check_name(table: Mapping[str, object], name: str, what: str) -> None:
     """Raises ValueError unless the table has an entry of that name."""
     ensure(name in table, f"unknown {what} '{name}': one of {', '.join(table)}")
-
-
-def check_scale(scale: float) -> None:
-    """Raises ValueError unless the scale is positive."""
-    ensure(scale > 0, f"the loss's scale must be positive, not {scale}")
 
 
 _KINDS: dict[str, Weight] = {
@@ -187,7 +182,7 @@ class StepLoss:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        check_scale(self.scale)
+        ensure(self.scale > 0, f"the loss's scale must be positive, not {self.scale}")
         ensure(self.cross_entropy >= 0, f"cross_entropy must not be negative, not {self.cross_entropy}")
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:

@@ -130,16 +130,14 @@ def tensorboard(save_dir: str) -> TensorBoardLogger:
 class Wandb(WandbLogger):
     """A run on Weights & Biases, or on disk until it is uploaded; its files lie in `<save_dir>/wandb`.
 
-    The run is made by the first process alone, when something is first logged.
+    The run is made by the first process alone, when something is first logged. Variables of W&B say the rest, such as
+    `WANDB_TAGS`, `WANDB_NOTES` and `WANDB_JOB_TYPE`.
 
     Args:
         save_dir: the run directory; its name is the run's name.
         project: on W&B.
         entity: user or team; None for the key's own.
         group: runs shown together; None for the name of the sweep, if there is one.
-        tags: of the run.
-        notes: text about the run.
-        job_type: such as train or sweep, to group runs by.
         mode: online, offline or disabled; None for what `WANDB_MODE` or `wandb offline` say, else online if there are
             an API key and a network connection.
 
@@ -153,17 +151,13 @@ class Wandb(WandbLogger):
         project: str = "blackout",
         entity: str | None = None,
         group: str | None = None,
-        tags: Sequence[str] = (),
-        notes: str | None = None,
-        job_type: str | None = None,
         mode: str | None = None,
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
-        about: dict[str, Any] = {"entity": entity, "tags": list(tags), "notes": notes, "job_type": job_type}
         if group is None and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             group = Path(HydraConfig.get().sweep.dir).name
-        super().__init__(Path(save_dir).name, save_dir, project=project, group=group, **about)
+        super().__init__(Path(save_dir).name, save_dir, project=project, group=group, entity=entity)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
         self.images_per_step = 0

@@ -20,10 +20,11 @@ from blackout.flows.path import States, integrated_residual, outgoing, residual,
 from blackout.flows.refinement import DMALA, Clusters, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Scores, Simulation, Single, run_backwards
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
-from blackout.laws.claims import Claim, histogram, independent, numbers, p_value
+from blackout.laws.claims import histogram, independent, numbers, p_value
 from blackout.laws.toys import Array
 from blackout.networks import LESite
 from blackout.random import SampleStreams
+from tests.laws.claim import Claim
 
 _TOLERANCE = 1e-10
 _CHAINS = 20_000

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.laws.claims import Claim, p_value
+from blackout.laws.claims import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -30,6 +30,7 @@ from blackout.permutations.factorized import code_log_prob, partition
 from blackout.permutations.group import num_cycles, number
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
+from tests.laws.claim import Claim
 
 
 def point(n: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.claims import Claim, histogram, numbers, p_value
+from blackout.laws.claims import histogram, numbers, p_value
 from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
 from blackout.posterior.chains import Coupling
 from blackout.posterior.conjugate import Direct, conjugate
@@ -30,6 +30,7 @@ from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.problem import Measured, Prior, Streams
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.random import SampleStreams, categorical
+from tests.laws.claim import Claim
 
 _EXACT = 1e-9
 _LEVELS = (1.0, 0.5, 0.1, 0.01, 0.001)

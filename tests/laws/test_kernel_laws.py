@@ -121,7 +121,7 @@ def test_every_claim_about_pure_death_holds(grid, exact):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
-    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000).error > 1e-4
+    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000)[1] > 1e-4
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -148,12 +148,12 @@ class TooMany:
 
 
 def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
-    assert not verify.draws(PureDeathSubject(PAIR, {"poisson": TooMany()}), "poisson").holds
+    assert verify.draws(PureDeathSubject(PAIR, {"poisson": TooMany()}), "poisson")[1] < verify.SURE
     orders = {"poisson": math.inf, "nearest": 0.9}
     study = verify.Study(PureDeathSubject(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
     assert [row.holds for row in verify.rows(study)] == [False, False]
     monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
-    monkeypatch.setattr(verify, "draws", lambda subject, kernel: verify.Claim("draws", 0.5, None))
+    monkeypatch.setattr(verify, "draws", lambda subject, kernel: ("draws", 0.5))
     lines: list[str] = []
     assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
 

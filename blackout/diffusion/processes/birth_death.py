@@ -99,9 +99,8 @@ class BirthDeath(CountProcess):
         return self.bridge_from(x0.long() - survivors, xt.long() - survivors, xt, s, t, generator)
 
     def bridge_from(
-        self, missing: Tensor, immigrants: Tensor, xt: Tensor, s: Time, t: Time,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
+        self, missing: Tensor, immigrants: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None
+    ) -> Tensor:
         """X_s given N = X_0 - S and I: X_t + Binomial(N, r) - Binomial(I, 1 - f) + Poisson(came and went since s).
 
         r = (q_s - q_t) / (1 - q_t) of the missing died after s; f = (1 - q_s) (q_t / q_s) / (1 - q_t) of the

@@ -42,7 +42,7 @@ _MADE_HELD_OUT = 512
 _REPETITIONS = 2**24
 _MOST_PLACES, _NUMBER = 10**8, re.compile("[0-9]{1,9}")
 VOTES = (".soc", ".soi", ".toc", ".toi")
-_PHIS = (0.2, 0.5, 0.8, 1.0)
+_LEAST_PHI, _PHIS = 0.1, (0.2, 0.5, 0.8, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,18 +230,17 @@ def all_cycles(n: int) -> Tensor:
 
 
 @component("dataset")
-def mallows(length: int = 8, least_phi: float = 0.1) -> PermutationData:
-    """Mallows orders for every phi between `least_phi` and 1, which the model is told: one network for all of them.
+def mallows(length: int = 8) -> PermutationData:
+    """Mallows orders for every phi between .1 and 1, which the model is told: one network for all of them.
 
     Raises:
-        ValueError: a length below 2, or least_phi outside (0, 1).
+        ValueError: a length below 2.
     """
     check_length("mallows", length)
-    ensure(0 < least_phi < 1, f"mallows: least_phi must be between 0 and 1, not {least_phi}")
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         streams, size = SampleStreams(seed, index).at(0), len(index)
-        phi = least_phi + (1 - least_phi) * streams.next_draw().uniform((size, 1))
+        phi = _LEAST_PHI + (1 - _LEAST_PHI) * streams.next_draw().uniform((size, 1))
         return {"x": Mallows(length, phi.squeeze(1)).sample(generator=streams), "condition": phi.float()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:

@@ -502,13 +502,7 @@ class CodeModel(Model):
         return max(1, min(passes.passes, self.length - given))
 
     def _batch(
-        self,
-        part: Tensor,
-        seed: int,
-        passes: Passes,
-        given: int,
-        contexts: Mapping[str, Tensor],
-        watch: Watch | None,
+        self, part: Tensor, seed: int, passes: Passes, given: int, contexts: Mapping[str, Tensor], watch: Watch | None
     ) -> Samples:
         device, steps = self.device, self.steps(passes, given)
         context = {name: values[part % len(values)].to(device) for name, values in contexts.items()}
