@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -36,13 +35,6 @@ _OF_BLACK_BOXES, _MOVES = 12, 16
 """Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
-
-
-def _steps(prior: Prior) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(k, s, t) of every step of an unconditional run, from time t = times[k + 1] to s = times[k]."""
-    times = prior.times.to(prior.device)
-    for k in range(len(times) - 2, -1, -1):
-        yield k, times[k], times[k + 1]
 
 
 def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
@@ -110,7 +102,9 @@ class SMC(Method):
         of_each = of_rows(run.problem, every, prior.shape)
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
         log_weight, log_mean = value, value[:, 0]
-        for k, s, t in _steps(prior):
+        times = prior.times.to(prior.device)
+        for k in range(len(times) - 2, -1, -1):
+            s, t = times[k], times[k + 1]
             x = prior.step(x, s, t, split.at(k + 1))
             then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
             u = uniform((number, 1), streams.at(k + 1), x.device)
@@ -128,12 +122,9 @@ class SMC(Method):
         """log of the guessed likelihood, float64 [rows]."""
         if s == 0:
             return problem.log_likelihood(x.double())
-        log_l = []
-        for turn in range(self.rollouts):
-            source = streams.fold(turn)
-            x0 = prior.guess(x, s, source.at(0))
-            log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
-        value = torch.logsumexp(torch.stack(log_l), 0) - math.log(self.rollouts)
+        guesses = [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in range(self.rollouts)]
+        value = torch.logsumexp(torch.stack([problem.log_likelihood(x0) for x0 in guesses]), 0)
+        value = value - math.log(self.rollouts)
         groups = value.view(-1, self.particles)
         mean = torch.logsumexp(groups, 1, keepdim=True) - math.log(self.particles / _GUARD)
         return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(groups, mean)).flatten()

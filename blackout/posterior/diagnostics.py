@@ -42,10 +42,6 @@ def _finite(chains: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(chains), chains, lowest)
 
 
-def _constant(values: np.ndarray) -> bool:
-    return float(np.ptp(values)) < _RESOLUTION
-
-
 def _disagreement(chains: np.ndarray) -> float:
     length = chains.shape[1]
     within, between = chains.var(1, ddof=1).mean(), length * chains.mean(1).var(ddof=1)
@@ -62,7 +58,7 @@ def r_hat(chains: np.ndarray) -> float:
         return math.nan
     parts = split(_finite(chains))
     both = (parts, np.abs(parts - np.median(parts)))
-    return max(1.0 if _constant(one) else _disagreement(_normal_scores(one)) for one in both)
+    return max(1.0 if np.ptp(one) < _RESOLUTION else _disagreement(_normal_scores(one)) for one in both)
 
 
 def _effective(chains: np.ndarray) -> float:
@@ -70,7 +66,7 @@ def _effective(chains: np.ndarray) -> float:
     chains differ by [Vehtari 2021, eq. 10 to 13; Geyer 1992, section 3.3].
     """
     count, length = chains.shape
-    if _constant(chains):
+    if np.ptp(chains) < _RESOLUTION:
         return float(chains.size)
     centred = chains - chains.mean(1, keepdims=True)
     spectrum = np.fft.rfft(centred, 2 * length)

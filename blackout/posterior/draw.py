@@ -232,7 +232,9 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
             f"measurement={path} is neither test:..., train:..., model:... nor a readable file: {error}"
         ) from None
     if store.tabular:
-        arrays = {"y": _columns(store.arrays, path)}
+        if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
+            raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
+        arrays = {"y": np.stack(list(store.arrays.values()), 1)}
     else:
         whole = {"y": store.arrays.get("y", store.arrays.get(COUNTS)), "x0": store.arrays.get("x0")}
         arrays = {name: _whole(array, path) for name, array in whole.items() if array is not None}
@@ -256,13 +258,6 @@ def _whole(array: Any, path: Path) -> np.ndarray:
     """All of an array that may be sparse, or on the disk."""
     check_size(path, 8 * math.prod(array.shape))
     return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
-
-
-def _columns(columns: dict[str, np.ndarray], path: Path) -> np.ndarray:
-    """The table [rows, columns] of numbers that they make up."""
-    if text := [name for name, values in columns.items() if values.dtype.kind not in "biuf"]:
-        raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
-    return np.stack(list(columns.values()), 1)
 
 
 def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:

@@ -178,8 +178,7 @@ class PosteriorOutputs:
             strip = np.asarray(grid(values[:number].double(), largest, 1))
             axis.imshow(strip, aspect="auto", interpolation="nearest")
             axis.set_title(title, fontsize=7)
-            axis.set_xticks([])
-            axis.set_yticks([])
+            axis.set(xticks=[], yticks=[])
         axis = figure.axes[0]
         numbers = self._draw.measurements.numbers[self.chosen[:number]].tolist()
         axis.set_yticks((np.arange(number) + 0.5) * len(strip) / number, [f"{m}" for m in numbers], fontsize=7)

@@ -37,8 +37,7 @@ class Tilt(Noise):
     @property
     def scales(self) -> Tensor:
         """All of them, float64 [M]."""
-        scales = as_map(self.scale, "scale")
-        return scales if scales.ndim else scales[None]
+        return torch.atleast_1d(as_map(self.scale, "scale"))
 
     def measurements(self, measured: Shape) -> Tensor:
         """The y of every posterior, float64 [M, *measured]."""

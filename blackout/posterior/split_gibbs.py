@@ -132,9 +132,8 @@ class SplitGibbs(Method):
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""
         kind = "metropolis" if self.published else self.step
-        coupling, restarted = self.coupling(prior), self.published
         problem = problem.settled() if isinstance(problem, Blind) else problem
-        return make_step(problem, coupling, prior.shape, kind, self.proposals, self.passes, restarted)
+        return make_step(problem, self.coupling(prior), prior.shape, kind, self.proposals, self.passes, self.published)
 
     def coupling(self, prior: Prior) -> Coupling:
         """K_t, or the published potential [Chu 2025, eq. 10]."""
