@@ -126,11 +126,12 @@ class Bench:
         path: of the model.
         truths, samples: how many, and of each.
         data_dir: where its dataset is.
+        seed: of samples of what is hidden.
     """
 
-    def __init__(self, path: str, truths: int, samples: int, data_dir: str) -> None:
+    def __init__(self, path: str, truths: int, samples: int, data_dir: str, seed: int = 0) -> None:
         model = load_model(path)
-        self.model, self.samples = model, samples
+        self.model, self.samples, self.seed = model, samples, seed
         self.largest = model.process.max_count
         self.prior = prior_of(model, model.sampler)
         held_out, self.training = _data(model, data_dir)
@@ -229,7 +230,7 @@ def hidden(bench: Bench) -> Iterator[Row]:
         found = [of_law(law) for law in laws]
         best = min(found, key=lambda one: float(one.mean()))
         with torch.no_grad(), bench.model.sampler.evaluation.of(bench.model.averaged):
-            drawn = Auto().method(bench.prior, problem).sample(bench.prior, problem, number * samples)
+            drawn = Auto().method(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
         x = drawn.samples.double().view(samples, number, -1)[..., scored]
         apart = (x[:, None] - x[None]).abs().sum((0, 1)) / max(1, 2 * samples * (samples - 1))
         auto = ((x - truths.flatten(1)[:, scored].double()).abs().mean(0) - apart).mean(1)
@@ -375,13 +376,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--truths", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4, help="of each")
+    parser.add_argument("--seed", type=int, default=0, help="of samples of what is hidden")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.what in OF_A_MODEL:
         if options.model is None:
             parser.error(f"--what {options.what} needs --model")
         truths, samples = (2, 1) if options.quick else (options.truths, options.samples)
-        rows = list(OF_A_MODEL[options.what](Bench(str(options.model), truths, samples, options.data_dir)))
+        bench = Bench(str(options.model), truths, samples, options.data_dir, options.seed)
+        rows = list(OF_A_MODEL[options.what](bench))
     else:
         rows = list(ALONE[options.what](options.quick))
     report(f"posterior sampling, {options.what}", rows, options)
