@@ -173,11 +173,30 @@ def new_file(path: Path, given: bool) -> Path:
     return free
 
 
+_ADDRESS = re.compile(r"([a-z][\w+.:-]*):/+(.*)", re.DOTALL)
+"""Protocol and path; of `s3://bucket/runs`, a `Path` has kept one stroke."""
+
+
 def refuse_address(path: Path) -> None:
     """Raises UserError for an address of a store elsewhere, such as s3://bucket/runs, which is no folder."""
-    if re.match(r"[a-z][\w+.-]*:/", str(path)):
-        ways = "mount the store (rclone mount, s3fs, gcsfuse) and name the folder, or copy what is written here"
-        raise UserError(f"{str(path).replace(':/', '://', 1)} is an address, and only folders are written: {ways}")
+    if match := _ADDRESS.fullmatch(str(path)):
+        shown = f"{match[1]}://{match[2].rpartition('@')[2]}"  # before it a key may stand
+        ways = "runs are kept there by runs_dir=<address>; else mount the store, or copy what is written here"
+        raise UserError(f"{shown} is an address, and only folders are written: {ways}")
+
+
+def working_folder(place: str) -> Path:
+    """A folder as it is; of an address the local one in which that works which is kept there, `runs/s3/bucket/...`.
+
+    Raises:
+        UserError: an address from which a folder's name cannot be made, or that may hold a key.
+    """
+    if not (match := _ADDRESS.fullmatch(place)):
+        return Path(place)
+    if not re.fullmatch(r"[\w.+=/ -]+", match[2]) or ".." in match[2].split("/") or ":" in match[1]:
+        form = "s3://bucket/path or the like, of letters, digits and . _ + = -"
+        raise UserError(f"an address is {form}; keys are in the environment, or where fsspec's library looks for them")
+    return Path("runs", match[1], match[2])
 
 
 def _check_writable(folder: Path, what: Path) -> None:

@@ -1,4 +1,4 @@
-"""Directories: that of a run, with its name and configuration and whether a run may continue in it, and of results."""
+"""Directories: that of a run, with its name, configuration and copy at an address, and of results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ import os
 import reprlib
 import shutil
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import yaml
 from filelock import FileLock, Timeout
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.distributed import computed_once
-from blackout.errors import UserError
-from blackout.files import numbered, read_mapping, refuse_links, remove_parts, replacing, results_folder
+from blackout.errors import Unobtainable, UserError
+from blackout.files import (
+    PART,
+    numbered,
+    read_mapping,
+    refuse_links,
+    remove_parts,
+    replacing,
+    results_folder,
+    working_folder,
+)
 from blackout.programs.settings import WHERE_AND_HOW, differences
 from blackout.programs.sweeps import job_folder, sweeping
+from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNED, signature
 from blackout.training.descriptions import plain
 from blackout.training.export import check_replaceable
 from blackout.training.instantiate import with_defaults
@@ -30,6 +42,9 @@ _FOUND = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
 """What a run that fails leaves to whoever asks why."""
 _LONGEST_NAME = 256
 """Bytes, more than file systems have for the name of a directory."""
+_OURS = ".pushed"
+"""Hidden file of a run: the signatures of the checkpoints that were copied to its address from here, or from there."""
+_LAST = f"checkpoints/{LAST}"
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -63,7 +78,182 @@ def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
     if experiment.is_absolute() or ".." in experiment.parts or not all(map(_possible, experiment.parts)):
         name = reprlib.repr(str(experiment))
         raise UserError(f"experiment_name must be a directory's name within runs_dir, not {name}")
-    return Path(config["runs_dir"]) / experiment / run_id(config)
+    return working_folder(config["runs_dir"]) / experiment / run_id(config)
+
+
+class Mirror:
+    """What is kept of a run directory at an address of any store that `fsspec` knows, such as s3://bucket/runs.
+
+    The run works in a local folder, and every save that is finished is copied. Files appear at the address under their
+    names when they are whole, and `last.ckpt` after all that belongs to it; nothing there is removed. What is hidden,
+    or has a name with `*`, `?` or `[`, and `previous.ckpt` stay here.
+
+    Args:
+        address: of the run.
+        folder: where it works.
+
+    Raises:
+        UserError: no such address; see `working_folder`.
+        Unobtainable: the library for it is not installed, or the store does not answer.
+    """
+
+    def __init__(self, address: str, folder: Path) -> None:
+        working_folder(address)
+        self._address, self._folder = address, folder
+        self._sent: dict[str, tuple[int, int]] = {}  # size and time of every file that was copied
+        with self._asked():
+            import fsspec
+
+            self._store, self._root = fsspec.url_to_fs(address)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # whose text may hold a key
+            told = str(error) if isinstance(error, ImportError) else getattr(error, "strerror", None) or ""
+            raise Unobtainable(f"{self._address}: {type(error).__name__} {told}".rstrip()) from None
+
+    def fetch(self) -> bool:
+        """Fill the folder from the address if there is no run in it yet; whether there is anything.
+
+        Raises:
+            UserError: the folder has another run, or the run has gone on elsewhere.
+            Unobtainable: the store does not answer.
+        """
+        with self._asked():
+            self._store.invalidate_cache()
+            there = {path.removeprefix(self._root).lstrip("/"): path for path in self._store.find(self._root)}
+            names = sorted(filter(_kept, there), key=_in_order)
+            if not names:
+                return False
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._folder / ".fetching"):  # several processes begin at once
+                if (self._folder / _OURS).exists() or (self._folder / _LAST).exists():
+                    self._refuse_others()
+                    return True
+                for name in names:
+                    with replacing(self._folder / name) as part:
+                        self._store.get_file(there[name], str(part))
+                self._remember()
+        return True
+
+    def push(self) -> None:
+        """Copy what has changed, on process 0.
+
+        Raises:
+            UserError: at the address is another run, or the run has gone on elsewhere.
+            Unobtainable: the store does not answer; what is there is whole.
+        """
+        if getattr(rank_zero_only, "rank", 0) > 0:
+            return
+        with self._asked():
+            self._refuse_others()
+            self._put("metrics.csv")  # before the row of its end is looked for, which is in a file of its own
+            paths = (path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink())
+            for name in sorted(filter(_kept, (str(path.relative_to(self._folder)) for path in paths)), key=_in_order):
+                self._put(name)
+
+    def try_to_push(self) -> None:
+        """`push`, or a warning where the store does not answer: the next save tries again."""
+        try:
+            self.push()
+        except Unobtainable as error:
+            print(f"warning: not copied: {error}; {self._folder} has all of it", file=sys.stderr)
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Try on process 0 whether the address takes a file; copy all there is when the block ends, after an error if
+        it was copied before.
+
+        Raises:
+            UserError: as `push`, unless something else ended the block.
+        """
+        part = f"{self._root}/.{uuid4().hex}{PART}"
+        with self._asked():
+            if (holder := self._folder / ".holder").exists():
+                self._store.makedirs(self._root, exist_ok=True)
+                self._store.put_file(str(holder), part)
+                self._store.rm(part)
+        try:
+            yield
+        except BaseException:
+            with suppress(UserError):
+                if self._sent:
+                    self.try_to_push()
+            raise
+        self.push()
+
+    def _put(self, name: str) -> None:
+        """Copy one file, if it has changed."""
+        path, there = self._folder / name, f"{self._root}/{name}"
+        if not path.exists() or self._sent.get(name) == (stamp := (path.stat().st_size, path.stat().st_mtime_ns)):
+            return
+        parent = there.rpartition("/")[0]
+        part = f"{parent}/.{uuid4().hex}{PART}"
+        self._store.makedirs(parent, exist_ok=True)
+        self._store.put_file(str(path), part)
+        if name == _LAST:
+            self._remember()
+        self._store.mv(part, there)
+        self._sent[name] = stamp
+
+    def _remember(self) -> None:
+        """Know the checkpoint in the folder as this run's."""
+        with (self._folder / _OURS).open("a") as file:
+            file.write(f"{signature(self._folder / _LAST)}\n")
+
+    def _refuse_others(self) -> None:
+        """Raises UserError where the checkpoint at the address is none that was copied to or from there."""
+        self._store.invalidate_cache()
+        try:
+            there = self._store.cat_file(f"{self._root}/{_LAST}", start=-SIGNED).decode(errors="replace")
+        except FileNotFoundError:
+            return
+        known = [signature(self._folder / _LAST)]
+        with suppress(FileNotFoundError):
+            known += (self._folder / _OURS).read_text().splitlines()
+        if there not in known:
+            advice = f"remove {self._folder} to go on from there, or give another run_id"
+            raise UserError(f"{self._address} has a checkpoint that {self._folder} does not know: {advice}")
+
+
+def _kept(name: str) -> bool:
+    """Whether a file of a run, by its name within it, is kept at an address."""
+    hidden = any(part.startswith(".") for part in name.split("/")) and name != ".closing.csv"
+    return bool(name) and not hidden and not set("*?[") & set(name) and name != f"checkpoints/{PREVIOUS}"
+
+
+def _in_order(name: str) -> tuple[bool, bool, str]:
+    """Sorts checkpoints after what belongs to them, and the last of them to the end."""
+    return name.startswith("checkpoints/"), name == _LAST, name
+
+
+def mirror_of(config: Mapping[str, Any], run: Path) -> Mirror | None:
+    """The copy of a run where `runs_dir` is an address, from which the run's folder is filled; None for a folder.
+
+    Raises:
+        UserError: as `Mirror` and its `fetch`.
+    """
+    place = str(config["runs_dir"])
+    if (folder := working_folder(place)) == Path(place):
+        return None
+    mirror = Mirror(f"{place.rstrip('/')}/{run.relative_to(folder)}", run)
+    mirror.fetch()
+    return mirror
+
+
+def fetched(place: str) -> Path:
+    """The path of a run or model; of one at an address the local folder, filled from there.
+
+    Raises:
+        UserError: nothing is there; or as `Mirror` and its `fetch`.
+    """
+    if (folder := working_folder(place)) != Path(place) and not Mirror(place, folder).fetch():
+        raise UserError(f"{place}: there is nothing")
+    return folder
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from blackout.family import Draw, Drawn, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors, tensors_hash
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
-from blackout.programs.run_directory import output_folders, shared_folder
+from blackout.programs.run_directory import fetched, output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.random import compiled_by
 from blackout.training.descriptions import marked, plain
@@ -116,7 +116,7 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
         if not isinstance(law := make(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
-    ckpt = str(path(config, "ckpt"))
+    ckpt = str(fetched(str(path(config, "ckpt"))))
     given = config if config["dataset"] or not config["evaluate"] else {**config, "dataset": _own_dataset(Path(ckpt))}
     model, of_model = load_trained(ckpt, given, tuple(config["trusted"]))
     return model, of_model, Path(ckpt)

@@ -35,7 +35,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import CONF, refuse_address
+from blackout.files import CONF, refuse_address, working_folder
 from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
 
@@ -178,6 +178,7 @@ Plugins.instance().register(Sections)
 Plugins.instance().register(SectionsPath)
 OmegaConf.register_new_resolver("recipe", recipe, replace=True)
 OmegaConf.register_new_resolver("metrics_for", metrics_for, replace=True)
+OmegaConf.register_new_resolver("folder", lambda place: str(working_folder(str(place))), replace=True)
 _initialize_sources = ConfigRepository.initialize_sources
 ConfigRepository.initialize_sources = _sections_last  # type: ignore[assignment]  # Hydra has no hook for these two
 _apply = ConfigLoaderImpl._apply_overrides_to_config
@@ -226,7 +227,7 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
             del config[name]
         if name in defaults and name in config:
             config[name] = _checked(name, config[name], defaults[name])
-    for name in config.keys() & {"runs_dir", "data_dir", "out"}:
+    for name in config.keys() & {"data_dir", "out"}:
         refuse_address(Path(str(config[name])))
     return config
 

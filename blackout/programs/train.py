@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from blackout.programs.pictures import Trajectory, in_characters, read_curves, s
 from blackout.programs.plan import bfloat16_ratio, plan
 from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
-from blackout.programs.run_directory import kept_setting, open_run, run_directory, running
+from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
@@ -105,6 +105,7 @@ def _train(config: dict[str, Any]) -> Path:
     check_batch(config, source)
     config = with_length(config, family, source)
     run = run_directory(config, source.name)
+    mirror = None if config["plan"] else mirror_of(config, run)
     config = with_precision(config, run) | {"run_id": run.name}
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
@@ -115,15 +116,15 @@ def _train(config: dict[str, Any]) -> Path:
     module = TrainingModule(model, optimization)
     if config["plan"]:
         plan(config, module, data_module, family)
-        return Path(config["runs_dir"])
+        return run.parent
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run)
-    with running(run) as directory:
+    with running(run) as directory, nullcontext() if mirror is None else mirror.closing():
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family)
+        trainer = make_trainer(config, open_run(config, source.name), family, mirror)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
@@ -268,7 +269,9 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     return last, checkpoint
 
 
-def make_trainer(config: Mapping[str, Any], run: Path, family: ComponentFamily) -> pl.Trainer:
+def make_trainer(
+    config: Mapping[str, Any], run: Path, family: ComponentFamily, mirror: Mirror | None = None
+) -> pl.Trainer:
     """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
 
     Raises:
@@ -296,7 +299,7 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: ComponentFamily) 
         settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
     trainer: pl.Trainer = make(
         settings, "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
-        use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
+        use_distributed_sampler=False, plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
     if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere

@@ -23,6 +23,8 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
 """Of checkpoints and exported models; raised when an older program could no longer read them."""
 _SIGNATURE = b"blackout sha256 "
+SIGNED = len(_SIGNATURE) + 64
+"""Bytes at the end of a checkpoint that tell it from all others."""
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -97,6 +99,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of this program: {reprlib.repr(odd[0])} is no name of a weight")
     plain(parts["blackout"], f"{path}: the description of its model")
     return parts
+
+
+def signature(path: Path) -> str:
+    """The end of a checkpoint, which holds its hash; nothing of one that is not there."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(-min(SIGNED, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read().decode(errors="replace")
+    return ""
 
 
 def digest(path: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,24 @@ class AtomicCheckpointIO(CheckpointIO):
 
     Only the first process writes. A failure is told by `failure` rather than raised, because the other processes would
     wait forever; `Checkpoints` broadcasts it.
+
+    Args:
+        saved: called by the thread after each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Callable[[], None] = lambda: None) -> None:
+        self._saved = saved
         self._writer = ThreadPoolExecutor(max_workers=1)  # whose thread ends with the program, not before
         self._writing: dict[Path, Future[None]] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write atomically, beside what follows; `last.ckpt` becomes `previous.ckpt` first."""
         copied = apply_to_collection(checkpoint, torch.Tensor, lambda x: x.detach().to("cpu", copy=True))
-        self._writing[Path(path)] = self._writer.submit(write_checkpoint, copied, Path(path))
+        self._writing[Path(path)] = self._writer.submit(self._write, copied, Path(path))
+
+    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+        write_checkpoint(checkpoint, path)
+        self._saved()
 
     def failure(self, *paths: Path) -> str | None:
         """Why what was last saved there, or anywhere, could not be written; waits until it is."""
@@ -57,6 +65,8 @@ class AtomicCheckpointIO(CheckpointIO):
                     writing.result()
             except OSError as error:
                 return f"{path}: {error.strerror or error}"
+            except UserError as error:
+                return str(error)
         return None
 
     def teardown(self) -> None:
