@@ -283,13 +283,13 @@ def sample(cfg: DictConfig) -> Path:
 
 def run(main: Callable[[], object]) -> None:
     """Run one of the two on this process's command line; the process ends with its exit code."""
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        name = Path(sys.argv[0]).name
-        print(help_text(program_of(sys.argv), f"python {name}" if name.endswith(".py") else name, sys.argv[1:]))
-        return
-    # Hydra would take the comma of a condition in words for a sweep
-    sys.argv[1:] = [re.sub(r"(given=)([^'\"\[{]*\w \w[^'\"]*,.*)", r"\1'\2'", word) for word in sys.argv[1:]]
     with one_line_errors():
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            name = Path(sys.argv[0]).name
+            print(help_text(program_of(sys.argv), f"python {name}" if name.endswith(".py") else name, sys.argv[1:]))
+            return
+        # Hydra would take the comma of a condition in words for a sweep
+        sys.argv[1:] = [re.sub(r"(given=)([^'\"\[{]*\w \w[^'\"]*,.*)", r"\1'\2'", word) for word in sys.argv[1:]]
         main()
         end_of_sweep()
 

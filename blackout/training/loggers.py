@@ -46,14 +46,17 @@ class MetricsCSV(Logger):
         self._closing = path.with_name(".closing.csv")  # the row of the last step as it was before the run was closed
         self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
         self._written, self._news = -math.inf, False
+        self._ended: dict[int, dict[str, str | float]] = {}  # the row of the end, until the run has gone on and is saved
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
-            self._rows.pop(step, None)  # the run goes on: it has not ended there
+            if step in self._rows:
+                self._ended[step] = self._rows.pop(step)
             if len(row) > 1:
                 self._rows[step] = row
 
     @rank_zero_only
     def close(self, step: int) -> None:
         """What is logged from here on belongs to the end of the run, and is forgotten if the run is extended."""
+        self._ended = {}
         self._write_rows(self._closing, {step: self._rows.get(step, {"step": step})})
 
     @property
@@ -76,6 +79,7 @@ class MetricsCSV(Logger):
         step = 0 if step is None else step
         for later in [s for s in self._rows if s > step]:  # written by a run that was killed past its last checkpoint
             del self._rows[later]
+        self._ended = {s: row for s, row in self._ended.items() if s <= step}
         values = {name: value for name, value in metrics.items() if name != "epoch"}
         self._rows.setdefault(step, {"step": step}).update(values)
         self._news = True
@@ -84,14 +88,18 @@ class MetricsCSV(Logger):
     def save(self) -> None:
         """Write, unless that was just done."""
         if time.monotonic() - self._written > self._seconds:
-            self.flush()
+            self._write()
 
     @rank_zero_only
     def flush(self) -> None:
         """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
+        self._ended = {}
+        self._write()
+
+    def _write(self) -> None:
         self._written = time.monotonic()
         if self._news:  # a run that cannot go on leaves the file as it was
-            self._write_rows(self._path, self._rows)
+            self._write_rows(self._path, self._rows | self._ended)
             self._tell()
 
     @rank_zero_only
@@ -99,7 +107,7 @@ class MetricsCSV(Logger):
         """Write for the last time."""
         # a run that failed should end with its own error, not with this file's
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
-            self.flush()
+            self._write()
 
     @staticmethod
     def _write_rows(path: Path, rows: Mapping[int, Mapping[str, str | float]]) -> None:
