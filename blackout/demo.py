@@ -22,7 +22,7 @@ from torch import Tensor
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.sampling import taken_apart
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, refuse, run_command
 from blackout.family import Draw, Samples
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
@@ -175,8 +175,7 @@ class Demo:
         Raises:
             UserError: the folder exists, or is the address of a store.
         """
-        if folder.exists():
-            raise UserError(f"--space {folder}: it exists; give a new folder")
+        refuse(folder.exists(), f"--space {folder}: it exists; give a new folder")
         refuse_address(folder)
         self.model.save_pretrained(folder / "model")
         (folder / "app.py").write_text(_APP)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import Tensor
 
-from blackout.errors import Preempted, UserError
+from blackout.errors import Preempted, UserError, refuse
 
 Result = TypeVar("Result")
 
@@ -149,8 +149,7 @@ def computed_once(compute: Callable[[], Result]) -> Result:
         except ValueError as error:
             outcome = [None, str(error)]
     dist.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise UserError(str(outcome[1]))
+    refuse(outcome[1] is not None, str(outcome[1]))
     return outcome[0]  # type: ignore[return-value]
 
 

@@ -84,6 +84,16 @@ def ensure(good: object, message: str) -> None:
         raise ValueError(message)
 
 
+def refuse(bad: object, message: str) -> None:
+    """As `ensure`, of what comes from outside: what is wrong with it, and what is said where it is.
+
+    Raises:
+        UserError: `bad` is true.
+    """
+    if bad:
+        raise UserError(message)
+
+
 def check_at_least_one(**numbers: int | None) -> None:
     """Refuse numbers by name, of steps or samples, that are not whole and at least 1; None is no number.
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,8 +167,7 @@ def new_file(path: Path, given: bool) -> Path:
         UserError: it is there already, or could not be written.
     """
     free = path if given else next(name for name in numbered(path) if not os.path.lexists(name))
-    if os.path.lexists(free):
-        raise UserError(f"{free} is there already, and is not replaced: give another name, or remove it")
+    refuse(os.path.lexists(free), f"{free} is there already, and is not replaced: give another name, or remove it")
     _check_writable(free.parent, free)
     return free
 
@@ -317,8 +316,7 @@ def read_text(path: Path, within: Path | None = None, most: int = _MOST_TEXT) ->
     """
     with opened(path, within) as file:
         content = file.read(most + 1)
-    if len(content) > most:
-        raise UserError(f"{path} is too large: at most {most:,} bytes of text are read")
+    refuse(len(content) > most, f"{path} is too large: at most {most:,} bytes of text are read")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

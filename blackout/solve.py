@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.data.images import IMG_EXTENSIONS, read_image
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, refuse, run_command
 from blackout.files import new_file, save_picture
 from blackout.permutations.seams import WIDTH, assembled, place_probabilities, seams
 
@@ -63,18 +63,15 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
     if not (found := re.fullmatch(r"([0-9]{1,3})(?:x([0-9]{1,3}))?", grid)):
         raise UserError(f"grid must be a number such as 4, or rows x columns such as 3x5, not {grid}")
     rows, columns = int(found[1]), int(found[2] or found[1])
-    if not 2 <= rows * columns <= _MOST:
-        raise UserError(f"grid={grid}: 2 to {_MOST} pieces are put together, not {rows * columns}")
+    refuse(not 2 <= rows * columns <= _MOST, f"grid={grid}: 2 to {_MOST} pieces are put together, not {rows * columns}")
     images = [torch.from_numpy(np.array(read_image(file, "RGB"))).permute(2, 0, 1) for file in files]
     if not path.is_dir():
         height, width = (side // number for side, number in zip(images[0].shape[1:], (rows, columns), strict=True))
-        if min(height, width) < 2:
-            raise UserError(f"grid={grid}: the pieces of {path} would have no 2x2 pixels")
+        refuse(min(height, width) < 2, f"grid={grid}: the pieces of {path} would have no 2x2 pixels")
         cropped = images[0][:, : rows * height, : columns * width]
         cut = cropped.unflatten(1, (rows, height)).unflatten(3, (columns, width))
         return cut.permute(1, 3, 0, 2, 4).flatten(0, 1), columns
-    if len(images) != rows * columns:
-        raise UserError(f"{path}: {len(images)} pictures are no grid of {rows}x{columns}")
+    refuse(len(images) != rows * columns, f"{path}: {len(images)} pictures are no grid of {rows}x{columns}")
     for file, image in zip(files, images, strict=True):
         if image.shape != images[0].shape or min(image.shape[1:]) < 2:
             sizes = [f"{one.shape[2]}x{one.shape[1]}" for one in (image, images[0])]
@@ -98,8 +95,7 @@ def _run(given: argparse.Namespace) -> None:
     if not re.fullmatch(r"[1-9][0-9]{0,4}", top := settings.get("top", "1")):
         raise UserError(f"top must be a whole number of at least 1, not {top}")
     picture = given.picture.expanduser()
-    if not picture.exists():
-        raise UserError(f"{picture}: no such file or folder")
+    refuse(not picture.exists(), f"{picture}: no such file or folder")
     pieces, columns = read_pieces(picture, settings.get("grid"))
     name = settings.get("out", f"{picture.name if picture.is_dir() else picture.stem}-solved.png")
     out = new_file(Path(name).expanduser() if "out" in settings else picture.parent / name, "out" in settings)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, refuse, run_command
 from blackout.files import opened
 from blackout.programs.pictures import read_curves
 from blackout.programs.report import PAGES, POLICY, cards, picture, scores_of, settings_of
@@ -135,8 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
-    if not given.folder.is_dir():
-        raise UserError(f"{given.folder}: no such folder")
+    refuse(not given.folder.is_dir(), f"{given.folder}: no such folder")
     try:
         server = Watch(given.folder, given.port)
     except (OSError, OverflowError) as error:

@@ -34,7 +34,7 @@ from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.report import Estimate
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, refuse, run_command
 from blackout.files import load_array, new_file, opened, replacing
 from blackout.training.export import load_model
 
@@ -127,10 +127,8 @@ def decoded_file(
     if start[:4] == _XZ and len(start) >= _PLAIN.size:
         _, n = _PLAIN.unpack(start[: _PLAIN.size])
         return n, _unsqueezed(model, file, start[_PLAIN.size :], n, name)
-    if start[:4] != _MAGIC:
-        raise UserError(f"{name}: not a file that `python -m blackout.compress encode` wrote")
-    if len(start) < _FILE.size:
-        raise UserError(f"{name}: damaged")
+    refuse(start[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
+    refuse(len(start) < _FILE.size, f"{name}: damaged")
     _, n, steps, batch_size, chosen = _FILE.unpack(start)
     if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
         raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps cannot be in it")
@@ -150,15 +148,13 @@ def _decoded_parts(
         if not 0 < some <= min(n, most) or lanes != _lanes(elements) or not fits:
             raise UserError(f"{name}: damaged: {some:,} arrays in {size:,} bytes and {lanes} lanes cannot be in it")
         body, crc = file.read(size), file.read(4)
-        if zlib.crc32(about + body, zlib.crc32(header)).to_bytes(4, "little") != crc:
-            raise UserError(f"{name}: damaged")
+        refuse(zlib.crc32(about + body, zlib.crc32(header)).to_bytes(4, "little") != crc, f"{name}: damaged")
         counts = decoded(model, some, times, Coder(lanes, body), batch_size)
         if _hash(counts) != expected:
             raise UserError(f"{name}: does not decode to what was encoded: another model, machine or version made it")
         yield counts.numpy()
         n -= some
-    if file.read(1):
-        raise UserError(f"{name}: damaged: more follows its last part")
+    refuse(file.read(1), f"{name}: damaged: more follows its last part")
 
 
 def _unsqueezed(
@@ -174,11 +170,9 @@ def _unsqueezed(
                 found += squeezed.decompress(content, wanted - len(found))
             except lzma.LZMAError:
                 raise UserError(f"{name}: damaged") from None
-            if not content and squeezed.needs_input and not squeezed.eof:
-                raise UserError(f"{name}: damaged")
+            refuse(not content and squeezed.needs_input and not squeezed.eof, f"{name}: damaged")
             content = b""
-        if len(found) != min(n, per) * size:
-            raise UserError(f"{name}: damaged")
+        refuse(len(found) != min(n, per) * size, f"{name}: damaged")
         if n:
             counts = np.frombuffer(found, dtype).reshape(-1, *model.shape).astype(np.int64)
             if counts.max() > model.process.max_count:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, load_arrays, opened, read_text, reading, stored_bytes, taking_at_most
 
 Array = npt.NDArray[Any]
@@ -474,8 +474,7 @@ def _hdf5(path: Path, layer: str | None) -> Store:
         if node.id.get_type().get_class() not in known:
             del nodes[name]  # objects, references and records: NumPy would make objects of some
             continue
-        if node.is_virtual or node.external:
-            raise UserError(f"{path}: {name} lies in another file: copy it into this one")
+        refuse(node.is_virtual or node.external, f"{path}: {name} lies in another file: copy it into this one")
         sizes[name] = min(stored, node.id.get_storage_size())
     return _hierarchy(path, nodes, sizes, layer)
 

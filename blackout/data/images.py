@@ -20,7 +20,7 @@ from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split, taken
 from blackout.data.shards import packed, stays_on_disk
 from blackout.data.torchvision_sets import StrPath, open_torchvision
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -184,8 +184,7 @@ def read_folder(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:
     Raises:
         UserError: no images, one that cannot be read, or one of another size.
     """
-    if len(shape) != 3 or shape[0] not in MODES:
-        raise UserError(f"{path}: a folder of images cannot hold samples of shape {shape}")
+    refuse(len(shape) != 3 or shape[0] not in MODES, f"{path}: a folder of images cannot hold samples of shape {shape}")
     channels, height, width = shape
 
     def exact(file: Path) -> Image.Image:
@@ -200,14 +199,12 @@ def read_folder(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:
 
 def _image_files(root: Path) -> list[Path]:
     """Every image file below a folder, sorted by path."""
-    if not root.is_dir():
-        raise UserError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
+    refuse(not root.is_dir(), f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
     files = [file for file in _walk(root) if file.name.lower().endswith(IMG_EXTENSIONS)]
     if special := [file for file in files if file.exists() and not file.is_file()]:
         raise UserError(f"{special[0]}: not a file")
     visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)]
-    if not visible:
-        raise UserError(f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
+    refuse(not visible, f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
     return sorted(visible)
 
 
@@ -266,8 +263,7 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
 def _decode(folder: Path, names: list[str], split: str) -> Tensor:
     def face(file: Path) -> Image.Image:
         image = read_image(file, "RGB")
-        if image.size != (178, 218):
-            raise UserError(f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
+        refuse(image.size != (178, 218), f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
         return square(image, 64, 140)
 
     return load_images([folder / name for name in names], face, f"decoding CelebA {split}, once")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CHUNK, CountData
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.files import file_error, opened, reading
 
 StrPath = str | os.PathLike[str]
@@ -133,8 +133,7 @@ def open_torchvision(
         if expected is not None and (file := home / name).exists():
             with reading(file, "cannot be read"), opened(file) as stream:
                 md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-            if md5 != expected:
-                raise UserError(f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
+            refuse(md5 != expected, f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
     with reading(home, "a file of this dataset is damaged"):
         missing = ", ".join(name for name in sums if not (home / name).exists())
         if missing and not download:

@@ -27,7 +27,7 @@ from blackout.component import Stats
 from blackout.counts import LARGEST_COUNT
 from blackout.diffusion.processes.base import widening
 from blackout.diffusion.schedules import logit_survival
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 
 DISPERSION = 0.05
 """q_T D of a start chosen from the data: the totals of samples are then right to a quarter of a per cent."""
@@ -200,8 +200,7 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError("there is no description of the data")
     for name in ("shape", "max_count", *data):
         fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
-        if not fits(data.get(name)):
-            raise UserError(f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
+        refuse(not fits(data.get(name)), f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
     if any(max(pair[:2]) >= math.prod(data["shape"]) for pair in data.get("equal_pairs", [])):
         raise UserError(f"equal_pairs of the data name elements that the shape {data['shape']} does not have")
     found = description.get("calibration")

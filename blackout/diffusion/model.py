@@ -29,7 +29,7 @@ from blackout.diffusion.sampling import (
     try_sampler,
 )
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.family import Drawn
 from blackout.networks import ResidualMLP
 from blackout.random import SampleStreams, fold_seed
@@ -311,8 +311,7 @@ class BlackoutDiffusion(Model):
         Raises:
             UserError: no such sampler, one that does not fit the model, or no samples.
         """
-        if num_samples < 1:
-            raise UserError(f"num_samples must be at least 1, not {num_samples}")
+        refuse(num_samples < 1, f"num_samples must be at least 1, not {num_samples}")
         how = chosen_sampler(self.sampler, sampler, num_steps)
         if how.kernel is not self.sampler.kernel:
             try_sampler(self, how)

@@ -29,7 +29,7 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.diffusion.schedules import widest
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams
 from blackout.training.instantiate import make
@@ -353,8 +353,7 @@ def named_sampler(name: str) -> Sampler:
     """
     known = yaml.safe_load((CONF / "sampler.yaml").read_text())
     samplers = {choice: part for choice, part in known.items() if part and "kernel" in part}
-    if name not in samplers:
-        raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
+    refuse(name not in samplers, f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
     described = {argument: value for argument, value in samplers[name].items() if argument != "defaults"}
     sampler: Sampler = make(described, "sampler")
     return sampler

@@ -21,7 +21,7 @@ from blackout.data import CountData
 from blackout.data.count_data import loaded
 from blackout.data.labels import divided
 from blackout.data.shards import Rows
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.features import SampleRows
 from blackout.evaluation.image_scores import library_versions
@@ -50,8 +50,7 @@ class CountScorer:
     """
 
     def __init__(self, most: int = 1000, baselines: bool = True, seed: int = 0) -> None:
-        if most < _FEWEST:
-            raise UserError(f"metrics.most={most}: at least {_FEWEST} samples are needed")
+        refuse(most < _FEWEST, f"metrics.most={most}: at least {_FEWEST} samples are needed")
         self.most, self.baselines, self.seed = most, baselines, seed
 
     def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> CountScores:

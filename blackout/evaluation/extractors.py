@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import first_process_first
-from blackout.errors import Unobtainable, UserError, summary
+from blackout.errors import Unobtainable, UserError, refuse, summary
 from blackout.evaluation.features import cache_dir, keep, key_hash, to_rgb, to_uint8
 from blackout.files import save_tensors, tensors_hash
 
@@ -145,8 +145,7 @@ class Inception(ModuleExtractor):
 
         cached = Path(torch.hub.get_dir()) / "checkpoints" / URL_INCEPTION_V3.rsplit("/", 1)[-1]
         path = Path(weights) if weights is not None else cached
-        if weights is not None and not path.is_file():
-            raise UserError(f"metrics.extractor.weights={path}: there is no such file")
+        refuse(weights is not None and not path.is_file(), f"metrics.extractor.weights={path}: there is no such file")
         with first_process_first():
             if not path.is_file():
                 _download(URL_INCEPTION_V3, cached)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from blackout.distributed import sum_over_processes, world_size
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.files import replacing
 
 
@@ -37,12 +37,10 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
     Raises:
         UserError: no integers, none at all, or a value outside 0..max_count.
     """
-    if max_count < 1:
-        raise UserError(f"max_count is {max_count}; it must be at least 1")
+    refuse(max_count < 1, f"max_count is {max_count}; it must be at least 1")
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
         raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
-    if counts.numel() == 0:
-        raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
+    refuse(counts.numel() == 0, f"the batch of images is empty (shape {tuple(counts.shape)})")
     if counts.dtype is torch.uint8 and max_count == 255:
         return counts
     low, high = (int(v) for v in torch.aminmax(counts))
@@ -57,8 +55,7 @@ def to_rgb(images: Tensor) -> Tensor:
     Raises:
         UserError: another dtype, number of dimensions or number of channels.
     """
-    if images.dtype is not torch.uint8:
-        raise UserError(f"images must be uint8, not {images.dtype}")
+    refuse(images.dtype is not torch.uint8, f"images must be uint8, not {images.dtype}")
     if images.dim() != 4 or images.shape[1] not in (1, 3):
         raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
     return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images

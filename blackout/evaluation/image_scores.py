@@ -18,7 +18,7 @@ from torchmetrics import Metric, MetricCollection
 from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import computed_once, my_batches, sum_over_processes
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
 from blackout.evaluation.features import SampleRows, to_rgb, to_uint8
@@ -79,8 +79,7 @@ class ScoreOptions:
                 raise UserError(f"metrics.options.{name}={getattr(self, name)}: it must be at least {bound}")
         if not 0 <= self.recognised_above < 1:
             raise UserError(f"metrics.options.recognised_above={self.recognised_above}: it must be in [0, 1)")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"metrics.options.seed={self.seed}: it must be in 0..4294967295")
+        refuse(not 0 <= self.seed < 2**32, f"metrics.options.seed={self.seed}: it must be in 0..4294967295")
 
 
 def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = None) -> tuple[str, ...]:
@@ -157,8 +156,7 @@ class ImageScores:
         scores, reference, extractor, options = self.scores, self.reference, self.extractor, self.options
         sizes = {"samples": self.num_samples}
         if reference is None:
-            if {"fd", "kd", "prc"} & set(scores):
-                raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
+            refuse({"fd", "kd", "prc"} & set(scores), f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
         elif {"kd", "prc"} & set(scores) and reference.features is None:
             advice = "use metrics.reference=train or test, or score fd and is alone"
             raise UserError(f"kd and prc compare single images, but this reference has only mu and sigma; {advice}")
@@ -167,8 +165,7 @@ class ImageScores:
             raise UserError(f"the reference has {has} features, but the extractor {name} {extractor.num_features}")
         elif reference.features is not None:
             sizes["reference images"] = len(reference.features)
-        if self.num_samples < 2:
-            raise UserError(f"{self.num_samples} samples cannot be scored; at least 2 are needed")
+        refuse(self.num_samples < 2, f"{self.num_samples} samples cannot be scored; at least 2 are needed")
         neighbours = max(options.neighbours, options.density_neighbours)
         limits = {
             "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
@@ -199,8 +196,7 @@ class ImageScores:
             UserError: float images, values out of range, another shape.
         """
         counts = samples["samples"]
-        if len(counts) != len(indices):
-            raise UserError(f"{len(counts)} images came with {len(indices)} numbers")
+        refuse(len(counts) != len(indices), f"{len(counts)} images came with {len(indices)} numbers")
         images = to_rgb(to_uint8(counts, self.max_count))
         self._seen += torch.bincount(indices.cpu(), minlength=self.num_samples)
         for batch, numbers in zip(images.split(self.batch_size), indices.split(self.batch_size), strict=True):
@@ -334,8 +330,7 @@ class Scorer:
         cache: str | Path | None = None,
     ) -> None:
         chosen_scores(scores)
-        if batch_size < 1:
-            raise UserError(f"metrics.batch_size={batch_size}: at least 1 is needed")
+        refuse(batch_size < 1, f"metrics.batch_size={batch_size}: at least 1 is needed")
         self._make_extractor, self.scores, self.options = extractor, list(scores), options or ScoreOptions()
         self.reference, self.batch_size, self.cache = reference, batch_size, cache
         self._references: dict[str, Reference] = {}

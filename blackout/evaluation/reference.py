@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.data import CountData
 from blackout.data.images import read_folder
 from blackout.distributed import agreed, my_batches, writes_for_its_machine
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.evaluation.extractors import ModuleExtractor
 from blackout.evaluation.features import SampleRows, cache_dir, keep, key_hash, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics
@@ -249,11 +249,8 @@ def read_labels(path: Path) -> dict[str, Tensor]:
 
 
 def _read_array(path: Path) -> Tensor:
-    if not path.exists():
-        raise UserError(f"no samples at {path}")
+    refuse(not path.exists(), f"no samples at {path}")
     array = load_array(path, "samples")
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
-    if array.ndim < 2 or len(array) < 1:
-        raise UserError(f"{path} has shape {array.shape}; samples are [n, ...]")
+    refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
+    refuse(array.ndim < 2 or len(array) < 1, f"{path} has shape {array.shape}; samples are [n, ...]")
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))

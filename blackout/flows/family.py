@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs import GraphFlow, GraphTarget
@@ -59,8 +59,7 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
             UserError: there is none, or it cannot be made.
         """
         chosen = description["model"]["target"] if description is not None else settings.get("target")
-        if not chosen:
-            raise UserError("target=... must be given")
+        refuse(not chosen, "target=... must be given")
         return EnergySource(make_target(chosen), int(settings.get("validation_samples", 512)))
 
     def described_parts(self, settings: Mapping[str, Any], source: EnergySource) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, refuse, run_command
 from blackout.files import numbered, replacing, request_key, results_folder, save_picture, write_json
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
@@ -57,8 +57,7 @@ def run(given: argparse.Namespace) -> None:
     """
     if given.sweeps < 1 or not given.seconds > 0 or not 1 <= given.colours < 256:
         raise UserError("--sweeps must be at least 1, --seconds positive, and --colours 1 to 255")
-    if not 1 <= given.chains <= _MOST_CHAINS:
-        raise UserError(f"--chains must be in 1..{_MOST_CHAINS:,}, not {given.chains}")
+    refuse(not 1 <= given.chains <= _MOST_CHAINS, f"--chains must be in 1..{_MOST_CHAINS:,}, not {given.chains}")
     problems = [problem_of(given.problem, graph, given.colours, given.unit_weights) for graph in _graphs(given)]
     folders = [given.out] if given.out else numbered(Path("runs/solve"))
     with results_folder(folders, request_key(vars(given))) as out:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.permutations.group import identity_like, inverse, is_permutation
 from blackout.permutations.seams import place_probabilities
 
@@ -77,8 +77,7 @@ class Condition:
         left = set(range(n))
         for place in range(n):
             i = min((i for i in left if least[i] <= place), key=most.__getitem__, default=-1)
-            if i < 0 or most[i] < place:
-                raise UserError(f"given: no order fulfils {text!r}")
+            refuse(i < 0 or most[i] < place, f"given: no order fulfils {text!r}")
             left.remove(i)
         return cls(text, torch.tensor(least), torch.tensor(most), torch.tensor(pairs, dtype=torch.int64).view(-1, 2))
 

@@ -40,7 +40,7 @@ from blackout.component import component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
-from blackout.errors import UserError, ensure, summary
+from blackout.errors import UserError, ensure, refuse, summary
 from blackout.family import Split
 from blackout.files import check_size, load_arrays, stored_bytes, tensors_hash
 from blackout.files import reading as parsing
@@ -168,8 +168,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
         UserError: there is no such file.
     """
     file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    refuse(not file.is_file(), f"{file}: {'not a file' if file.exists() else 'no such file'}")
     return file
 
 
@@ -369,11 +368,9 @@ def _read(file: Path) -> dict[str, np.ndarray]:
 
 def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:
     """The array `items` as float64 or int64, all finite."""
-    if "items" not in arrays:
-        raise UserError(f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
+    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
     array = arrays["items"]
-    if array.dtype.kind not in "iufb":
-        raise UserError(f"{file}: items must be numbers, not {array.dtype}")
+    refuse(array.dtype.kind not in "iufb", f"{file}: items must be numbers, not {array.dtype}")
     if array.dtype.kind == "f" and not math.isfinite(float(np.abs(array, dtype=np.float64).sum())):
         raise UserError(f"{file}: items must be finite")
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.family import Split
 from blackout.files import read_text, reading
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
@@ -268,8 +268,7 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
     """
     with reading(path, "not a readable text file of tours"):
         lines = [line for line in read_text(path).splitlines() if line.strip()]
-    if len(lines) < 2:
-        raise UserError(f"{path}: at least two tours are needed, found {len(lines)}")
+    refuse(len(lines) < 2, f"{path}: at least two tours are needed, found {len(lines)}")
     points, tours = list[list[float]](), list[list[int]]()
     for number, line in enumerate(lines, 1):
         try:

@@ -25,7 +25,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from blackout.component import leaves
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.files import opened, read_mapping, replacing
 from blackout.programs.pictures import curve_panels
 
@@ -156,8 +156,7 @@ def settings_of(run: Path) -> Mapping[str, Any]:
     Raises:
         UserError: there is none.
     """
-    if not (run / "config.yaml").exists():
-        raise UserError(f"{run} is no run directory: it has no config.yaml")
+    refuse(not (run / "config.yaml").exists(), f"{run} is no run directory: it has no config.yaml")
     return read_mapping(run / "config.yaml", run, _MOST)
 
 

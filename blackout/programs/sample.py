@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, signals, world_size
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw, Drawn, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors, tensors_hash
 from blackout.programs.pictures import Trajectory
@@ -57,13 +57,10 @@ def sample(cfg: DictConfig) -> Path:
         config = resolve(cfg, extra=True)
         set_libraries()
         for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
-            if not 1 <= config[name] <= most:
-                raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
+            refuse(not 1 <= config[name] <= most, f"{name} must be in 1..{most:,}, not {config[name]}")
         given = [name for name in ("ckpt", "law", "samples") if config[name]]
-        if not given:
-            raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
-        if "law" in given and len(given) > 1:
-            raise UserError("law stands in place of a model: leave out ckpt and samples")
+        refuse(not given, "ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+        refuse("law" in given and len(given) > 1, "law stands in place of a model: leave out ckpt and samples")
         device = find_device(config["device"])
         with process_group(device):
             if not config["samples"]:
@@ -111,8 +108,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
 def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
     """The trained model with its family, or the law that stands in its place, and where its results go."""
     if config["law"]:
-        if config["evaluate"]:
-            raise UserError("evaluate=true compares with data; a law has none")
+        refuse(config["evaluate"], "evaluate=true compares with data; a law has none")
         if not isinstance(law := make(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
 from blackout.distributed import rank
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.evaluation import over_seeds
 from blackout.family import Conditional, Draw, Drawn, FitsBaselines, Scorer, Scores, Source
 from blackout.files import request_key, save_picture, tensors_hash
@@ -108,8 +108,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
     """
     samples_path, began = Path(str(path(config, "samples"))), time.perf_counter()
-    if not config["dataset"]:
-        raise UserError("samples= needs the dataset to compare with: dataset=...")
+    refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
     source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
     scorer = find_scorer(config, {}, source)
     if scorer is None:

@@ -34,7 +34,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from blackout.component import leaves
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.files import CONF, refuse_address, working_folder
 from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
@@ -165,8 +165,7 @@ def _apply_with_options(overrides: list[Override], config: DictConfig) -> None:
             _shrink(config, config.pop("miniature"))
     for override in overrides:
         where, _, name = override.key_or_group.rpartition(".")
-        if name == "_partial_":
-            raise UserError(f"{override.key_or_group}: no such option")
+        refuse(name == "_partial_", f"{override.key_or_group}: no such option")
         part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
         left_out = isinstance(part, DictConfig) and name not in part and override.type is OverrideType.CHANGE
         if left_out and name in options(config, where):
@@ -219,10 +218,8 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
     config |= {"ckpt_path": None} if config.get("ckpt_path") == "last" else {}  # the run's own, as always
     defaults = _listed() if HydraConfig.initialized() else config
     for name in sorted(config.keys() | defaults.keys()):
-        if name not in config and defaults[name] != ():
-            raise UserError(f"{name} must be given")
-        if name not in defaults and not extra:
-            raise UserError(f"{name}: no such option")
+        refuse(name not in config and defaults[name] != (), f"{name} must be given")
+        refuse(name not in defaults and not extra, f"{name}: no such option")
         if name not in defaults and not asked_for(name):
             del config[name]
         if name in defaults and name in config:

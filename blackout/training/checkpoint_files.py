@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import torch
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.files import opened, replacing
 from blackout.training.descriptions import plain
 
@@ -122,8 +122,7 @@ def _verify(path: Path) -> None:
     without one was written by another program and is taken as it is.
     """
     with opened(path) as file:
-        if not zipfile.is_zipfile(file):
-            raise UserError(f"{path} is damaged, or no checkpoint")
+        refuse(not zipfile.is_zipfile(file), f"{path} is damaged, or no checkpoint")
         with zipfile.ZipFile(file) as archive:
             comment, members = archive.comment, archive.infolist()
         size = file.seek(0, os.SEEK_END)
@@ -137,8 +136,7 @@ def _verify(path: Path) -> None:
             sha256.update(data)
             left -= len(data)
     sha256.update(b"\0\0")
-    if comment != _SIGNATURE + sha256.hexdigest().encode():
-        raise UserError(f"{path} is damaged: it does not match its hash")
+    refuse(comment != _SIGNATURE + sha256.hexdigest().encode(), f"{path} is damaged: it does not match its hash")
 
 
 class _HashingFile:

@@ -21,7 +21,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
 from blackout.distributed import signals
-from blackout.errors import UserError, check_at_least_one, ensure
+from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
@@ -283,8 +283,7 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
     if (written := old.get("format", FORMAT)) != FORMAT:
         raise UserError(f"{path} has format {written}; this version continues format {FORMAT}")
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
-        if not isinstance(checkpoint.get(name), kind):
-            raise UserError(f"{path} cannot be continued: it holds no {name}")
+        refuse(not isinstance(checkpoint.get(name), kind), f"{path} cannot be continued: it holds no {name}")
     for key, value in leaves(checkpoint["loops"]):
         if key.rpartition(".")[2] in ("ready", "started", "processed", "completed") and type(value) is not int:
             raise UserError(f"{path} cannot be continued: {key} is no number of steps")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blackout.component import Mark, mark_of
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.training.instantiate import check_arguments, fill, find, make, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
@@ -56,8 +56,7 @@ def plain(node: Any, where: str) -> Any:
         UserError: it holds anything else, an interpolation (`${...}`), NaN or a number beyond 64 bits, or is too deep
             or too large for a description.
     """
-    if _size(node, {}, 0) > _MOST:
-        raise UserError(f"{where}: too deep or too large for the description of a model")
+    refuse(_size(node, {}, 0) > _MOST, f"{where}: too deep or too large for the description of a model")
     return _copied(node, where, 0)
 
 
@@ -81,8 +80,7 @@ def _size(node: Any, known: dict[int, float], depth: int) -> float:
 
 
 def _copied(node: Any, where: str, depth: int) -> Any:
-    if depth > _DEEPEST:
-        raise UserError(f"{where}: too deep for the description of a model")
+    refuse(depth > _DEEPEST, f"{where}: too deep for the description of a model")
     if type(node) in (list, tuple):
         if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
             return list(node)  # a row of a matrix
@@ -200,8 +198,7 @@ class _Checker:
         if found is None:
             return None
         mark = found[1]
-        if mark.ask is not None:
-            raise UserError(f"{where}: {name} is not chosen by a file: give {mark.ask} on the command line")
+        refuse(mark.ask is not None, f"{where}: {name} is not chosen by a file: give {mark.ask} on the command line")
         places = mark.passed if node.get("_partial_", False) else mark.made
         return mark if places and (anywhere or place in places) else None
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.component import leaves
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.descriptions import check, plain
@@ -90,8 +90,7 @@ def check_replaceable(directory: Path) -> None:
     Raises:
         UserError: it is one, or a link.
     """
-    if directory.is_symlink():
-        raise UserError(f"{directory} is a link; a model is not written to where it leads")
+    refuse(directory.is_symlink(), f"{directory} is a link; a model is not written to where it leads")
     if directory.exists() and not _written(directory):
         for path in directory.iterdir():
             raise UserError(f"{directory} holds {path.name} and no model of this program: name another folder")
@@ -226,8 +225,7 @@ def read_model(path: Path) -> _Read:
     Raises:
         UserError: nothing there, not a model, damaged, or of another format.
     """
-    if not path.exists():
-        raise UserError(f"no model at {path}")
+    refuse(not path.exists(), f"no model at {path}")
     try:
         return _read(path)
     except UserError:

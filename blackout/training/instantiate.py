@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 
 from blackout.component import Mark, Stats, mark_of
-from blackout.errors import UserError, error_context, nearest
+from blackout.errors import UserError, error_context, nearest, refuse
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
@@ -103,8 +103,7 @@ def check_arguments(
     _check_names(name, parameters, given, where)
     for key, p in parameters.items() if not partial else ():
         needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if needed and key not in given:
-            raise UserError(f"{where}.{key} must be given: {name} needs it")
+        refuse(needed and key not in given, f"{where}.{key} must be given: {name} needs it")
     switches = {key: bool for key, p in parameters.items() if isinstance(p.default, bool)}
     hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else switches
     if closed and hints is None:

@@ -46,7 +46,7 @@ class MetricsCSV(Logger):
         self._closing = path.with_name(".closing.csv")  # the row of the last step as it was before the run was closed
         self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
         self._written, self._news = -math.inf, False
-        self._ended: dict[int, dict[str, str | float]] = {}  # the row of the end, until the run has gone on and is saved
+        self._ended: dict[int, dict[str, str | float]] = {}  # the row of the end until the run has gone on
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             if step in self._rows:
                 self._ended[step] = self._rows.pop(step)

@@ -13,7 +13,7 @@ import torch
 from blackout.component import component
 from blackout.data.file_formats import sparse_matrix
 from blackout.diffusion.processes.levels import DenseGenerator
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.files import load_arrays
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
@@ -49,8 +49,7 @@ def _check_written_out(matrix: Mapping[str, Any]) -> None:
     """Raises UserError unless these are the entries of a sparse matrix, as `without_files` writes them."""
     shape, lists = matrix.get("shape"), [matrix.get(name) for name in ("row", "column", "value")]
     sizes = {len(entries) if isinstance(entries, list) else -1 for entries in lists}
-    if len(sizes) > 1 or -1 in sizes:
-        raise UserError("a sparse matrix that is written out has as many rows and columns as values")
+    refuse(len(sizes) > 1 or -1 in sizes, "a sparse matrix that is written out has as many rows and columns as values")
     if not isinstance(shape, list) or [type(side) for side in shape] != [int, int]:
         raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
     if not 0 < min(shape) <= max(shape) <= _LARGEST_SIDE:

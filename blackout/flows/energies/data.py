@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.errors import UserError
+from blackout.errors import refuse
 from blackout.family import Source, Split
 from blackout.flows.annealing import samples_of
 from blackout.flows.targets import Target
@@ -138,8 +138,7 @@ def planar_points(density: Density = "moons", number: int = 100_000, seed: int =
     Raises:
         UserError: no points.
     """
-    if number < 1:
-        raise UserError(f"dataset.number must be at least 1, not {number}")
+    refuse(number < 1, f"dataset.number must be at least 1, not {number}")
     scale = code_scale(density)
     # different streams: seed 1 decides the scale
     splits = [sample_density(density, n, seed * 2 + k + 2) for k, n in enumerate((number, _HELD_OUT))]

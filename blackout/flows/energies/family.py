@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw, Samples, Source
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import FlowDraw, preview, requested
@@ -317,8 +317,7 @@ def _of_the_model(
 def _states(data: Any) -> BinaryData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
-    if data.train_seen is not None:
-        raise UserError("dataset: missing entries need family=blackout")
+    refuse(data.train_seen is not None, "dataset: missing entries need family=blackout")
     if data.max_count >= _MOST_LEVELS:
         raise UserError(f"dataset: states must be from 0 to {_MOST_LEVELS - 1}; this data has {data.max_count}")
     return BinaryData(data)

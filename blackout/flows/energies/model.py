@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.distributed import world_size
-from blackout.errors import UserError
+from blackout.errors import refuse
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
@@ -120,8 +120,7 @@ class EnergySampler(ChainSampler):
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """A step of the sampler, or of the energy after `inner` of those."""
-        if world_size() > 1:
-            raise UserError("family=energy trains on one device: trainer.devices=1")
+        refuse(world_size() > 1, "family=energy trains on one device: trainer.devices=1")
         number = batch["batch"]
         with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers
             if number < self.pretraining:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import refuse
 from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
@@ -145,13 +145,11 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     """
     refuse_unknown(request, "simulation", "refine", "target", "oracle")
     simulation, moves, description = requested_chains(model, request)
-    if simulation.resample_below is not None:
-        raise UserError("simulation.resample_below is for targets of one law, not for graphs")
+    refuse(simulation.resample_below is not None, "simulation.resample_below is for targets of one law, not for graphs")
     where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if (oracle := request.get("oracle")) is not None:
         solver(oracle)  # whether it is there
-    if set(where) - {"path"}:
-        raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
+    refuse(set(where) - {"path"}, "target: a trained model keeps its problem; target.path=... gives it other graphs")
     target = model.target
     if where:
         target = problem_on(target.problem, read_graphs(where["path"]), 0, target.inverse_temperature)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blackout.errors import UserError, summary
+from blackout.errors import UserError, refuse, summary
 from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.flows.graphs.graphs import Graph
 
@@ -53,15 +53,12 @@ def read_graphs(path: str | Path) -> list[Graph]:
         files = [file for file in there if file.suffix.lower() in READERS]
         if left := [file.name for file in there if file not in files]:
             print(f"{path}: not read, for their suffixes: {', '.join(left[:5])}, {len(left)} in all", file=sys.stderr)
-    if not files:
-        raise UserError(f"target.path: there are no graphs at {path} (files {known})")
+    refuse(not files, f"target.path: there are no graphs at {path} (files {known})")
     graphs = []
     for file in files:
         try:
-            if file.suffix.lower() not in READERS:
-                raise UserError(f"its name ends in none of {known}")
-            if file.stat().st_size > _MOST_BYTES:
-                raise UserError("it is larger than 1 GiB")
+            refuse(file.suffix.lower() not in READERS, f"its name ends in none of {known}")
+            refuse(file.stat().st_size > _MOST_BYTES, "it is larger than 1 GiB")
             check_size(file, file.stat().st_size, stored_bytes(file))
             graphs.append(_graph(file.stem, READERS[file.suffix.lower()](file)))
         except UserError as error:
@@ -82,8 +79,7 @@ def _graph(name: str, found: _Found) -> Graph:
     if loops := [i for i, j in pairs if i == j]:
         raise UserError(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
     once = {(min(pair), max(pair)): k for k, pair in enumerate(pairs)}
-    if len(once) < len(pairs):
-        raise UserError("it is directed, or an edge stands in it twice: give each edge once, one way")
+    refuse(len(once) < len(pairs), "it is directed, or an edge stands in it twice: give each edge once, one way")
     order = sorted(once)
     of_edges = None if found.weights is None else np.array([found.weights[once[pair]] for pair in order], float)
     of_nodes = None if found.node_weights is None else np.array(found.node_weights, float)
@@ -217,8 +213,7 @@ def _gset(file: Path) -> _Found:
         raise UserError("a Gset file says `nodes edges`, then `node node weight` on every line, or no weights")
     nodes, edges = (_whole(word, 0, _MOST_BYTES, rows[0][0]) for word in rows[0][1])
     pairs = [(_whole(a, 1, nodes, line) - 1, _whole(b, 1, nodes, line) - 1) for line, (a, b, *_) in rows[1:]]
-    if len(pairs) != edges:
-        raise UserError(f"its header says {edges} edges, and there are {len(pairs)}")
+    refuse(len(pairs) != edges, f"its header says {edges} edges, and there are {len(pairs)}")
     weights = [_number(w, line) for line, (_, _, *rest) in rows[1:] for w in rest]
     return _Found(nodes, pairs, weights or None, None, range(1, nodes + 1))
 
@@ -240,8 +235,7 @@ def _dimacs(file: Path) -> _Found:
                 of_nodes[int(i) - 1] = _number(w, line)
             case _:
                 raise UserError(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {text[:40]!r}")
-    if weights and len(weights) != len(pairs):
-        raise UserError("some edges have a weight and others none")
+    refuse(weights and len(weights) != len(pairs), "some edges have a weight and others none")
     if said != len(pairs) and said != len(set(map(frozenset, pairs))):
         raise UserError(f"its header says {said} edges, and there are {len(pairs)}")
     if not weights and set(pairs) == {(j, i) for i, j in pairs}:  # some list every edge both ways
@@ -320,8 +314,7 @@ def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], _Found]:
 
 
 def _of_networkx(graph: Any) -> _Found:
-    if graph.is_directed():
-        raise UserError("it is directed; a graph here is undirected")
+    refuse(graph.is_directed(), "it is directed; a graph here is undirected")
     place = {node: k for k, node in enumerate(graph)}
     pairs = [(place[i], place[j]) for i, j in graph.edges()]
     # GraphML's defaults stay with the graph

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.flows.graphs.graphs import Graph
 
 
@@ -135,8 +135,7 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
     Raises:
         UserError: there is none, or its package is not installed.
     """
-    if method not in EXACT:
-        raise UserError(f"{method}: no such solver; one of {', '.join(EXACT)}")
+    refuse(method not in EXACT, f"{method}: no such solver; one of {', '.join(EXACT)}")
     solve, package = EXACT[method]
     if package is not None and importlib.util.find_spec(package) is None:
         raise UserError(f"{method} needs {package}, which is not installed: pip install 'blackout-diffusion[solvers]'")

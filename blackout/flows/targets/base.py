@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Source, Split
 from blackout.files import load_arrays, tensors_hash
 from blackout.training.instantiate import make
@@ -349,8 +349,7 @@ def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArr
     Raises:
         UserError: it does not exist, is no .npz, is damaged, or holds objects.
     """
-    if not Path(path).is_file():
-        raise UserError(f"{where}: {path} does not exist")
+    refuse(not Path(path).is_file(), f"{where}: {path} does not exist")
     try:
         arrays = load_arrays(Path(path))
     except UserError as error:

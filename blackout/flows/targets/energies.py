@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.family import Source
 from blackout.flows.targets.base import Target, all_states, of_flips, read_arrays
 from blackout.flows.targets.lattice import magnetisation
@@ -256,22 +256,19 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
         UserError: unreadable, or arrays that are no such network.
     """
     advice = "python -m benchmarks.energy_discrepancy makes one"
-    if not Path(path).is_file():
-        raise UserError(f"target.path: {path} does not exist; {advice}")
+    refuse(not Path(path).is_file(), f"target.path: {path} does not exist; {advice}")
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
     layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
         layers.append((arrays[f"weight_{len(layers)}"], arrays[f"bias_{len(layers)}"]))
-    if not layers:
-        raise UserError(f"target.path: {path} needs arrays weight_0, bias_0, weight_1, ... of numbers; {advice}")
+    refuse(not layers, f"target.path: {path} needs arrays weight_0, bias_0, weight_1, ... of numbers; {advice}")
     if not all(bool(torch.isfinite(part).all()) for layer in layers for part in layer):
         raise UserError(f"target.path: {path} holds weights that are not finite")
     sizes = [layers[0][0].shape[-1], *(len(bias) for _, bias in layers)]
     for (weight, bias), before, after in zip(layers, sizes[:-1], sizes[1:], strict=True):
         if weight.shape != (after, before) or bias.shape != (after,):
             raise UserError(f"target.path: {path}: weights {list(weight.shape)} do not follow layers of {before}")
-    if sizes[-1] != 1:
-        raise UserError(f"target.path: {path}: an energy has one output, not {sizes[-1]}")
+    refuse(sizes[-1] != 1, f"target.path: {path}: an energy has one output, not {sizes[-1]}")
     network = EnergyNetwork(sizes[0], sizes[1:-1])
     for layer, (weight, bias) in zip(network.layers, layers, strict=True):
         layer.load_state_dict({"weight": weight, "bias": bias})
@@ -356,8 +353,7 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
     truth, found = None if pair is None else pair.cpu().double() / 2, target.couplings.detach().cpu().double()
     values = {}
     if truth is not None:
-        if truth.shape != found.shape:
-            raise UserError(f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
+        refuse(truth.shape != found.shape, f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
         errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
         values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
     elif (counts := getattr(source, "counts", None)) is not None:

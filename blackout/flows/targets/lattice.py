@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.flows.targets.base import Target, of_flips, own_state_zero, read_arrays
 
 _LARGEST_MATRIX = 1100
@@ -388,8 +388,7 @@ def read_couplings(path: str | Path) -> Couplings:
         UserError: unreadable, J missing or not square, h of another size, or values that are not finite.
     """
     arrays = {name: array for name, array in read_arrays(path).items() if name in ("J", "h")}
-    if "J" not in arrays:
-        raise UserError(f"target.path: {path} has no array J [d, d]")
+    refuse("J" not in arrays, f"target.path: {path} has no array J [d, d]")
     if any(array.dtype.kind not in "iuf" for array in arrays.values()):
         raise UserError(f"target.path: {path}: J and h must hold real numbers")
     try:

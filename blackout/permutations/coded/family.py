@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
@@ -76,8 +76,7 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         """
         code, objective = settings["code"] or source.code, settings["objective"]
         for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
-            if value not in allowed:
-                raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
+            refuse(value not in allowed, f"{name} must be one of {', '.join(allowed)}, not {value}")
         sampler = dict(settings["sampler"] or {})
         if (steps := sampler.pop("num_steps", None)) and settings["passes"] is None and objective == "masked":
             settings = {**settings, "passes": min(steps, source.length)}
@@ -103,8 +102,7 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         """The network, with the code and how samples are drawn."""
         parts, length = _checked(description)
         network = make(parts["network"], "network")
-        if getattr(network, "num_items", None) != length:
-            raise UserError(f"network: it must be of {length} digits, as the data")
+        refuse(getattr(network, "num_items", None) != length, f"network: it must be of {length} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 
@@ -135,8 +133,7 @@ def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     if not isinstance(parts, Mapping) or type(length) is not int or not 2 <= length <= 4096:
         raise UserError("there is no description of a model of permutations")
     for name, kind in _KINDS.items():
-        if not isinstance(parts.get(name), kind):
-            raise UserError(f"model.{name} is missing or wrong in the description")
+        refuse(not isinstance(parts.get(name), kind), f"model.{name} is missing or wrong in the description")
     if parts["code"] not in CODES or parts["objective"] not in _OBJECTIVES:
         raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
     return parts, length

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Samples
 from blackout.files import check_size, opened, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
@@ -54,16 +54,14 @@ def read_ratings(file: Path) -> Ratings:
         table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, dtype=np.float64, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {str(error).splitlines()[0]}") from None
-    if not len(table):
-        raise UserError(f"{file}: holds no ratings")
+    refuse(not len(table), f"{file}: holds no ratings")
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
         raise UserError(f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
     who, rating = table[:, :2], table[:, 2]
     if rating.min() < 0 or rating.max() > MOST_RELEVANT:
         raise UserError(f"{file}: ratings must be from 0 to {MOST_RELEVANT}: {rating.min():g} to {rating.max():g}")
-    if (who != np.floor(who)).any():
-        raise UserError(f"{file}: userId and movieId must be whole numbers")
+    refuse((who != np.floor(who)).any(), f"{file}: userId and movieId must be whole numbers")
     user, item = torch.from_numpy(who.T.astype(np.int64))
     return Ratings(user, item, torch.from_numpy(rating.astype(np.float32)))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import refuse
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution
 from blackout.permutations.group import compose, identity_like
@@ -180,6 +180,5 @@ def square(number: int) -> int:
         UserError: so many do not make a square.
     """
     side = math.isqrt(number)
-    if side**2 != number:
-        raise UserError(f"sampler: {number} pieces make no square, whose borders could be compared")
+    refuse(side**2 != number, f"sampler: {number} pieces make no square, whose borders could be compared")
     return side
