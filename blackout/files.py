@@ -533,6 +533,14 @@ def refuse_links(directory: Path, *names: str) -> None:
             raise UserError(f"{path} is a link out of {directory}: nothing is written through it")
 
 
+def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write a .csv, whole or not at all; what a row lacks is left empty."""
+    with replacing(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def write_json(content: Any, path: Path) -> None:
     """Write plain containers as JSON, whole or not at all; numbers that JSON does not have become null."""
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)

@@ -268,9 +268,8 @@ def _csv(path: Path, layer: str | None) -> Store:
         lines.seek(0)
         rows = [row for row in csv.reader(lines, delimiter=parting) if row]
     lengths = sorted({len(row) for row in rows})
-    if len(lengths) != 1:
-        found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
-        raise UserError(f"{path}: every row needs as many fields as the first, found {found}")
+    found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
+    refuse(len(lengths) != 1, f"{path}: every row needs as many fields as the first, found {found}")
     headed = not all(map(is_number, rows[0]))
     head = list(map(_text, rows[0])) if headed else [f"column {number}" for number in range(lengths[0])]
     return _table(path, head, list(zip(*rows[headed:], strict=True)))

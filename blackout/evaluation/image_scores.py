@@ -214,9 +214,8 @@ class ImageScores:
             UserError: a sample is missing or was scored more than once.
         """
         seen = sum_over_processes(self._seen.clone())
-        if bool((seen != 1).any()):
-            told = f"only {int((seen > 0).sum())} were scored, and {int((seen > 1).sum())} of them more than once"
-            raise UserError(f"{self.num_samples} samples were asked for, but {told}")
+        told = f"only {int((seen > 0).sum())} were scored, and {int((seen > 1).sum())} of them more than once"
+        refuse(bool((seen != 1).any()), f"{self.num_samples} samples were asked for, but {told}")
         sums = self._sums.compute()
         features = self._features.gather() if self._features is not None else None
         with full_float32(self.device):

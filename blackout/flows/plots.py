@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 import zipfile
@@ -15,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.family import Samples
-from blackout.files import laid_out, replacing, save_picture
+from blackout.files import laid_out, replacing, save_picture, write_table
 from blackout.flows.annealing import samples_of
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
@@ -182,10 +181,7 @@ def save_path(
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     rows = along_path(target, times, at.cpu(), groups, errors)
-    with replacing(directory / "path.csv") as part, part.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
+    write_table(list(rows[0]), rows, directory / "path.csv")
     shown = [name for name in rows[0] if f"{name}_error" in rows[0] and name != "log_z"]
     figure, t = Figure(figsize=(4 * ((len(shown) + 2) // 2), 6.4), layout="constrained"), [row["t"] for row in rows]
     panels = figure.subplots(2, (len(shown) + 2) // 2).flatten()

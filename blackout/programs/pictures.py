@@ -131,22 +131,3 @@ def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
         ends = {int(part[of(x[part])]) for part in parts for of in (np.argmin, np.argmax)}
         chosen = np.array(sorted(ends | {0, len(x) - 1}))
     return {"steps": [steps[k] for k in chosen], "values": [float(f"{x[k]:.6g}") for k in chosen]}
-
-
-_BARS, _SHADES, _WIDE = "▁▂▃▄▅▆▇█", " .:-=+*#%@", 48
-
-
-def sparkline(values: list[float]) -> str:
-    """A curve as a line of text, each bar the mean of a stretch."""
-    means = [float(part.mean()) for part in np.array_split(np.array(values), min(_WIDE, len(values)))]
-    low, high = min(means), max(means)
-    line = "".join(_BARS[round((mean - low) / ((high - low) or 1) * (len(_BARS) - 1))] for mean in means)
-    return f"{line} {values[0]:.4g} to {values[-1]:.4g}"
-
-
-def in_characters(images: Tensor) -> str:
-    """A few small images [B, C, H, W] side by side as text, two characters for a pixel, the largest one the darkest."""
-    grey = images.double().mean(1) / images.max().clamp(min=1)
-    shades = (grey.clamp(0, 1) * (len(_SHADES) - 1)).round().int()
-    rows = shades.transpose(0, 1).tolist()
-    return "\n".join("  ".join("".join(2 * _SHADES[shade] for shade in line) for line in row).rstrip() for row in rows)

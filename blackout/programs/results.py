@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.errors import ensure
+from blackout.errors import ensure, shown
 from blackout.family import Draw, OutputNames, Samples, Source, Split
 from blackout.files import replacing, save_picture, write_json
 from blackout.training.model import Model
@@ -140,7 +140,7 @@ class Results(SampleFile):
         names = self._shown[0] if self._shown else ()
         first = {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
         save_picture(self._draw.picture(first), self._out / f"{self._draw.names.picture}.png")
-        print(f"{self.num_samples} samples of {self._draw.nfe} network evaluations in {self._out}")
+        print(f"{self.num_samples} samples of {self._draw.nfe} network evaluations in {shown(str(self._out))}")
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:

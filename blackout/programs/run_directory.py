@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.distributed import computed_once
-from blackout.errors import Unobtainable, UserError
+from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
     PART,
     numbered,
@@ -163,29 +163,6 @@ class Mirror:
         except Unobtainable as error:
             print(f"warning: not copied: {error}; {self._folder} has all of it", file=sys.stderr)
 
-    @contextmanager
-    def closing(self) -> Iterator[None]:
-        """Try on process 0 whether the address takes a file; copy all there is when the block ends, after an error if
-        it was copied before.
-
-        Raises:
-            UserError: as `push`, unless something else ended the block.
-        """
-        part = f"{self._root}/.{uuid4().hex}{PART}"
-        with self._asked():
-            if (holder := self._folder / ".holder").exists():
-                self._store.makedirs(self._root, exist_ok=True)
-                self._store.put_file(str(holder), part)
-                self._store.rm(part)
-        try:
-            yield
-        except BaseException:
-            with suppress(UserError):
-                if self._sent:
-                    self.try_to_push()
-            raise
-        self.push()
-
     def _put(self, name: str) -> None:
         """Copy one file, if it has changed."""
         path, there = self._folder / name, f"{self._root}/{name}"
@@ -215,9 +192,8 @@ class Mirror:
         known = [signature(self._folder / _LAST)]
         with suppress(FileNotFoundError):
             known += (self._folder / _OURS).read_text().splitlines()
-        if there not in known:
-            advice = f"remove {self._folder} to go on from there, or give another run_id"
-            raise UserError(f"{self._address} has a checkpoint that {self._folder} does not know: {advice}")
+        advice = f"remove {self._folder} to go on from there, or give another run_id"
+        refuse(there not in known, f"{self._address} has a checkpoint that {self._folder} does not know: {advice}")
 
 
 def _kept(name: str) -> bool:

@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import Preempted, UserError
-from blackout.files import replacing
+from blackout.files import replacing, write_table
 
 _COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
 """Of the table, before those of the scores."""
@@ -123,7 +123,4 @@ def _add_row(table: Path, row: dict[str, Any]) -> None:
                 rows += [old for old in csv.DictReader(file) if old["job"] != str(row["job"])]
         rows.sort(key=lambda r: int(r["job"]))
         scores = sorted({name for r in rows for name in r} - set(_COLUMNS))
-        with replacing(table) as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, _COLUMNS + scores)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(_COLUMNS + scores, rows, table)

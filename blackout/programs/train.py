@@ -11,11 +11,9 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -25,10 +23,10 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.distributed import meet, signals
-from blackout.errors import UserError, error_context, is_user_error, summary
+from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
 from blackout.files import save_picture
-from blackout.programs.pictures import Trajectory, in_characters, read_curves, sparkline
+from blackout.programs.pictures import Trajectory
 from blackout.programs.plan import bfloat16_ratio, plan
 from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
@@ -67,8 +65,6 @@ _IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
 _MOST_PER_PROCESSOR = 16
 _SAMPLES, _FEWER, _SHOWN = 64, 8, 4
 """Samples at the end of a run, of one that has seen fewer than that, and those of them whose way there is shown."""
-_SMALL, _ACROSS = 16, 90
-"""Pixels of an image that is shown as characters, and characters in a line."""
 _FEWEST_STEPS = 10
 """Of the closing samples, whatever the budget."""
 _LARGE = 1 << 24
@@ -119,12 +115,14 @@ def _train(config: dict[str, Any]) -> Path:
         return run.parent
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run)
-    with running(run) as directory, nullcontext() if mirror is None else mirror.closing():
+    with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
         trainer = make_trainer(config, open_run(config, source.name), family, mirror)
+        if mirror is not None:
+            mirror.push()  # which finds out whether the address takes files
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
@@ -138,6 +136,8 @@ def _train(config: dict[str, Any]) -> Path:
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, data_module, directory, family, left_out)
+        if mirror is not None:
+            mirror.push()
     return directory
 
 
@@ -228,9 +228,8 @@ def check_batch(config: Mapping[str, Any], source: Source) -> None:
     """
     need = 3 * 4 * config["batch_size"] * math.prod(source.facts.get("shape", ()))
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > here:
-        told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
-        raise UserError(f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
+    told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
+    refuse(need > here, f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
 
 
 def make_model(family: ComponentFamily, config: Mapping[str, Any], source: Source) -> Model:
@@ -316,9 +315,8 @@ def check_launch(trainer: pl.Trainer) -> None:
     """
     launcher = trainer.strategy.launcher
     outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
-    if sweeping() and not outside:
-        ways = "torchrun train.py -m ..., or hydra/launcher=submitit_slurm; or trainer.devices=1"
-        raise UserError(f"a sweep on several devices needs processes from outside: {ways}")
+    ways = "torchrun train.py -m ..., or hydra/launcher=submitit_slurm; or trainer.devices=1"
+    refuse(sweeping() and not outside, f"a sweep on several devices needs processes from outside: {ways}")
     if trainer.num_nodes > 1 and not outside and "MASTER_ADDR" not in os.environ:
         raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs torchrun or srun on every node, or MASTER_ADDR")
 
@@ -434,23 +432,7 @@ def close(
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
     log_results(trainer, values, run)
-    show_in_words(run, model)
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
-
-
-def show_in_words(run: Path, model: Model) -> None:
-    """Print the loss as a line of bars, and the first samples where they are small images."""
-    loss = read_curves(run / "metrics.csv").get("train/loss", ([], []))[1]
-    with suppress(UnicodeEncodeError):  # a terminal of ASCII alone
-        if len(loss) > 1:
-            print(f"loss:    {sparkline(loss)}")
-    shape = model.require_source().facts.get("shape")
-    if shape and len(shape) == 3 and shape[0] in (1, 3) and max(shape[1:]) <= _SMALL:
-        samples = np.load(run / "samples" / "final.npz")["samples"][: _ACROSS // (2 * shape[2] + 2)]
-        images = torch.from_numpy(samples)
-        if images.shape[1:] != tuple(shape):  # channels last, or none for one
-            images = images.reshape(-1, *shape[1:], shape[0]).permute(0, 3, 1, 2)
-        print(in_characters(images))
 
 
 def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path) -> tuple[Scores | None, list[str]]:

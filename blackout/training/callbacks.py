@@ -17,7 +17,7 @@ from rich import get_console
 from torch import Tensor
 
 from blackout.distributed import my_samples, signals
-from blackout.errors import Unobtainable, UserError, check_at_least_one
+from blackout.errors import Unobtainable, check_at_least_one, refuse
 from blackout.family import Draw, Drawn, Samples, Scorer, Source, Watch
 from blackout.family import Scores as Accumulators
 from blackout.files import save_picture
@@ -274,9 +274,8 @@ class Scores(Callback):
         between = trainer.val_check_interval if trainer.check_val_every_n_epoch is None else 1
         if self.every is not None and type(between) is int:
             steps = max(1, between // trainer.accumulate_grad_batches)
-            if self.every % steps:
-                told = f"callbacks.scores.every_n_steps={self.every} must be a multiple of {steps}"
-                raise UserError(f"{told}: samples are scored at validations, every {steps} steps")
+            told = f"callbacks.scores.every_n_steps={self.every} must be a multiple of {steps}"
+            refuse(self.every % steps, f"{told}: samples are scored at validations, every {steps} steps")
         if self._scores or self.missing:
             return
         source = trainer.datamodule.source  # type: ignore[attr-defined]

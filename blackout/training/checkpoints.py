@@ -63,10 +63,8 @@ class AtomicCheckpointIO(CheckpointIO):
             try:
                 if (writing := self._writing.pop(path, None)) is not None:
                     writing.result()
-            except OSError as error:
-                return f"{path}: {error.strerror or error}"
-            except UserError as error:
-                return str(error)
+            except (OSError, UserError) as error:
+                return f"{path}: {getattr(error, 'strerror', None) or error}"
         return None
 
     def teardown(self) -> None:

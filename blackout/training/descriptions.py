@@ -251,9 +251,8 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
     if not dataset and description is not None:
         dataset = description.get("dataset")
         dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
-    if not dataset:
-        of_model = "the model does not say which dataset it is of: " if description is not None else ""
-        raise UserError(f"{of_model}dataset=... must be given")
+    of_model = "the model does not say which dataset it is of: " if description is not None else ""
+    refuse(not dataset, f"{of_model}dataset=... must be given")
     # a model's counts are in its own units, whatever another file of its kind looks like
     data = (description or {}).get("data")
     units = dict(zip(("offset", "gain"), data.get("units", (0, 1)), strict=True)) if data else {}

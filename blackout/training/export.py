@@ -281,7 +281,6 @@ def checked(description: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(f"{path} does not describe a Blackout model")
-    if description.get("format") != FORMAT:
-        found = reprlib.repr(description.get("format"))
-        raise UserError(f"{path} has format {found}; this version reads format {FORMAT}")
+    found = reprlib.repr(description.get("format"))
+    refuse(description.get("format") != FORMAT, f"{path} has format {found}; this version reads format {FORMAT}")
     return dict(plain(description, str(path)))

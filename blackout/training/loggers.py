@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib.util
 import math
 import netrc
@@ -27,7 +26,7 @@ from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
-from blackout.files import read_rows, replacing
+from blackout.files import read_rows, write_table
 from blackout.training.callbacks import log_picture
 
 
@@ -112,10 +111,7 @@ class MetricsCSV(Logger):
     @staticmethod
     def _write_rows(path: Path, rows: Mapping[int, Mapping[str, str | float]]) -> None:
         columns = sorted({name for row in rows.values() for name in row} - {"step"})
-        with replacing(path) as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["step", *columns])
-            writer.writeheader()
-            writer.writerows(rows[step] for step in sorted(rows))
+        write_table(["step", *columns], (rows[step] for step in sorted(rows)), path)
 
 
 IMAGES = "images"
