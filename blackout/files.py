@@ -192,7 +192,7 @@ def working_folder(place: str) -> Path:
     """
     if not (match := _ADDRESS.fullmatch(place)):
         return Path(place)
-    if not re.fullmatch(r"[\w.+=/ -]+", match[2]) or ".." in match[2].split("/") or ":" in match[1]:
+    if not re.fullmatch(r"([\w.+=/ -]|:\d+/)+", match[2]) or ".." in match[2].split("/") or ":" in match[1]:
         form = "s3://bucket/path or the like, of letters, digits and . _ + = -"
         raise UserError(f"an address is {form}; keys are in the environment, or where fsspec's library looks for them")
     return Path("runs", match[1], match[2])

@@ -191,7 +191,7 @@ TRAINING = {
     "trainer.devices=999": "devices",
     f"run_id={'x' * 300}": "",
     f"runs_dir={'y' * 5000}": "",
-    "runs_dir=s3://bucket/runs": "s3://bucket/runs is an address",
+    "data_dir=s3://key:secret@bucket/runs": "s3://bucket/runs is an address",
     "data_dir=memory://data": "memory://data is an address",
 }
 

@@ -106,6 +106,12 @@ def test_addresses_that_could_hold_a_key_or_lead_elsewhere(place):
     assert "secret" not in str(told.value)
 
 
+def test_addresses_that_are_folders_of_their_own():
+    assert str(working_folder("sftp://host:22/x/y")) == "runs/sftp/host:22/x/y"
+    assert str(working_folder("s3://bucket/runs/")) == "runs/s3/bucket/runs"
+    assert working_folder("runs/a:b") == Path("runs/a:b")
+
+
 def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     options = [*TINY, "run_id=a", "callbacks.checkpoints.every_n_steps=2"]
