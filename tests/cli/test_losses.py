@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from blackout.errors import UserError, run_command
 from blackout.files import new_file, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
+from blackout.programs import cli
 from blackout.programs.run_directory import open_run, running
 from blackout.training.export import export_model
 from tests.cli.conftest import TINY, Outcome, save_blank
@@ -316,6 +318,16 @@ def test_programs_end_in_one_line(capsys, error, code, said):
     with pytest.raises(SystemExit) as left:
         run_command(raising(error), argparse.ArgumentParser("x"), [])
     assert left.value.code == code and capsys.readouterr().err == said
+
+
+def test_a_reader_who_leaves_is_no_error(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as left:
+        monkeypatch.setattr(sys, "stdout", left)
+        monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+        cli.run(lambda: None)
+        sys.stdout.flush()
 
 
 def test_every_program_has_this_entry(command):
