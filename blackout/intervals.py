@@ -12,7 +12,7 @@ _NEIGHBOURS = 10
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:
-    """Standard deviation of x [n].
+    """Standard deviation of x [n]. Groups along the grid are ours (tests/test_intervals.py).
 
     Args:
         place: float64 [n], where on an even grid each was drawn, or None. What changes along the grid is no error of

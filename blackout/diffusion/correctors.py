@@ -64,6 +64,7 @@ class ThinAndBridge:
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:  # fmt: skip
+        """Another X_s, of the shape [B, ...] and dtype of xs: see `Corrector`."""
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
         decayed = _with_rates(self, process).sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
@@ -94,6 +95,7 @@ class LevelCorrector:
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:  # fmt: skip
+        """Another X_s, of the shape [B, ...] and dtype of xs: see `Corrector`."""
         jump = _with_rates(self, process)
         prediction = fitting(
             denoiser(xs, s), jump.prediction, self, process, "a head that predicts what its rates need"

@@ -85,7 +85,7 @@ class DataEnds:
         return {"first": self.first, "last": self.last, "final_time": self.final_time}
 
     def start_nats(self, t: Tensor | float) -> float:
-        """At most how far the start at time t is from X_t: q^2 ||c||^2 / 4."""
+        """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4. Ours (tests/laws/test_end_laws.py)."""
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
 
     def fits(self, t: Tensor | float, lent: bool = False) -> bool:

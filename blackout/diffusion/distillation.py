@@ -71,6 +71,7 @@ class JointBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         told = noised(xt, self.planes, generator)
         return BinomialBridge()(lambda _, time: denoiser(told, time), process, xt, s, t, generator)
 
@@ -90,6 +91,7 @@ class Student(BlackoutDiffusion):
         return noised(x0, self.planes), t
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch, a scalar."""
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
         source = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)

@@ -89,7 +89,7 @@ class GuidedPair:
 
     @property
     def mean(self) -> Tensor:
-        """The conditional one, for callbacks that show predictions."""
+        """The conditional one, [B, ...], for callbacks that show predictions."""
         return self.conditional.mean
 
     @property
@@ -103,7 +103,7 @@ class GuidedPair:
         return self.conditional, self.unconditional
 
     def tilt(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
-        """a^(1 - g) a_c^g of rates or probabilities of any shape, float64; 0 where the conditional one is."""
+        """a^(1 - g) a_c^g of rates [Nisonoff 2024] or probabilities, of any shape, float64; 0 where a_c is."""
         log = (1 - self.scale) * unconditional.clamp(min=_TINY).log() + self.scale * conditional.clamp(min=_TINY).log()
         return torch.where(conditional > 0, log.clamp(max=_LARGEST).exp(), 0.0)
 

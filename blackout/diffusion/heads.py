@@ -52,7 +52,10 @@ class Head(Protocol[Made]):
 
 
 def log_softplus(f: Tensor) -> Tensor:
-    """log(log(1 + e^f)) of any shape; below -15 the series f - e^f / 2 replaces a logarithm of what underflows."""
+    """log(log(1 + e^f)) of any shape; below -15 the series f - e^f / 2 replaces a logarithm of what underflows.
+
+    The series is Taylor's in e^f (tests/diffusion/test_losses.py).
+    """
     series = f - torch.exp(f.clamp(max=0.0)) / 2
     return torch.where(f < -15, series, torch.log(F.softplus(f.clamp(min=-15))))
 
@@ -75,6 +78,7 @@ class SoftplusHead:
     outputs: ClassVar[int] = 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         f = raw[:, 0].float()
         return CountPrediction(F.softplus(f), log_softplus(f))
 
@@ -98,6 +102,7 @@ class ScaledHead:
         _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         return CountPrediction(*_scaled_softplus(raw[:, 0].float(), self.mean, t))
 
 
@@ -120,6 +125,7 @@ class BirthDeathHead:
         _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         return BirthDeathPrediction(*_scaled_softplus(raw.float(), self.mean, t))
 
 
@@ -182,7 +188,7 @@ def components_of_data(given: Mapping[str, Any], stats: Stats) -> Mapping[str, A
 @component("head", "base", from_stats=components_of_data)
 @dataclass(frozen=True)
 class LogisticMixtureHead:
-    """A head for the mean, and a mixture of logistics for the distribution of the missing count.
+    """A head for the mean, and a mixture of logistics [Salimans 2017] for the distribution of the missing count.
 
     Locations and scales are in units of sqrt((1 - q) mean + (1 - q)^2 std^2), about the missing count's own spread,
     and locations are relative to the predicted mean, so that the network's outputs are O(1) at every t.
@@ -215,6 +221,7 @@ class LogisticMixtureHead:
         return self.base.outputs + 3 * self.components
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         rest = self.base(raw, xt, t)
         y = rest.mean
         weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
@@ -255,6 +262,7 @@ class LevelHead:
         return self.max_count + 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         return _posterior(raw.float(), self.process, xt, t, self.likelihood)
 
 
@@ -278,6 +286,7 @@ class LogisticHead:
     outputs: ClassVar[int] = 2
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         half = self.max_count / 2
         location = half * (1 + raw[:, :1].float())
         scale = half / 2 * torch.exp(raw[:, 1:2].float().clamp(-12.0, 6.0))
@@ -341,6 +350,7 @@ class GammaHead:
     _placed: dict[torch.device, Elements] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         f = raw[:, 0].float()
         known, time, x = self._on(f.device), expand_time(t, f), xt[:, : f.shape[1]].float()  # without a student's noise
         q, r = torch.exp(-time).float(), known.concentration

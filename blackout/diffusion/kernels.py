@@ -87,7 +87,10 @@ def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
 
 @component(passed=("rounding",), called=("y", "generator"))
 def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
-    """floor(y) + Bernoulli(y - floor(y)): unbiased, so the mean number of births is y r. Ours (test_kernel_laws)."""
+    """floor(y) + Bernoulli(y - floor(y)), [B, ...]: unbiased, so the mean number of births is y r.
+
+    Ours (tests/laws/test_kernel_laws.py).
+    """
     floor = torch.floor(y)
     return floor + bernoulli((y - floor).double(), generator).to(y.dtype)
 
@@ -108,6 +111,7 @@ class BinomialBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         y = predicted_count(self, denoiser, process, xt, t).expected
         missing = torch.minimum(self.rounding(y, generator).to(torch.int64), process.max_count - xt.to(torch.int64))
         return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
@@ -125,6 +129,7 @@ class PoissonLeap:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         y = predicted_count(self, denoiser, process, xt, t).expected
         return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
 
@@ -150,6 +155,7 @@ class PosteriorBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         if math.exp(-float(t)) < self.survival:
             return Trapezoidal()(denoiser, process, xt, s, t, generator)
         distribution = predicted_distribution("bridge", self, denoiser, process, xt, t)
@@ -177,6 +183,7 @@ class Trapezoidal:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         if float(s) == 0:
             return PoissonLeap()(denoiser, process, xt, s, t, generator)
         rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)  # the clock is its own inverse
@@ -215,6 +222,7 @@ class MultistepLeap:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         return self.fresh()(denoiser, process, xt, s, t, generator)
 
     def fresh(self, mean: Tensor | None = None) -> Kernel:
@@ -288,7 +296,7 @@ def fraction(s: Tensor, t: Tensor, x: Tensor) -> Tensor:
 
 
 def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
-    """x + births, clipped to max_count, in x's dtype."""
+    """x + births, clipped to max_count, in x's dtype and shape [B, ...]."""
     return (x + births).clamp_(max=process.max_count).to(x.dtype)
 
 
@@ -320,6 +328,7 @@ class PosteriorTrapezoidal:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         if process.max_count > LARGEST:
             raise ValueError(
                 f"the posterior trapezoidal step enumerates counts: at most {LARGEST}, not {process.max_count}"
@@ -350,6 +359,8 @@ def tabulated(distribution: MissingCount, largest: Tensor, max_count: int) -> Te
 def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Tensor, max_count: int) -> Tensor:
     """log P(N - b = n | b of N came back, each with chance h) for n = 0..max_count, float64 [max_count + 1, B, ...].
 
+    Bayes' rule, P(N = b + n) Bin(b; b + n, h) / Z. Ours (tests/laws/test_kernel_laws.py).
+
     Args:
         distribution: P(N).
         births: b, int64 [B, ...].
@@ -379,6 +390,7 @@ class LevelBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         needed = (
             "a process of finitely many states and a head that predicts a distribution over levels, such as "
             "process=uniform head=levels"
@@ -410,6 +422,7 @@ class BirthDeathBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         needed = "process=birth_death and its head"
         birth_death = require(process, BirthDeath, self, process, needed)
         prediction = fitting(denoiser(xt, t), BirthDeathPrediction, self, process, needed)
@@ -436,6 +449,7 @@ class TauLeap:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         jump = require(process, JumpProcess, self, process, "a process in continuous time")
         prediction = fitting(
             denoiser(xt, t), jump.prediction, self, process, "a head that predicts what its rates need"
@@ -480,7 +494,7 @@ def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tens
 def draw_step(
     process: FiniteProcess, pair: GuidedPair, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
 ) -> Tensor:
-    """X_s from `step_law`, normalised; states that the models hold impossible stay as they are."""
+    """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are."""
     law = step_law(process, pair, xt, s, t)
     possible = law.sum(-1) > 0
     drawn = categorical(torch.where(possible[..., None], law, 1.0), generator)

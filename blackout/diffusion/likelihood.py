@@ -42,7 +42,7 @@ LARGEST_TABLE = 4095
 
 
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """nats per sample [B] -> bits per dimension [B] of a sample of `shape`."""
+    """nats per sample [B] -> bits per dimension [B] of a sample of `shape`: over log 2 and its elements."""
     return nats / (math.prod(shape) * math.log(2))
 
 
@@ -249,6 +249,7 @@ class SeenDenoiser:
     mean: Tensor
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
         prediction = self.denoiser(at_expectation(xt, t, self.seen, self.mean), t)
         assert isinstance(prediction, CountPrediction)
         mean = torch.where(self.seen, prediction.mean, 0.0)
@@ -258,7 +259,9 @@ class SeenDenoiser:
 def of_seen(
     seen: Tensor | None, denoiser: Denoiser, start: Tensor, mean: Tensor
 ) -> tuple[Denoiser, Tensor, Tensor | float]:
-    """What a likelihood bound needs in place of a denoiser and the start's mean, and the share of entries it is of.
+    """What a likelihood bound needs in place of a denoiser and the start's mean, and the share [B] of entries it is of.
+
+    Ours (tests/diffusion/test_missing.py).
 
     Args:
         seen: bool [B, *shape]; None where all entries were.

@@ -151,6 +151,7 @@ class BlackoutDiffusion(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch, a scalar."""
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         s, t = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)

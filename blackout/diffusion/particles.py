@@ -179,6 +179,7 @@ class GuidanceWeight:
     process: Process
 
     def __call__(self, step: Step) -> Tensor:
+        """Log weights of a step, float64 [rows]: see `Potential`."""
         total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
             if stage.pair is not None:
@@ -234,6 +235,7 @@ class KnownWeight:
     _guess: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def __call__(self, step: Step) -> Tensor:
+        """Log weights of a step, float64 [rows]: see `Potential`."""
         total = -self._guess.to(step.after.device)
         for stage in step.stages():
             log_ratio = self._of_births(stage) if isinstance(self.process, PureDeath) else self._of_levels(stage)

@@ -185,7 +185,7 @@ def _pure_death(module: BlackoutDiffusion) -> PureDeath:
 
 
 def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
-    """Every element independent with its own histogram, counted on `train` with one added to each cell.
+    """Every element independent with its own histogram, counted on `train` with one added to each cell, as Laplace.
 
     Args:
         train, test: integer counts [n, *shape].

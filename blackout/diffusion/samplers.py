@@ -54,6 +54,7 @@ class CountingDenoiser:
         self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
         self.evaluations += 1
         self.last, self.asked = self._denoiser(xt, t), (xt, t)
         self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))

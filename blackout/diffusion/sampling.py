@@ -76,6 +76,7 @@ class TotalDenoiser:
     total: float
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
         prediction = self.denoiser(xt, t)
         if type(prediction) is not CountPrediction:
             raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
@@ -101,6 +102,7 @@ class CalibratedDenoiser:
     factors: Sequence[float]
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
         factor = np.interp(logit_survival(t.cpu()), self.logits, self.factors)
         shape = -1, *[1] * (xt.ndim - 1)
         return _scaled(self.denoiser(xt, t), torch.as_tensor(factor).reshape(shape).to(xt.device))

@@ -48,6 +48,8 @@ _VALUES = 1
 def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpProcess, x: Tensor, now: Tensor) -> Tensor:
     """log of p(y | x') over p(y | x) for every state x' that one reverse jump leads to, float64 [n, R, *shape].
 
+    What rates are multiplied by [Nisonoff 2024, eq. 2].
+
     Args:
         value: (states [m, *shape], rows int64 [m]) -> log p(y | state), float64 [m].
         process: says which jumps there are.
@@ -93,7 +95,7 @@ class Steering:
     def draw(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
-        """X_s given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
+        """X_s [B, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
         self._left_out = torch.zeros(len(xt), dtype=torch.float64, device=xt.device)
         if not self._guided:
             return self._kernel(denoiser, process, xt, s, t, generator)

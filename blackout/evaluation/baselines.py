@@ -56,7 +56,7 @@ def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
     """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
 
     Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
-    binomial with more zeros.
+    binomial with more zeros [Mullahy 1986]. The choice is ours (tests/evaluation/test_baselines.py).
 
     Args:
         train, test: counts [N, *shape] and [M, *shape].

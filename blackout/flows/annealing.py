@@ -214,7 +214,8 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
 
 
 class Near(Target):
-    """A law for annealing from a product law b around states of its own in place of noise: p_t ~ rho^t b^(1 - t).
+    """A law for annealing from a product law b around states of its own in place of noise: p_t ~ rho^t b^(1 - t). Ours
+    (tests/flows/test_annealing.py).
 
     Args:
         inner: the law.
@@ -242,9 +243,11 @@ class Near(Target):
         return self.inner.log_density(x).double() - start
 
     def independent_sites(self) -> list[Tensor]:
+        """Those of the law, int64 [n] each."""
         return self.inner.independent_sites()
 
     def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
+        """Of both laws, float64 [B, n, S]: see `Target.conditional`."""
         return self.inner.conditional(x, where, t) + (1 - t) * self._start[:, where]
 
 
@@ -255,6 +258,8 @@ def group_size(chains: int) -> int:
 
 def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refinement | None = None) -> Tensor:
     """Samples of a law, uint8 [number, d]: exact where it can be enumerated, else the ends of long chains.
+
+    Ours (tests/flows/test_annealing.py).
 
     Args:
         target: the law.

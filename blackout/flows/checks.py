@@ -45,7 +45,8 @@ class Verdict:
 
 
 def modes(target: Target, states: Tensor, seed: int) -> Tensor:
-    """Up to four states of high density that differ in a quarter of the sites or more, uint8 [m, d].
+    """Up to four states of high density that differ in a quarter of the sites or more, uint8 [m, d]. Ours
+    (tests/flows/test_weights.py).
 
     Args:
         target: the law.

@@ -49,5 +49,6 @@ class LearnedPartition(EstimatedPartition):
     learns_partition = True
 
     def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
+        """By the network's own function of time, [b]."""
         with torch.enable_grad():
             return network.log_partition_slope(batch.t)

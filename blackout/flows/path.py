@@ -135,6 +135,9 @@ def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Ten
 
 
 def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0. Shapes broadcast."""
+    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0. Shapes broadcast.
+
+    Elementary; checked by `tests/laws/flow_claims.py`.
+    """
     safe = torch.where(ratios == 0, 1.0, ratios)
     return torch.where(ratios == 0, length, (start * safe).exp() * torch.expm1(length * safe) / safe)

@@ -43,7 +43,7 @@ def grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image
 def correlations(states: Tensor, levels: int, share: Any = None) -> list[float]:
     """How much more often than by chance sites of a torus agree, by their distance along an axis: 1 if always.
 
-    Of spins +-1 the mean of s_0 s_r.
+    Of spins +-1 the mean of s_0 s_r (tests/flows/test_annealing.py). As many numbers as half a side, and one.
 
     Args:
         states: [n, H, W].

@@ -192,14 +192,16 @@ class LawsReplay(Replay):
         self.curves[self.slot] = curve.repeat_interleave(self.curves.shape[2] // curve.shape[1], 1).float()
 
     def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
+        """Of each state's own law, [b]."""
         return self.curves[which]
 
     def laws(self, which: tuple[Tensor, ...]) -> Tensor:
+        """The number of each state's law, int64 [b]."""
         return self.law[which[0], which[2]]
 
 
 def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
-    """A piecewise linear function of t [b], exact at its knots: `values` [K] at `times` [K]."""
+    """A piecewise linear function of t [b], exact at its knots, `values` [K] at `times` [K]: as `numpy.interp`."""
     right = torch.searchsorted(times, t).clamp(1, len(times) - 1)
     before, after = times[right - 1], times[right]
     share = ((t - before) / (after - before)).clamp(0, 1)

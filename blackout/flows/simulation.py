@@ -232,6 +232,7 @@ class Leap(_Stepwise):
     """Every site jumps independently of the others: the factorised step of the paper's code [Campbell 2022]."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
+        """States [B, d] after a step of this length at fixed rates [B, d, S]."""
         u = stream.next_draw().uniform(tuple(x.shape))
         total = rates.sum(-1)
         moved = -torch.expm1(-length * total)
@@ -245,13 +246,14 @@ class Single(_Stepwise):
     """At most one jump per step [Ou 2025, Algorithm 2], as it is written."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
+        """States [B, d] after a step of this length at fixed rates [B, d, S]."""
         u = stream.next_draw().uniform((len(x), 2))
         moved = u[:, 0] < -torch.expm1(-length * rates.sum((-1, -2)))
         return torch.where(moved[:, None], one_jump(x, rates, u[:, 1]), x)
 
 
 def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
-    """States [B, d] after a jump drawn in proportion to rates [B, d, S] by uniforms [B]."""
+    """States [B, d] after a jump drawn in proportion to rates [B, d, S] by uniforms [B], as in [Gillespie 1977]."""
     levels, rows = rates.shape[-1], torch.arange(len(x), device=x.device)
     edges = rates.flatten(1).cumsum(-1)
     # the first edge above the point: a jump without rate has none of its own

@@ -371,6 +371,7 @@ class ExactDenoiser:
         self._table = lru_cache(maxsize=None)(self._made)
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Of states [n, elements] at a scalar time."""
         at = torch.from_numpy(numbers(xt, self.toy.size))
         mean, missing = (table[at] for table in self._table(float(t)))
         return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), TableOfCounts(missing))
@@ -396,6 +397,7 @@ class ExactJumpDenoiser:
         self._table = lru_cache(maxsize=None)(lambda t: torch.from_numpy(expected(toy, t)))
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        """Of states [n, elements] at a scalar time."""
         # float64, where a network gives float32: the distributions compared with have it too
         mean = self._table(float(t))[torch.from_numpy(numbers(xt, self.toy.size))].movedim(-1, 1)
         log_mean = torch.log(mean.clamp(min=1e-300))

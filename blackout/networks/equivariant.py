@@ -28,7 +28,7 @@ from blackout.networks.layers import LayerNorm
 
 
 class TimeEmbedding(nn.Module):
-    """Times [B] in [0, 1] -> features [B, width], by sines and cosines and two layers.
+    """Times [B] in [0, 1] -> features [B, width], by sines and cosines [Vaswani 2017, section 3.5] and two layers.
 
     Args:
         width: number of features.
@@ -41,6 +41,7 @@ class TimeEmbedding(nn.Module):
         self.layers = nn.Sequential(nn.Linear(2 * frequencies + 1, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, t: Tensor) -> Tensor:
+        """Times [B] -> [B, width]."""
         period = 2.0 ** torch.arange(self.frequencies, device=t.device, dtype=t.dtype)
         angle = t[:, None] * period * (math.pi / 2)
         return self.layers(torch.cat([t[:, None], angle.sin(), angle.cos()], 1))
@@ -58,6 +59,7 @@ class Features(nn.Module):
         self.levels, self.channels = levels, 1 if levels == 2 else levels
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """States [B, d] -> [B, d, channels]."""
         if self.levels == 2:
             return (2 * x.to(dtype) - 1)[..., None]
         return F.one_hot(x.long(), self.levels).to(dtype)
@@ -191,6 +193,7 @@ class HollowLinear(nn.Module):
         self.register_buffer("offset", offset, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
+        """[B, d, F] -> [B, d, C]."""
         kernel = self.weight[self.offset.flatten()] if self.tied else self.weight
         kernel = kernel.view(self.sites, self.sites, self.features, self.channels)
         other = 1 - torch.eye(self.sites, dtype=kernel.dtype, device=kernel.device)
@@ -316,6 +319,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Queries [B, d, C] and a memory [B, k, C] -> [B, d, C]."""
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query(x), *self.memory(memory).chunk(2, -1))
@@ -325,7 +329,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block."""
+    """A pre-norm transformer block, [B, n, width] -> the same."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -334,6 +338,7 @@ class Block(nn.Module):
         self.mlp = _perceptron(width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, n, width] -> the same."""
         normed = self.norms[0](x)
         x = x + self.attention(normed, normed, mask)
         return x + self.mlp(self.norms[1](x))
@@ -387,6 +392,7 @@ class TransformerBody(TwoStreams):
         self.register_buffer("before_or_after", mask, persistent=False)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
         time = self.time(t.to(conditional.dtype))[:, None]
         # slot i of a stream has seen the time and the sites before it: x_0 .. x_{i-1}, or x_{i+1} .. x_{d-1}
         tokens = self.embed(x.long())

@@ -119,7 +119,8 @@ class Messages(nn.Module):
     """What the neighbours of a site see of the others, with the site itself taken out: [B, d, F] -> [B, d, C].
 
     Neighbour j of site i sends silu(a linear map of all states but x_i), as cavity methods do. One linear map of all
-    other sites serves every neighbour; the part of x_i is subtracted from it.
+    other sites serves every neighbour; the part of x_i is subtracted from it. Ours
+    (tests/networks/test_equivariant.py).
 
     Args:
         lattice: [H, W] of the torus.
@@ -139,6 +140,7 @@ class Messages(nn.Module):
         self.read = nn.Linear(len(self.steps) * width, channels)
 
     def forward(self, features: Tensor) -> Tensor:
+        """[B, d, F] -> [B, d, C]."""
         seen = (self.others(features) + self.sender(features)).unflatten(1, self.lattice)
         weight = self.others.weight.view(-1, self.others.features, self.width)
         sent = []
@@ -151,7 +153,7 @@ class Messages(nn.Module):
 
 
 class SitewiseBody(_DeepAtSites):
-    """A hollow linear layer, then residual layers.
+    """A hollow linear layer, then residual layers: [B, d, channels]. Ours (tests/networks/test_equivariant.py).
 
     The conditional log-probabilities of a site are features too: they are hollow, and needed anyway.
 
@@ -181,6 +183,7 @@ class SitewiseBody(_DeepAtSites):
         self.law = _perceptron(parameters, channels) if parameters else None
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *law: Tensor) -> Tensor:
+        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
         time = self.time(t.to(conditional.dtype))
         time = F.silu(time if self.law is None else time + self.law(law[0].to(time.dtype)))
         states = self.states(x, conditional.dtype)
@@ -196,7 +199,7 @@ class GraphMessages(nn.Module):
     Node j sends silu of a linear map of x_j, its degree, and its number n_j of selected neighbours other than i, and
     node i adds up what comes from every distance, from neighbours times the weight of the edge. That number is
     n_j - x_i for every neighbour j, so that messages of neighbours are needed for x_i = 0 and 1 only, and n_j itself
-    for nodes that are farther.
+    for nodes that are farther. Ours (tests/networks/test_equivariant.py).
 
     Args:
         width: of a message.
@@ -210,6 +213,7 @@ class GraphMessages(nn.Module):
         self.read, self.reach = nn.Linear(reach * width, channels), reach
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
+        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C]."""
         weights = graph.weights.to(x.dtype)
         sent = [F.silu(self.sender(view) + self.time(time)) for view in _views(x, graph.adjacent.to(x.dtype))]
         received = [torch.where(x[..., None] > 0.5, weights @ sent[1], weights @ sent[0])]
@@ -225,7 +229,8 @@ class RelayedMessages(nn.Module):
     Neighbour i of node j sends silu of a linear map of what it is, as in `GraphMessages`, and of the sum over its own
     neighbours k but j of silu of a linear map of what k is. So a node knows what a neighbour holds back: in an
     independent set, nodes that have no other selected neighbour. A k that j has in common with i loses x_j from the
-    number of its selected neighbours; these are the only terms that depend on the pair.
+    number of its selected neighbours; these are the only terms that depend on the pair. Ours
+    (tests/networks/test_equivariant.py).
 
     Args:
         width: of a message.
@@ -239,6 +244,7 @@ class RelayedMessages(nn.Module):
         self.read = nn.Linear(width, channels)
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
+        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C]."""
         adjacent, (row, sender, node) = graph.adjacent.to(x.dtype), graph.edges
         views = _views(x, adjacent)
         heard, without = (F.silu(self.first(view)) for view in views)
@@ -265,6 +271,8 @@ def _views(x: Tensor, adjacent: Tensor) -> tuple[Tensor, Tensor]:
 class GraphSitewiseBody(_DeepAtSites):
     """Sums over the nodes at every distance, then residual layers: one network serves graphs of every size.
 
+    [B, d, channels]. Ours (tests/networks/test_equivariant.py).
+
     Args:
         distances: classes of pairs of nodes, the node itself included.
         channels: width of every layer.
@@ -287,6 +295,7 @@ class GraphSitewiseBody(_DeepAtSites):
         self._add_layers(layers)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
+        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
         (graph,) = graphs
         time = F.silu(self.time(t.to(conditional.dtype)))[:, None]
         modulation = self.modulation(time)
@@ -373,6 +382,7 @@ class GraphTransformerBody(TwoStreams):
         self.add_readout(heads, norms=4)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
+        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
         (graph,) = graphs
         time = self.time(t.to(conditional.dtype))[:, None]
         degree = graph.adjacent.sum(-1).long().clamp(max=_DEGREES - 1)

@@ -77,6 +77,7 @@ class StandardisedInputs:
             raise ValueError(f"mean and std of the inputs must be finite and >= 0, got {self.mean}, {self.std}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         survival, decay = torch.exp(-t), -torch.expm1(-t)
         variance = survival**2 * self.std**2 + survival * decay * self.mean
         deviation = xt.float() - _per_example(survival * self.mean, xt)
@@ -96,6 +97,7 @@ class LevelInputs(PaperInputs):
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         scaled = xt.float() * (2 / self.max_count) - 1
         return torch.where(xt > self.max_count, _MASK, scaled)
 
@@ -114,6 +116,7 @@ class BirthDeathInputs(StandardisedInputs):
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         square = torch.exp(-2 * t)
         deviation = torch.sqrt(square * self.std**2 - torch.expm1(-2 * t) * self.mean).float()
         return (xt.float() - self.mean) / _per_example(deviation, xt)

@@ -29,7 +29,7 @@ from blackout.networks.layers import (
 
 
 class FiLMPerceptron(nn.Module):
-    """Residual two-layer perceptron whose normalised input is scaled and shifted by the time embedding.
+    """Residual two-layer perceptron whose normalised input is modulated by the time embedding [Perez 2018].
 
     Maps [B, width] and an embedding [B, width] to [B, width].
     """
@@ -105,7 +105,7 @@ class ResidualMLP(nn.Module):
 
 
 class OwnFunctions(nn.Module):
-    """A small perceptron of every element by itself, whose weights change with time: what its own count says of it.
+    """A small perceptron of every element by itself, whose weights change with time: what its count says of it. Ours.
 
     Args:
         size: number of elements D.
@@ -174,7 +174,7 @@ class StateInputs:
 
 
 class DilatedBlock(nn.Module):
-    """Residual block of two convolutions, the first dilated, scaled and shifted by the time embedding between them.
+    """Residual block of two convolutions, the first dilated [Oord 2016], modulated by the time embedding between them.
 
     Maps [B, width, L] and an embedding [B, features] to [B, width, L].
     """

@@ -33,7 +33,7 @@ _GROWING: dict[int, type[Any]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 
 
 
 class FiLMBlock(nn.Module):
-    """Residual block whose second normalisation is scaled and shifted by the time embedding.
+    """Residual block whose second normalisation is scaled and shifted by the time embedding [Perez 2018, eq. 2].
 
     Maps [B, in_channels, H, W] and an embedding [B, features] to [B, out_channels, H, W]; likewise other `axes`.
     """
@@ -67,7 +67,7 @@ class FiLMBlock(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Residual perceptron over all positions of a small grid at once, scaled and shifted by the time embedding.
+    """Residual perceptron over all positions of a small grid at once, modulated by the time embedding [Perez 2018].
 
     At 4x4 it sees the whole image for less than attention costs. [B, channels, *sides] to the same.
     """

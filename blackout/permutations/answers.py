@@ -112,7 +112,9 @@ def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | None = None) -> dict[str, Tensor]:
-    """What weighted orders int64 [b, K, n], with log-weights [b, K], say under a condition.
+    """What weighted orders int64 [b, K, n], with log-weights [b, K], say under a condition: weighted shares.
+
+    Ours (tests/permutations/test_answers.py).
 
     Returns:
         `places` float64 [b, n, n], how likely every item (column) is at every place; `pairs`, how likely every item
@@ -136,7 +138,10 @@ def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | No
 
 
 def likeliest(orders: Tensor, log_probs: Tensor, top: int) -> dict[str, Tensor]:
-    """`top` int64 [b, top, n], the likeliest of orders [b, K, n], -1 where there are fewer, with `top_log_prob`."""
+    """`top` int64 [b, top, n], the likeliest of orders [b, K, n], -1 for none, with `top_log_prob` [b, top].
+
+    Ours (tests/permutations/test_answers.py).
+    """
     orders, log_probs = merged(orders, log_probs)
     log_probs, which = log_probs.sort(dim=1, descending=True, stable=True)
     log_probs, more = log_probs[:, :top], max(0, top - orders.shape[1])

@@ -208,7 +208,7 @@ class Mixture:
     laws: Sequence[Mallows | PlackettLuce]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
+        """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
         each = [
             law.log_prob(value)
             if isinstance(law, Mallows)

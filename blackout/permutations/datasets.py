@@ -186,6 +186,7 @@ class StoredPuzzles(Puzzles):
         super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         rows = self._rows[split]
         lists = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
         return {"items": lists, "ties": first_equal(lists)}
@@ -276,6 +277,7 @@ class RankedLists(Puzzles):
         return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         rows = self._rows[split]
         rows = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
         order = (streams.next_draw().uniform(tuple(rows.shape)) - self._relevance[rows]).argsort(1)
@@ -430,6 +432,7 @@ class Jigsaws(ImagePuzzles):
         super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         images = self._images.train if split == "train" else self._images.test
         number = chosen(streams, (len(index),), len(images)) if split == "train" else index % len(images)
         clean = self._cut(images[number])
@@ -526,6 +529,7 @@ class Sorting(ImagePuzzles):
         super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         of = self._images
         images, labels = (of.train, of.train_labels) if split == "train" else (of.test, of.test_labels)
         assert labels is not None

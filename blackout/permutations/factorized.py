@@ -75,7 +75,7 @@ def fill_codes(
     *,
     greedy: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Fill the masked digits of codes, a block a pass; the codes after each pass and what they add up to.
+    """Fill the masked digits of codes, a block a pass [Severo 2025, section 4]; after each the codes, and log p so far.
 
     Args:
         codes: int64 [size, n], n where a digit is to be drawn.
@@ -119,8 +119,8 @@ def most_certain(log_probs: Tensor, codes: Tensor, passes_left: int) -> Tensor:
 def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator: RandomSource = None) -> Tensor:
     """An unbiased estimate of -log p in nats averaged over all orders of digits, [B].
 
-    m uniform on 1..n, m digits chosen uniformly are masked: (n / m) times the sum of their cross-entropies [Uria
-    2014]; it is the bound of masked diffusion with a linear schedule. At least the entropy of the data.
+    m uniform on 1..n, m digits chosen uniformly are masked: (n / m) times the sum of their cross-entropies
+    [Uria 2014]; it is the bound of masked diffusion with a linear schedule. At least the entropy of the data.
 
     Args:
         codes: int64 [B, n].
@@ -145,7 +145,7 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
 
 
 def normalised(logits: Tensor, support: Tensor) -> Tensor:
-    """float32 at least, normalised over the support."""
+    """Log-softmax over the support, bool [n, n], of logits [B, n, n], of the same shape; float32 at least."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return precise.masked_fill(~support.to(logits.device), -torch.inf).log_softmax(-1)
 

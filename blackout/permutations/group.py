@@ -33,7 +33,7 @@ def inverse(p: Tensor) -> Tensor:
 
 
 def is_permutation(x: Tensor) -> Tensor:
-    """Whether 0..n-1 all occur, bool [...] for integers [..., n]."""
+    """Whether 0..n-1 all occur, bool [...] for integers [..., n]: the definition of a permutation."""
     inside = (x >= 0) & (x < x.shape[-1])
     seen = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     seen.scatter_(-1, x.clamp(0, x.shape[-1] - 1).long(), True)
@@ -98,7 +98,8 @@ def all_permutations(n: int) -> Tensor:
 def number(orders: Tensor) -> Tensor:
     """The place of every permutation [..., n] in lexicographic order, that of `all_permutations`, int64 [...], n to 20.
 
-    Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow.
+    Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow: the Lehmer code
+    (tests/permutations/test_group.py).
     """
     places = orders.movedim(-1, 0).contiguous()
     found = torch.zeros_like(places[0])

@@ -26,7 +26,8 @@ _NEVER, _JOINED = -1e4, 16
 
 
 def seams(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
-    """How likely piece j is the right, and the lower, neighbour of piece i, float32 [b, 2, n, n].
+    """How likely piece j is the right, and the lower, neighbour of piece i, float32 [b, 2, n, n]. Ours
+    (tests/permutations/test_seams.py).
 
     log softmax over j plus log softmax over i of minus the difference at the border, in units of the mean difference.
 
@@ -108,7 +109,9 @@ class SeamNetwork(nn.Module):
 
 
 def fit(found: Tensor, columns: int, orders: Tensor) -> Tensor:
-    """The sums over neighbours of `seams` [b, 2, n, n] of arrangements [b, n], [b]."""
+    """The sums over neighbours of `seams` [b, 2, n, n] of arrangements [b, n], [b]. Ours
+    (tests/permutations/test_seams.py).
+    """
     place, row = torch.arange(found.shape[-1], device=found.device), torch.arange(len(found)).unsqueeze(-1)
     right, below = place[place % columns < columns - 1], place[:-columns]
     beside = found[row, 0, orders[:, right], orders[:, right + 1]].sum(-1)
@@ -152,7 +155,10 @@ def arrangements(
 
 
 def assembled(found: Tensor, columns: int, width: int = WIDTH, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As `arrangements`; from 16 pieces on with that of `joined` among them, put first where its sum is largest."""
+    """As `arrangements`, int64 [b, K, n] and sums [b, K]; from 16 pieces on with that of `joined` among them.
+
+    It is put first where its sum is largest.
+    """
     orders, sums = arrangements(found, columns, width, places)
     b, n = len(found), found.shape[-1]
     if n < _JOINED:
@@ -227,7 +233,7 @@ def joined(found: np.ndarray, columns: int) -> np.ndarray:
 def fitted_weight(pieces: Tensor, columns: int) -> float:
     """What sums of `arrangements` are to be multiplied by so that the right one is likeliest among those found.
 
-    Near 1 for photographs, less where borders say less than they seem to.
+    Near 1 for photographs, less where borders say less than they seem to. Ours (tests/permutations/test_seams.py).
 
     Args:
         pieces: [b, n, C, h, w] in their right order.

@@ -83,11 +83,11 @@ class Riffle(Shuffle):
     """
 
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`."""
+        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
         return self.steps_back(n, size, [times], generator)[0]
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.steps_back`, all in one sort."""
+        """As `Shuffle.steps_back`, int64 [len(times), *size, n], all in one sort."""
         shape = (size,) if isinstance(size, int) else size
         places = _places(n, min(times, default=0), max(times, default=0), _device(generator))
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
@@ -96,7 +96,7 @@ class Riffle(Shuffle):
         return _places_by_key(torch.add(places, labels, alpha=n)).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
+        """As `Shuffle.log_prob`, float64 [...]: -inf where there are more rising sequences than labels."""
         n, a = sigma.shape[-1], 2.0**times
         rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
         drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
@@ -115,7 +115,7 @@ class RandomInsertion(Shuffle):
     """
 
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`."""
+        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
         _check(n, times)
         chosen = _integers(n, times, size, generator)
         last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
@@ -123,7 +123,7 @@ class RandomInsertion(Shuffle):
         return _places_by_key(last.add_(1).mul_(n).add_(torch.arange(n, device=last.device)))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`.
+        """As `Shuffle.log_prob`, float64 [...] of sigma [..., n].
 
         Raises:
             ValueError: times < 0.
@@ -151,7 +151,7 @@ class RandomTransposition(Shuffle):
     """
 
     def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`."""
+        """As `Shuffle.sample`: int64 [*size, n]."""
         _check(n, times)
         hands = _integers(n, 2 * times, size, generator)
         sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
@@ -160,11 +160,11 @@ class RandomTransposition(Shuffle):
         return sigma
 
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`."""
+        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
         return inverse(self.sample(n, size, times, generator))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`. One step of any deck; several through the walk on cycle types, to 30 cards.
+        """As `Shuffle.log_prob`, float64 [...]: one step of any deck; several by the walk on cycle types, to 30 cards.
 
         Raises:
             ValueError: times < 0, or more than one step with more than 30 cards.

@@ -39,7 +39,10 @@ _FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_targe
 
 
 def shortest_tours(points: Tensor) -> Tensor:
-    """The shortest closed tours through points float [b, n, 2], int64 [b, n], from point 0 on, counter-clockwise."""
+    """The shortest closed tours through points float [b, n, 2], int64 [b, n], from point 0 on, counter-clockwise.
+
+    By `held_karp` [Held 1962], and beyond its cities `integer_programme`.
+    """
     distances = np.linalg.norm(points.double().numpy()[:, :, None] - points.double().numpy()[:, None], axis=-1)
     if points.shape[1] <= MOST_AT_ONCE:
         tours = held_karp(distances)
@@ -49,7 +52,10 @@ def shortest_tours(points: Tensor) -> Tensor:
 
 
 def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
-    """Tours int64 [b, n] or their reverses, from the same first city on, such that the polygon's area is positive."""
+    """Tours int64 [b, n] or their reverses, from the same first city on, such that the polygon's area is positive.
+
+    By the shoelace formula (tests/permutations/test_datasets.py).
+    """
     x, y = arranged(points.double(), tours).unbind(-1)
     area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
     reverse = torch.cat([tours[:, :1], tours[:, 1:].flip(1)], 1)
@@ -120,7 +126,7 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def polar_tours(points: Tensor) -> Tensor:
-    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]."""
+    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]. Ours."""
     x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
     angle = torch.atan2(y, x)
     turned = (angle - angle[:, :1]) % (2 * torch.pi)
@@ -183,6 +189,7 @@ class Tours(Puzzles):
         super().__init__("tsp", "points", cities, (2,), held_out, seed, _FACTS)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         if self.num_items <= MOST_AT_ONCE:
             return {"items": self._new(len(index), streams)}
         number = chosen(streams, (len(index),), self._instances) if split == "train" else index
@@ -210,6 +217,7 @@ class FileTours(StoredPuzzles):
     """Tours of a file, shown from any city on and, for training, in the plane's symmetries."""
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         items = super().make(split, index, streams)["items"]
         return {"items": _varied(items, streams) if split == "train" else items}
 

@@ -95,6 +95,7 @@ class SMC(Method):
             raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         prior, number, copies, streams = run.prior, run.number, self.particles, run.streams
         split = streams.particles(copies)
         x = prior.begin(number * copies, split)
@@ -175,6 +176,7 @@ class Steered(Method):
         return types * math.prod(prior.shape)
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         prior, problem = run.prior, run.problem
         of = torch.arange(run.number, device=prior.device).repeat_interleave(self.particles)
 
@@ -218,6 +220,7 @@ class Overwrite(Method):
         self._known(problem, prior)
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         prior, shape = run.prior, (run.number, *run.prior.shape)
         times = prior.times if self.steps is None else prior.walk(prior.final_time, self.steps - 1)
         given = (prior.denoiser, prior.process, times.to(prior.device), shape, run.streams)

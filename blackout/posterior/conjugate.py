@@ -61,6 +61,7 @@ class Direct(Method):
         check_levels((self._found(prior, problem)[1],), prior)
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         z, level = self._found(run.prior, run.problem)
         z = repeated(z, run.number).expand(run.number, *run.prior.shape).to(run.prior.device)
         x = run.prior.reverse(z, level, run.streams, self.steps)

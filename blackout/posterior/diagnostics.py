@@ -110,6 +110,8 @@ def residuals(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None) -> Tensor
         noise: of the measurement.
         y, m: measurements and noiseless values [n or 1, *measured] and [n, *measured].
         seen: bool [*measured].
+
+    Standardised residuals by definition.
     """
     error, deviation = y - noise.mean(m), noise.variance(m).sqrt()
     found = torch.where(deviation > 0, error / deviation.clamp(min=1e-12), torch.where(error == 0, 0.0, math.inf))
@@ -120,7 +122,7 @@ def discrepancies(r: Tensor) -> Tensor:
     """What residuals [n, K] are judged by, float64 [n, 5]; large values are bad.
 
     Their chi-square and its negative (noise that is smaller than it was said to be), the largest one (an outlier),
-    their sum, and how neighbours go together (another operator).
+    their sum, and how neighbours go together (another operator). The choice is ours (tests/posterior/test_parts.py).
     """
     chi_square = (r**2).sum(1)
     together = (r[:, 1:] * r[:, :-1]).sum(1)
@@ -197,7 +199,10 @@ def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
 
 
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
-    """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100."""
+    """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100.
+
+    -10 log10 of the mean squared error over max_count^2, by definition.
+    """
     error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
     return -10 * error.clamp(min=1e-10).log10()
 

@@ -133,11 +133,11 @@ class Exact(Noise):
     real: ClassVar[bool] = False
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """0 or -inf."""
+        """0 or -inf, [n, *measured]."""
         return torch.where(y == m, 0.0, -math.inf).double()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """m itself."""
+        """m itself, [n, *measured]."""
         return m.double()
 
 
@@ -158,7 +158,7 @@ class Flips(Exact):
         _require(as_map(self.penalty, "penalty") > 0, "penalty must be positive", self.penalty)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-penalty (y != m), which is not normalised."""
+        """-penalty (y != m), [n, *measured], which is not normalised [Chu 2025, section 4.5]."""
         return (y != m).double() * -self.penalty
 
 
@@ -180,7 +180,10 @@ class Binomial(Noise):
         _require((p > 0) & (p <= 1), "survival must be above 0 and at most 1", self.survival)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log C(m, y) + y log p + (m - y) log(1 - p), by log-gamma for real m; -inf where y > m."""
+        """log C(m, y) + y log p + (m - y) log(1 - p), [n, *measured], by log-gamma for real m; -inf where y > m.
+
+        A binomial's mass by definition; real m are ours (tests/posterior/test_parts.py).
+        """
         p, y, m = like(self.survival, y, "survival"), y.double(), m.double()
         rest = (m - y).clamp(min=0)
         ways = torch.lgamma(m.clamp(min=0) + 1) - torch.lgamma(y + 1) - torch.lgamma(rest + 1)
@@ -188,19 +191,19 @@ class Binomial(Noise):
         return torch.where(m >= y, value, -math.inf)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts."""
+        """Counts, float64 [n, *measured]."""
         return binomial(m.round().double(), like(self.survival, m, "survival").expand(m.shape), source).double()
 
     def estimate(self, y: Tensor) -> Tensor:
-        """y / p."""
+        """y / p, [n, *measured]."""
         return y.double() / like(self.survival, y, "survival")
 
     def mean(self, m: Tensor) -> Tensor:
-        """p m."""
+        """p m, [n, *measured]."""
         return m.double() * like(self.survival, m, "survival")
 
     def variance(self, m: Tensor) -> Tensor:
-        """p (1 - p) m."""
+        """p (1 - p) m, [n, *measured]: a binomial's by definition."""
         return self.mean(m) * (1 - like(self.survival, m, "survival"))
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
@@ -229,26 +232,26 @@ class Poisson(Noise):
         _require(as_map(self.background, "background") >= 0, "background must not be negative", self.background)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y log(s m + b) - (s m + b) - log y!; -inf where that rate is negative."""
+        """y log(s m + b) - (s m + b) - log y!, [n, *measured], a Poisson mass; -inf where the rate is negative."""
         rate = self.mean(m)
         value = torch.special.xlogy(y.double(), rate.clamp(min=0)) - rate - torch.lgamma(y.double() + 1)
         return torch.where(rate < 0, -math.inf, value)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts."""
+        """Counts, float64 [n, *measured]."""
         return poisson(self.mean(m), source)
 
     def estimate(self, y: Tensor) -> Tensor:
-        """(y - b) / s, at least 0."""
+        """(y - b) / s, at least 0, [n, *measured]."""
         background = like(self.background, y, "background")
         return ((y.double() - background) / like(self.exposure, y, "exposure")).clamp(min=0)
 
     def mean(self, m: Tensor) -> Tensor:
-        """s m + b."""
+        """s m + b, [n, *measured]."""
         return m.double() * like(self.exposure, m, "exposure") + like(self.background, m, "background")
 
     def variance(self, m: Tensor) -> Tensor:
-        """The mean."""
+        """The mean, [n, *measured], as of all Poisson counts."""
         return self.mean(m)
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
@@ -278,7 +281,7 @@ class ThinnedPoisson(Poisson):
     table: Tensor = field(kw_only=True)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """By table."""
+        """By table, [n, *measured]."""
         return self.table.to(m.device)[y.long().expand_as(m), m.long()]
 
 
@@ -318,23 +321,23 @@ class Gaussian(Noise):
         _require(as_map(self.std, "std") > 0, "std must be positive", self.std)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi))."""
+        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi)), [n, *measured]: a normal density by definition."""
         std = like(self.std, y, "std")
         return -(((y - m).double() / std) ** 2) / 2 - (math.sqrt(2 * math.pi) * std).log()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Normal by two uniforms each [Box and Muller 1958]."""
+        """Normal by two uniforms each [Box and Muller 1958], [n, *measured]."""
         shape = tuple(m.shape)
         u, v = (uniform(shape, source, m.device) for _ in range(2))
         normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
         return m.double() + normal * like(self.std, m, "std")
 
     def estimate(self, y: Tensor) -> Tensor:
-        """y, at least 0."""
+        """y, at least 0, [n, *measured]."""
         return y.double().clamp(min=0)
 
     def variance(self, m: Tensor) -> Tensor:
-        """std^2."""
+        """std^2, [n, *measured]."""
         return like(self.std, m, "std").expand(m.shape) ** 2
 
 
@@ -375,7 +378,7 @@ class Camera(Poisson):
         return (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout)."""
+        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout), [n, *measured], by definition."""
         (near, deviation), rate = self._photons(y), Poisson.mean(self, m)
         reach = math.ceil(_TAIL * float(deviation.max()))
         n = near.round() + torch.arange(-reach, reach + 1, device=y.device).double().view(-1, *[1] * y.ndim)
@@ -386,20 +389,20 @@ class Camera(Poisson):
         return torch.where(rate < 0, -math.inf, value)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Photons, amplified and read out."""
+        """Photons, amplified and read out, [n, *measured]."""
         amplified = poisson(Poisson.mean(self, m), source) * like(self.gain, m, "gain")
         return like(self.offset, m, "offset") + Gaussian(self.readout).draw(amplified, source)
 
     def estimate(self, y: Tensor) -> Tensor:
-        """(photons - b) / s, at least 0."""
+        """(photons - b) / s, at least 0, [n, *measured]."""
         return super().estimate(self._photons(y)[0])
 
     def mean(self, m: Tensor) -> Tensor:
-        """offset + gain (s m + b)."""
+        """offset + gain (s m + b), [n, *measured]."""
         return like(self.offset, m, "offset") + like(self.gain, m, "gain") * super().mean(m)
 
     def variance(self, m: Tensor) -> Tensor:
-        """gain^2 (s m + b) + readout^2."""
+        """gain^2 (s m + b) + readout^2, [n, *measured], by the law of total variance."""
         rate = Poisson.mean(self, m)
         return like(self.gain, m, "gain") ** 2 * rate + like(self.readout, m, "readout") ** 2
 

@@ -104,12 +104,12 @@ class Separable(Operator):
         return shape
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """Each element on itself, where it is seen."""
+        """Each element on itself, where it is seen: int64 [2, P]."""
         seen, number = self.seen(shape), torch.arange(math.prod(shape))
         return (number if seen is None else number[seen.flatten()]).expand(2, -1)
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """m where it is seen, else 0."""
+        """m where it is seen, else 0: [n, *shape]."""
         seen = self.seen(shape)
         return m if seen is None else torch.where(seen.to(m.device), m, 0.0)
 
@@ -130,7 +130,7 @@ class Inpaint(Separable):
     mask: Tensor | str
 
     def seen(self, shape: Shape) -> Tensor | None:
-        """The mask."""
+        """The mask, bool [*shape]."""
         mask = self.mask if isinstance(self.mask, Tensor) else self._read(shape)
         if tuple(mask.shape) != shape or mask.dtype != torch.bool:
             raise ValueError(f"mask must be booleans of shape {shape}, not {mask.dtype} of {tuple(mask.shape)}")
@@ -156,7 +156,7 @@ class InpaintBox(Separable):
     columns: Sequence[int] = (1, 6)
 
     def seen(self, shape: Shape) -> Tensor | None:
-        """False in the box."""
+        """False in the box, bool [*shape]."""
         ensure(len(shape) == 3, f"a box is hidden in images, not in data of shape {shape}")
         for name, ends, size in (("rows", self.rows, shape[1]), ("columns", self.columns, shape[2])):
             if len(ends) != 2 or not 0 <= ends[0] <= ends[1] < size:
@@ -179,7 +179,7 @@ class InpaintRandom(Separable):
     seed: int = 0
 
     def seen(self, shape: Shape) -> Tensor | None:
-        """A fixed share of elements."""
+        """A fixed share of elements, bool [*shape]."""
         ensure(0 < self.hidden < 1, f"hidden must be a share between 0 and 1, not {self.hidden}")
         elements = math.prod(shape)
         order = torch.randperm(elements, generator=torch.Generator().manual_seed(self.seed))
@@ -212,6 +212,7 @@ class Function(Operator):
         return Gaussian()
 
     def __call__(self, x: Tensor) -> Tensor:
+        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
         weights = self.function.parameters() if isinstance(self.function, nn.Module) else iter(())
         value = getattr(self.function, "A", self.function)(x.to(next(weights, x).dtype))
         if not isinstance(value, Tensor) or value.shape[:1] != x.shape[:1] or value.ndim < 2:
@@ -236,7 +237,10 @@ class Sums(Operator):
         """A^T m of m [n, *measured], float64 [n, *shape]."""
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several. Ours."""
+        """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several.
+
+        float64 [n, *shape]. Ours.
+        """
         ones = torch.ones((1, *shape), dtype=torch.float64, device=m.device)
         spread = self.transposed(m / self(ones).clamp(min=1e-12), shape)
         return spread / self.transposed(torch.ones_like(m[:1]), shape).clamp(min=1e-12)
@@ -260,6 +264,7 @@ class Pool(Sums):
         return (*shape[:-2], *(side // self.size for side in shape[-2:]))
 
     def __call__(self, x: Tensor) -> Tensor:
+        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
         blocks = self.measured(tuple(x.shape[1:]))
         if len(blocks) == 1:
             return x.double().reshape(len(x), -1, self.size).sum(-1)
@@ -268,11 +273,13 @@ class Pool(Sums):
         return sum(corners[1:], corners[0].double())
 
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        """A^T m of m [n, *measured], float64 [n, *shape]."""
         for axis in range(2, m.ndim) if m.ndim > 2 else (1,):
             m = m.repeat_interleave(self.size, axis)
         return m
 
     def incidence(self, shape: Shape) -> Tensor | None:
+        """int64 [2, P]: see `Operator.incidence`."""
         blocks = self.measured(shape)
         number = torch.arange(math.prod(blocks)).view(1, *blocks)
         return torch.stack([self.transposed(number, shape).flatten(), torch.arange(math.prod(shape))])
@@ -297,6 +304,7 @@ class Blur(Sums):
         return shape
 
     def __call__(self, x: Tensor) -> Tensor:
+        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
         self.measured(tuple(x.shape[1:]))
         offset = torch.arange(self.size, dtype=torch.float64, device=x.device) - self.size // 2
         line = torch.exp(-((offset / self.width) ** 2) / 2)
@@ -305,9 +313,11 @@ class Blur(Sums):
         return flat.view(x.shape)
 
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        """A^T m of m [n, *measured], float64 [n, *shape]."""
         return self(m)  # the weights are symmetric
 
     def incidence(self, shape: Shape) -> Tensor | None:
+        """int64 [2, P]: see `Operator.incidence`."""
         number = torch.arange(math.prod(shape)).view(shape[0], 1, *shape[1:])
         # numbers from 1, so that 0 is what lies beyond the border: [C, size^2, H W]
         near = F.unfold(number.double() + 1, self.size, padding=self.size // 2).long() - 1
@@ -343,7 +353,7 @@ class Matrix(Sums):
         return Gaussian() if bool((self.values < 0).any()) else Poisson()
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """As of all sums; with negative numbers the data of least squares."""
+        """As of all sums; with negative numbers the data of least squares: [n, *shape]."""
         if bool((self.values >= 0).all()):
             return super().back_project(m, shape)
         return (m @ torch.linalg.pinv(self.values).T.to(m.device)).view(-1, *shape).clamp(min=0)
@@ -354,13 +364,16 @@ class Matrix(Sums):
         return (len(self.values),)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
         self.measured(tuple(x.shape[1:]))
         return x.double().flatten(1) @ self.values.to(x.device).T
 
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        """A^T m of m [n, *measured], float64 [n, *shape]."""
         return (m @ self.values.to(m.device)).view(-1, *shape)
 
     def incidence(self, shape: Shape) -> Tensor | None:
+        """int64 [2, P]: see `Operator.incidence`."""
         return self.values.nonzero().T
 
 
@@ -403,7 +416,7 @@ class Pairs(Operator):
         return flat[:, first], flat[:, second]
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """Each pair on its two elements."""
+        """Each pair on its two elements, int64 [2, 2 pairs]."""
         pairs = self.pairs(shape)
         return torch.stack([torch.arange(pairs.shape[1]).repeat(2), pairs.flatten()])
 
@@ -460,7 +473,7 @@ class Decoded(Operator):
         return self.operator.noise
 
     def __call__(self, x: Tensor) -> Tensor:
-        """G(decoder(x))."""
+        """G(decoder(x)), [n, *measured]."""
         value = self.decoder(x).detach()
         if tuple(value.shape[1:]) != tuple(self.decoded):
             raise ValueError(f"the decoder returns {tuple(value.shape[1:])}, not decoded={list(self.decoded)}")
@@ -471,7 +484,7 @@ class Decoded(Operator):
         return self.operator.measured(tuple(self.decoded))
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """G's, encoded; None without an encoder."""
+        """G's, encoded, [n, *shape]; None without an encoder."""
         near = self.operator.back_project(m, tuple(self.decoded))
         if near is None or self.encoder is None:
             return None

@@ -103,6 +103,7 @@ class SplitGibbs(Method):
         return len(self.levels) + self.polish
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         prior, problem, streams = run.prior, run.problem, run.streams
         coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
         x = run.begin(self.start)
@@ -200,6 +201,8 @@ class Sgdd(Command):
 
 def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:
     """z ~ K_t(x, .), states [n, *shape]; where its likelihood is 0, one nearer to x or to the measurement.
+
+    Ours (tests/posterior/test_parts.py).
 
     Raises:
         ValueError: no possible state was found in any row.
@@ -304,6 +307,7 @@ class HeatBath:
     passes: int = 1
 
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
+        """A step of z given x, [n, *shape] each, at time t."""
         table = self.coupling.log_table(t, x.device)
         relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
         for turn in range(self.passes if len(self.blocks) > 1 else 1):
@@ -368,6 +372,7 @@ class Metropolis:
     restarted: bool = False
 
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
+        """A step of z given x, [n, *shape] each, at time t."""
         z = x.to(z.dtype) if self.restarted else z
         table = self.coupling.log_table(t, x.device) if self.coupling.symmetric else None
         relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
@@ -437,6 +442,7 @@ class NoiseDenoise(Method):
         check_levels(self.levels, prior)
 
     def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]: see `Method.draw`."""
         return self.walk(run, run.begin(self.start), run.streams)
 
     def walk(self, run: Run, x: Tensor, streams: SampleStreams) -> Tensor:

@@ -379,7 +379,7 @@ _CHUNK = 1 << 24
 
 
 def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
-    """An index of the last axis with probability proportional to its weight.
+    """An index of the last axis with probability proportional to its weight, by inversion of the running sums.
 
     Args:
         weights: non-negative [B, ..., S], not all zero.
@@ -396,7 +396,7 @@ def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
 
 
 def cumulative(weights: Tensor) -> Tensor:
-    """Running sums over the last axis, divided by the last: float64, ending at exactly 1."""
+    """Running sums over the last axis of [..., S], divided by the last: float64 [..., S], ending at exactly 1."""
     sums = weights.double().cumsum(-1)
     return sums / sums[..., -1:]
 

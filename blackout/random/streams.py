@@ -108,7 +108,7 @@ class Draw:
         return Draw(self.keys[which])
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
-        """Float64 uniforms in (0, 1) of 52 bits.
+        """Float64 uniforms in (0, 1) of 52 bits. Ours (tests/random/test_streams.py).
 
         Args:
             shape: [B, ...] of the whole draw, B the number of samples.

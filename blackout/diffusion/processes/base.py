@@ -147,7 +147,7 @@ class CountProcess(ABC):
         return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
-        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...], by `_log_pmf`; what is impossible is finite, -690."""
         levels = per_row(torch.arange(self.max_count + 1, device=xt.device), xt)
         t = expand_time(t, xt)
         return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)

@@ -29,7 +29,8 @@ class BirthDeath(CountProcess):
     """Deaths at rate 1 per unit, births at rate `mean`: the stationary distribution is Poisson(mean).
 
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q) and
-    E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q).
+    E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q). All formulas are ours
+    (tests/laws/test_process_laws.py).
 
     Args:
         max_count: largest data level.

@@ -90,7 +90,7 @@ class FiniteProcess(ABC):
         return self.rows(_flat(x0), torch.zeros_like(t), t).view(*x0.shape, -1)
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
-        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, near -690."""
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]: of P_0t; what is impossible is finite, near -690."""
         t = per_sample_time(t, xt)
         columns = self.columns(_flat(xt), torch.zeros_like(t), t)[..., : self.max_count + 1]
         return _levels_first(columns.clamp(min=_TINY).log(), xt)
@@ -136,7 +136,10 @@ class FiniteProcess(ABC):
         return ratio / seen.clamp(min=_TINY)
 
     def prior_pmf(self, t: Time) -> Tensor:
-        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device."""
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
+
+        Ours (tests/diffusion/processes/test_forgetting.py).
+        """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
         return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
@@ -214,7 +217,10 @@ class FiniteJumpProcess(FiniteProcess):
         self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The continuous bound, the prior's KL and -log P(X_0 | X_t) at the earliest time; float64 [B], nats."""
+        """The continuous bound [Campbell 2022, Proposition 2], the prior's KL, and -log P(X_0 | X_t) at the first time.
+
+        float64 [B], nats.
+        """
         nats = bound_to_prior(denoiser, self, x0, v, generator, final_time)
         first, _ = path_ends(LIMIT, final_time, x0.device)
         prediction = predicted(denoiser, self, self.sample(x0, first, generator), first.expand(len(x0)))

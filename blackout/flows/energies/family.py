@@ -121,7 +121,8 @@ def classical_nats(source: BinaryData) -> dict[str, float]:
 
 @torch.no_grad()
 def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor) -> float:
-    """The greatest slope of the likelihood of data, less the penalty's, in standard errors of both sets of states.
+    """The greatest slope of the likelihood of data, less the penalty's, in standard errors of both sets of states. Ours
+    (tests/flows/energies/test_gradients.py).
 
     Along every coupling and field of a pair energy, and along the inverse temperature of any other.
 

@@ -60,6 +60,7 @@ class FlowSamples(NegativeSampler):
         return energy.levels**energy.sites <= self.listed
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
+        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
         if self.sums(model.energy):
             states = all_states(model.energy.levels, model.energy.sites).to(x.device)
             return model.energy.energy(x).mean() + torch.logsumexp(-model.energy.energy(states), 0)
@@ -92,6 +93,7 @@ class PersistentChains(NegativeSampler):
         self.register_buffer("state", (uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
+        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
         stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).at(0)
         self.state.copy_(self.refine(model.energy, States.of(model.energy, self.state), 1.0, stream).x)
         return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
@@ -115,6 +117,7 @@ class Discrepancy(NegativeSampler):
         self.rate, self.negatives = rate, negatives
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
+        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
         levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).at(0)
 
         def perturbed(states: Tensor) -> Tensor:

@@ -197,9 +197,11 @@ class OnGraphs(Target):
 
     @property
     def log_volume(self) -> Tensor:
+        """Of every row, [B]: as many log S as it has nodes."""
         return self.nodes * math.log(2)
 
     def uniform(self, uniforms: Tensor) -> Tensor:
+        """uint8 [B, d], from uniforms of that shape."""
         return super().uniform(uniforms) * self.graph.mask
 
     def rows(self, which: Tensor) -> OnGraphs:
@@ -214,6 +216,7 @@ class OnGraphs(Target):
         return (chosen * (self.graph.fields - self.family.factor / 2 * self._neighbours(x))).sum(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
+        """log rho = gain / T of states [B, d], [B]."""
         return self.family.inverse_temperature * self.gain(x)
 
     def flipped(self, x: Tensor) -> Tensor:
@@ -259,6 +262,7 @@ class MIS(GraphTarget):
     """lambda, of an edge between selected nodes."""
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """f [B, d] and P [B, d, d]: see the base class."""
         return nodes, edges * torch.minimum(nodes[:, None], nodes[..., None]).clamp(min=0)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
@@ -278,6 +282,7 @@ class MaxCut(GraphTarget):
     factor = 2.0
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """f [B, d] and P [B, d, d]: see the base class."""
         return edges.sum(-1), edges
 
 
@@ -289,6 +294,7 @@ class Qubo(GraphTarget):
     sign = -1
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """f [B, d] and P [B, d, d]: see the base class."""
         return -nodes, edges
 
 

@@ -198,6 +198,7 @@ class Wrapped(Target):
             self.log_ratios = inner.log_ratios  # type: ignore[method-assign]
 
     def log_density(self, x: Tensor) -> Tensor:
+        """Of states [..., d], [...]."""
         density: Tensor = self.inner.log_density(x)
         return density
 
@@ -225,7 +226,7 @@ class Conserved(Target):
 
     @property
     def log_volume(self) -> float:
-        """log of the multinomial coefficient."""
+        """log of the multinomial coefficient d! / (n_0! n_1! ...), the number of such states."""
         return math.lgamma(self.sites + 1) - sum(math.lgamma(n + 1) for n in self.numbers.tolist())
 
     def uniform(self, uniforms: Tensor) -> Tensor:
@@ -269,7 +270,7 @@ def of_flips(flips: Tensor, x: Tensor) -> Tensor:
 
 
 def own_state_zero(logits: Tensor, x: Tensor) -> Tensor:
-    """Conditional log-probabilities up to a constant, [B, n, S], as log-ratios to the present states [B, n]."""
+    """Conditional log-probabilities up to a constant, [B, n, S], less those of the present states [B, n]."""
     return logits - logits.gather(-1, x.long()[..., None])
 
 

@@ -41,6 +41,7 @@ class Learned(Target):
         """E of states [..., d], with gradients for its weights."""
 
     def log_density(self, x: Tensor) -> Tensor:
+        """Of states [..., d], [...]."""
         with torch.no_grad():
             return -self.energy(x)
 
@@ -104,6 +105,7 @@ class PairEnergy(Learned):
             return (s > 0).to(x.dtype)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
+        """w [d, d] and f [d, S]: see `Target.pairs`."""
         field = torch.zeros(self.sites) if self.field is None else self.field.detach()
         return 4 * self.couplings.detach().double(), torch.stack([-field, field], -1).double()
 
@@ -225,6 +227,7 @@ class NetworkEnergy(EnergyNetwork):
                 self._first.bias.sub_(self._first.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
+        """Of states [..., d], [...]."""
         return EnergyNetwork.energy(self, x if self.levels == 2 else self.basis[x.long()].flatten(-2))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:

@@ -87,9 +87,11 @@ class Potts(Target):
         return own_state_zero(self.beta * (self.beside[where] @ self._one_hot(x)), x[:, where])
 
     def independent_sites(self) -> list[Tensor]:
+        """int64 [n] each: see `Target.independent_sites`."""
         return coloured(self.beside != 0)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
+        """w [d, d] and f [d, S]: see `Target.pairs`."""
         return self.beta * self.beside, torch.zeros(self.sites, self.levels, dtype=torch.float64, device=self.device)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
@@ -211,9 +213,11 @@ class Couplings(Target):
         return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
 
     def independent_sites(self) -> list[Tensor]:
+        """int64 [n] each: see `Target.independent_sites`."""
         return coloured(self.pair != 0)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
+        """w [d, d] and f [d, S]: see `Target.pairs`."""
         return 2 * self.pair, torch.stack([-self.field, self.field], -1)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:

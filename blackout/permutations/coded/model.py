@@ -191,6 +191,7 @@ class CodeTransformer(nn.Module):
         self.register_buffer("_attends", attends if causal or prefix else None, persistent=False)
 
     def forward(self, codes: Tensor, context: Context | None = None) -> Tensor:
+        """Codes int64 [B, n], with their context -> logits [B, n, n]."""
         n = self.num_items
         if self.causal:  # row i holds digit i - 1; the first a mask
             codes = torch.cat([torch.full_like(codes[:, :1], n), codes[:, :-1]], 1)

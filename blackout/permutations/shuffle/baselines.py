@@ -57,6 +57,7 @@ class SinkhornLoss(ShuffleLoss):
             )
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(1)
         loss = -self.noisy(law, inputs.streams).log_prob(back).mean()
         return loss, {"train/loss": loss.detach()}
@@ -80,6 +81,7 @@ class SeamLoss(ShuffleLoss):
     labels: ClassVar[bool] = True
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         network, n = inputs.denoiser.network, inputs.denoiser.free
         if not isinstance(network, SeamNetwork):
             raise ValueError("borders are learned by network=seam_network")
@@ -100,6 +102,7 @@ class TwoOpt(Decoder):
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
         points = denoiser.items
         assert points is not None
         tours = two_opt(points.cpu(), polar_tours(points.cpu())).to(points.device)
@@ -142,6 +145,7 @@ class Seams(Decoder):
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
         items, show = denoiser.items, look or (lambda step, orders: None)
         assert items is not None
         columns = square(items.shape[1])

@@ -69,7 +69,8 @@ class ShuffleLoss(Protocol):
     labels: ClassVar[bool]
     """Whether it uses the permutations, or only what the items look like."""
 
-    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]: ...
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The loss, [], and figures by name, [] each."""
 
 
 @component("loss")
@@ -91,6 +92,7 @@ class TrajectoryLoss(ShuffleLoss):
         _check_walks(self.walks)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(self.walks)
         loss = -law.log_prob(back).mean()
         return loss, {"train/loss": loss.detach()}
@@ -105,6 +107,7 @@ class RandomTimeLoss(TrajectoryLoss):
     """
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         states, back, times = inputs.walks(self.walks)
         b, number, k, m = states.shape
         u = uniform((b, number), inputs.streams, states.device).to(states.device)
@@ -154,6 +157,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         self.register_buffer("baseline", torch.zeros(()))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         law, between = inputs.looks(self.walks)
         drawn = law.sample(Size((self.draws,)), inputs.streams)
         log_probs = law.log_prob(drawn)
@@ -198,6 +202,7 @@ class InformedLoss(ShuffleLoss):
             raise ValueError(f"draws must be at least 1 and deviation positive, not {self.draws} and {self.deviation}")
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
         law, between = inputs.looks(self.walks)
         if not isinstance(law, PlackettLuce | GeneralizedPlackettLuce):
             raise ValueError("draws informed by pixels need scores of places or items: reverse=gpl or reverse=pl")

@@ -115,6 +115,7 @@ class ShuffleDiffusion(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch, a scalar."""
         streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, told = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))

@@ -74,6 +74,7 @@ class ReverseGPL(Reverse):
     places, swap, undoes = True, False, None
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return GeneralizedPlackettLuce(scores, width=width)
 
 
@@ -85,6 +86,7 @@ class ReversePointer(Reverse):
     places, swap, prefix, undoes = True, False, True, None
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         raise ValueError("scores for places do not say what they depend on")
 
 
@@ -96,6 +98,7 @@ class ReversePL(Reverse):
     places, swap, undoes = False, False, None
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return PlackettLuce(scores, width=width)
 
 
@@ -119,6 +122,7 @@ class ReverseAssignment(Reverse):
             raise ValueError(f"iterations of Sinkhorn's normalisation must be at least 0, not {self.iterations}")
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return Matching(scores, self.iterations)
 
 
@@ -130,6 +134,7 @@ class ReverseRiffle(Reverse):
     places, swap, undoes = False, False, Riffle
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return InverseRiffle(scores)
 
 
@@ -141,6 +146,7 @@ class ReverseTransposition(Reverse):
     places, swap, undoes = False, True, RandomTransposition
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return InverseTransposition(scores[..., :-1], scores[..., -1])
 
 
@@ -152,6 +158,7 @@ class ReverseInsertion(Reverse):
     places, swap, undoes = False, False, RandomInsertion
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
         return InverseInsertion(scores)
 
 
