@@ -22,7 +22,7 @@ from blackout.flows.refinement import DMALA
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.targets import Ising, Target
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant_graphs import CLASSES
+from blackout.networks.equivariant import CLASSES
 
 
 class Epochs:

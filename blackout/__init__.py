@@ -8,14 +8,14 @@ from blackout.version import __version__
 
 if TYPE_CHECKING:
     from blackout.diffusion.model import BlackoutDiffusion
-    from blackout.scripting import from_data
+    from blackout.programs.from_data import from_data
     from blackout.training.export import load_model
 
 __all__ = ["BlackoutDiffusion", "__version__", "from_data", "load_model"]
 
 _HOMES = {
     "BlackoutDiffusion": "blackout.diffusion.model",
-    "from_data": "blackout.scripting",
+    "from_data": "blackout.programs.from_data",
     "load_model": "blackout.training.export",
 }
 

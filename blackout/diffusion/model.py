@@ -12,6 +12,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from blackout.diffusion.calibration import calibration, distances
 from blackout.diffusion.guidance import Guidance, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -20,14 +21,7 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import (
-    calibration,
-    distances,
-    draw_batch,
-    number_of_particles,
-    taken_apart,
-    try_sampler,
-)
+from blackout.diffusion.sampling import draw_batch, number_of_particles, taken_apart, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError, ensure, refuse
 from blackout.family import Drawn

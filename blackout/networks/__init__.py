@@ -2,8 +2,8 @@
 locally equivariant ones.
 """
 
-from blackout.networks.equivariant import LEMLP, LEConvolution, LocallyEquivariant
-from blackout.networks.equivariant_graphs import GraphBatch, LESite, LETransformer
+from blackout.networks.equivariant import LEMLP, GraphBatch, LEConvolution, LETransformer, LocallyEquivariant
+from blackout.networks.equivariant_sitewise import LESite
 from blackout.networks.inputs import (
     BirthDeathInputs,
     CountInputs,

@@ -19,10 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from blackout.distributed import find_device, gathered, my_batches, process_group, rank, signals, world_size
+from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw, Drawn, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors, tensors_hash
+from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
 from blackout.programs.run_directory import fetched, output_folders, shared_folder

@@ -22,10 +22,11 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.distributed import meet, signals
+from blackout.distributed import meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
 from blackout.files import save_picture
+from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory
 from blackout.programs.plan import bfloat16_ratio, plan
 from blackout.programs.report import LivingPage, command, save_report

@@ -16,11 +16,12 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from rich import get_console
 from torch import Tensor
 
-from blackout.distributed import my_samples, signals
+from blackout.distributed import my_samples
 from blackout.errors import Unobtainable, check_at_least_one, refuse
 from blackout.family import Draw, Drawn, Samples, Scorer, Source, Watch
 from blackout.family import Scores as Accumulators
 from blackout.files import save_picture
+from blackout.preemption import signals
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.nonfinite import check_finite
 

@@ -20,8 +20,8 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
-from blackout.distributed import signals
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
+from blackout.preemption import signals
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless

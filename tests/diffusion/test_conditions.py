@@ -12,13 +12,13 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
+from blackout.diffusion.calibration import TotalDenoiser
 from blackout.diffusion.conditions import labels_asked
 from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.family import CountDiffusion, elements_of
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import make_sampler
-from blackout.diffusion.sampling import TotalDenoiser
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.networks.layers import ClassEmbedding

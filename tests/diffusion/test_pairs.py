@@ -8,8 +8,8 @@ from blackout import from_data
 from blackout.data import CountData
 from blackout.data.count_data import equal_pairs
 from blackout.diffusion import PoissonLeap, Sampler
+from blackout.diffusion.calibration import distances, tied
 from blackout.diffusion.data_stats import checked_facts
-from blackout.diffusion.sampling import distances, tied
 from blackout.errors import UserError
 from blackout.evaluation.count_scores import relations
 

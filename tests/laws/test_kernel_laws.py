@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from blackout.data import digits
+from blackout.diffusion.calibration import CalibratedDenoiser, calibration
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.kernels import (
     BinomialBridge,
@@ -24,7 +25,6 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import count_evaluations, sample
-from blackout.diffusion.sampling import CalibratedDenoiser, calibration
 from blackout.diffusion.schedules import fisher_times, logit_survival, logit_times, time_of_logit
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify

@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("family", "random", "errors", "counts", "intervals", "component", "version"),
     ("networks", "files", "distributed"),
-    ("data",),
+    ("data", "preemption"),
     ("evaluation",),
     ("training",),
     ("diffusion", "flows", "permutations"),
     ("laws", "posterior", "compress", "programs"),
-    ("report", "compare", "inspect", "solve", "watch", "demo", "scripting"),
+    ("report", "compare", "inspect", "solve", "watch", "demo"),
     ("",),  # blackout/__init__.py
 )
 """Folders and files of blackout/, from the ground floor up."""

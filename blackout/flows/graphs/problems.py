@@ -25,7 +25,7 @@ from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.graphs.solvers import value_of
 from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
-from blackout.networks.equivariant_graphs import CLASSES, GraphBatch, distance_classes
+from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
 from blackout.random import SampleStreams, fold_seed
 
 _RELABELLING = 23

@@ -25,7 +25,7 @@ from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
 from blackout.flows.targets import all_states
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant_graphs import CLASSES
+from blackout.networks.equivariant import CLASSES
 from blackout.random import SampleStreams
 
 MANY = random_graphs("er", [3, 12], 0.3, 50, 1)

@@ -157,7 +157,7 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
     from blackout.flows import Events, Rollout
     from blackout.flows.graphs.problems import graph_problem
     from blackout.networks import LESite
-    from blackout.networks.equivariant_graphs import CLASSES
+    from blackout.networks.equivariant import CLASSES
 
     target, rows = graph_problem("mis", nodes=[5, 6], number=4, held_out=1), []
     model = GraphFlow(

@@ -1,18 +1,14 @@
-"""leSite and leTF, on lattices and on graphs: locally equivariant networks that know who is whose neighbour.
+"""leSite, on lattices and on graphs: a locally equivariant network that is deep at every site. Ours.
 
-leSite is ours: a hollow linear layer, or sums over the nodes at every distance, then a deep network at every site,
-which messages tell what its neighbours see. leTF has Graphormer's bias on graphs: leGF [Ou 2025, appendix D.4].
-On graphs weights are shared by the distance of nodes, so that one network serves graphs of every size. The law:
-test_equivariant.py.
+A hollow linear layer, or sums over the nodes at every distance, then a deep network at every site, which messages tell
+what its neighbours see. On graphs weights are shared by the distance of nodes, so that one network serves graphs of
+every size. The law: tests/networks/test_equivariant.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,78 +16,13 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.errors import ensure
 from blackout.networks.equivariant import (
-    Block,
     Features,
+    GraphBatch,
     Hollow,
     HollowLinear,
     LocallyEquivariant,
     TimeEmbedding,
-    TransformerBody,
-    TwoStreams,
 )
-
-_EXACT = 3
-"""Distances that have a class of their own."""
-CLASSES = _EXACT + 3
-"""Classes of pairs: a node itself, distance 1, 2, 3, farther, and not connected."""
-
-
-@dataclass(frozen=True)
-class GraphBatch:
-    """What networks are told of the graphs of a batch, padded to one size, one for every row.
-
-    Args:
-        adjacent: 0 or 1, float32 [B, d, d]; nodes that are none have no edges.
-        classes: of pairs of nodes by their distance, uint8 [B, d, d]: see `CLASSES`.
-        mask: which nodes there are, bool [B, d].
-        weights: what couples two nodes, [B, d, d]: `adjacent` where nothing has a weight.
-        fields: what each node gains alone, [B, d].
-    """
-
-    adjacent: Tensor
-    classes: Tensor
-    mask: Tensor
-    weights: Tensor
-    fields: Tensor
-
-    @cached_property
-    def shells(self) -> Tensor:
-        """1 where node j is in class k + 1 of node i, float32 [B, CLASSES - 1, d, d]; 0 for nodes that are none."""
-        numbers = torch.arange(1, CLASSES, device=self.classes.device, dtype=torch.uint8)
-        pairs = (self.mask[:, :, None] & self.mask[:, None, :])[:, None]
-        return ((self.classes[:, None] == numbers[:, None, None]) & pairs).float()
-
-    @cached_property
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Row, one end and the other end of every edge, in both directions: int64 [E] each. A device is waited for."""
-        row, one, other = self.adjacent.nonzero(as_tuple=True)
-        return row, one, other
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """Numbers of nodes in every class, float32 [B, d, CLASSES - 1]."""
-        return self.shells.sum(-1).transpose(1, 2)
-
-    def rows(self, which: Tensor) -> GraphBatch:
-        """Some of them, by number or mask."""
-        parts = self.adjacent, self.classes, self.mask, self.weights, self.fields
-        return GraphBatch(*(part[which] for part in parts))
-
-
-def distance_classes(adjacent: Tensor) -> Tensor:
-    """Classes of pairs of nodes by shortest paths.
-
-    Args:
-        adjacent: of undirected graphs, 0 or 1 of any type, [G, d, d].
-
-    Returns:
-        uint8 [G, d, d].
-    """
-    from scipy.sparse.csgraph import shortest_path  # only here: importing it takes a second
-
-    hops = np.stack([shortest_path(one, unweighted=True) for one in adjacent.cpu().numpy()])
-    classes = np.where(np.isinf(hops), CLASSES - 1, np.minimum(hops, _EXACT + 1))
-    return torch.from_numpy(classes.astype(np.uint8)).to(adjacent.device)
 
 
 def _perceptron(features: int, channels: int) -> nn.Sequential:
@@ -352,98 +283,4 @@ class LESite(LocallyEquivariant):
             raise ValueError(f"reach={reach} and relayed={relayed} need a target on graphs: mis or maxcut")
         else:
             body = SitewiseBody(sites, levels, channels, layers, lattice, messages, parameters)
-        super().__init__(body, levels, heat_bath, partition)
-
-
-_DEGREES = 32
-"""Degrees with an embedding of their own; larger ones share the last."""
-
-
-class GraphTransformerBody(TwoStreams):
-    """Streams over the nodes in their order, with attention logits biased by the distance of the two nodes.
-
-    There is one bias a head for all layers, as in Graphormer [Ying 2021]. There are no positions: what a node is, its
-    degree and distances say, so that graphs of any size are read.
-
-    Args:
-        distances: classes of pairs of nodes, the node itself included.
-        levels: number of states of a node.
-        channels: width.
-        layers: blocks of each stream.
-        heads: of every attention.
-    """
-
-    def __init__(self, distances: int, levels: int, channels: int, layers: int, heads: int) -> None:
-        super().__init__(levels, channels, layers, heads)
-        self.degree = nn.ModuleList(nn.Embedding(_DEGREES, channels) for _ in range(2))
-        self.bias = nn.Embedding(distances, heads)
-        nn.init.normal_(self.bias.weight, std=0.02)
-        self.streams = nn.ModuleList(nn.ModuleList(Block(channels, heads) for _ in range(layers)) for _ in range(2))
-        self.add_readout(heads, norms=4)
-
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
-        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
-        (graph,) = graphs
-        time = self.time(t.to(conditional.dtype))[:, None]
-        degree = graph.adjacent.sum(-1).long().clamp(max=_DEGREES - 1)
-        tokens, own = self.embed(x.long()) + self.degree[0](degree), self.degree[1](degree)
-        classes, mask = graph.classes.long(), graph.mask
-        node, row = torch.arange(x.shape[1], device=x.device), torch.arange(len(x), device=x.device)[:, None]
-        # from the last node to the first, with nodes that are none still behind
-        turn = torch.where(mask, mask.sum(1, keepdim=True) - 1 - node, node)
-        turned_classes = classes[row[..., None], turn[..., None], turn[:, None]]
-        bias, turned = (self.bias(pairs).permute(0, 3, 1, 2) for pairs in (classes, turned_classes))
-        forward = self._stream(0, tokens, own, time, bias)
-        backward = self._stream(1, tokens[row, turn], own[row, turn], time, turned)[row, turn]
-        seen = torch.cat([node[None] <= node[:, None], node[None] >= node[:, None]], 1)
-        # a node that is none sees itself, so that no row is empty
-        exists = torch.cat([mask, mask], 1)[:, None] | torch.eye(x.shape[1], device=x.device).bool().repeat(1, 2)
-        logits = torch.cat([bias, bias], -1).masked_fill(~(seen & exists)[:, None], -torch.inf)
-        return self.read(forward, backward, time, logits)
-
-    def _stream(self, which: int, tokens: Tensor, own: Tensor, time: Tensor, bias: Tensor) -> Tensor:
-        """Slot i knows the time, its own degree and the nodes before it; it holds the last of these, node i - 1."""
-        hidden = torch.cat([time, tokens[:, :-1]], 1) + own
-        later = torch.ones(bias.shape[2:], device=bias.device).triu(1).bool()
-        logits = F.pad(bias[..., :-1], (1, 0)).masked_fill(later, -torch.inf)  # the prefix has no bias
-        for block in self.streams[which].children():
-            hidden = block(hidden, logits)
-        return self.norms[2 + which](hidden)
-
-
-@component("network")
-class LETransformer(LocallyEquivariant):
-    """leTF: the locally equivariant transformer [Ou 2025, section 3.3 and appendix B.3]; on graphs leGF.
-
-    Args:
-        sites: number of sites.
-        levels: number of states of a site.
-        channels: width.
-        layers: blocks of each of the two streams.
-        heads: of every attention.
-        heat_bath: add the heat-bath term.
-        partition: also learn d log Z_t / dt.
-        distances: classes of pairs of nodes of graphs, the node itself included: leTF with Graphormer's bias
-            [Ou 2025, appendix D.4].
-
-    Raises:
-        ValueError: a width that is no multiple of the heads.
-    """
-
-    def __init__(
-        self,
-        sites: int,
-        levels: int,
-        channels: int = 64,
-        layers: int = 3,
-        heads: int = 4,
-        heat_bath: bool = False,
-        partition: bool = False,
-        distances: int | None = None,
-    ) -> None:
-        body: Hollow
-        if distances is not None:
-            body = GraphTransformerBody(distances, levels, channels, layers, heads)
-        else:
-            body = TransformerBody(sites, levels, channels, layers, heads)
         super().__init__(body, levels, heat_bath, partition)

@@ -10,7 +10,6 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-import blackout.programs  # noqa: F401  (the groups of conf/ are read by it)
 from blackout.errors import UserError
 from blackout.files import CONF
 from blackout.random import fold_seed
