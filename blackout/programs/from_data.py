@@ -46,7 +46,7 @@ def from_data(
     mapping with `_target_`, so that a saved model can be made again.
 
     Args:
-        data: for counts `CountData`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is
+        data: for counts a dataset of `blackout.data`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is
             held out; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for `family="flow"` a
             target as a component.
         network: a body such as `blackout.networks.UNet`; or a whole network, as a mapping. None: one that fits.
