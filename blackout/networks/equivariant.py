@@ -8,8 +8,9 @@ does not depend on x_i, and G(tau, i | x) = (omega_tau - omega_{x_i}) . H_i. Wha
     LETransformer  two causal streams, one from either end, and a readout [Ou 2025, section 3.3 and appendix B.3]
 
 leSite is in `blackout.networks.equivariant_sitewise`. It and the transformer serve graphs of any size (`GraphBatch`),
-the transformer with Graphormer's bias: leGF [Ou 2025, appendix D.4]. The paper's leAttn is in `benchmarks/flow_tables.py`.
-That no site sees itself, and sees every other one, is tested for all of them (tests/networks/test_equivariant.py).
+the transformer with Graphormer's bias: leGF [Ou 2025, appendix D.4]. The paper's leAttn is in
+`benchmarks/flow_tables.py`. That no site sees itself, and sees every other one, is tested for all of them
+(tests/networks/test_equivariant.py).
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def from_data(
     mapping with `_target_`, so that a saved model can be made again.
 
     Args:
-        data: for counts a dataset of `blackout.data`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is
-            held out; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for `family="flow"` a
-            target as a component.
+        data: for counts a dataset of `blackout.data`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of
+            which a tenth is held out; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for
+            `family="flow"` a target as a component.
         network: a body such as `blackout.networks.UNet`; or a whole network, as a mapping. None: one that fits.
         family: blackout, flow, energy, shuffle or codes.
         recipe: in conf/recipe/<family>; None for that of counts, or the family's own.
