@@ -113,7 +113,7 @@ def _to_tensor(image: Image.Image) -> Tensor:
 
 @component("dataset", ask="dataset=image_folder dataset.path=<folder>")
 def image_folder(
-    path: str | os.PathLike[str],
+    path: StrPath,
     size: int = 32,
     channels: int | None = None,
     max_count: int | None = None,
@@ -178,7 +178,7 @@ def image_folder(
     return CountData(name, taken(images, train), taken(images, test), largest, *classes)
 
 
-def read_folder(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:
+def read_folder(path: StrPath, shape: tuple[int, ...]) -> Tensor:
     """All images below a folder as they are, uint8 [N, *shape], in the order of their paths.
 
     Raises:

@@ -94,7 +94,7 @@ class GuidedPair:
 
     @property
     def expected(self) -> Tensor:
-        """The same in float64."""
+        """The same in float64, [B, ...]."""
         return self.conditional.expected
 
     @property

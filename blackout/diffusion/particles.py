@@ -97,12 +97,12 @@ class Stage:
         return (self.after.long() - self.before.long()).double()
 
     def expected(self, model: int) -> Tensor:
-        """What the pair's conditional (0) or unconditional (1) model expects to be missing."""
+        """What the pair's conditional (0) or unconditional (1) model expects to be missing, [rows, ...]."""
         assert self.pair is not None
         return self.pair.both[model].expected
 
     def ahead(self, rate: Callable[[Stage], Tensor]) -> Tensor:
-        """A count predicted for pure death, extrapolated over the stages as by the trapezoidal kernel.
+        """A count [rows, ...] predicted for pure death, extrapolated over the stages as by the trapezoidal kernel.
 
         Frozen over each stage it would integrate to first order only.
         """

@@ -81,7 +81,8 @@ class ModulatedLayer(nn.Module):
 
 @component("body")
 class Transformer(nn.Module):
-    """Attention among all places, told by rotation how far apart they are, and by a learned vector where they are.
+    """Attention among all places, told by rotation how far apart they are [Su 2024], and by a learned vector where they
+    are [Lou 2024, appendix C.2; Peebles 2023, section 3.2].
 
     Args:
         shape: of the data: (L,), (C, L), (C, H, W) or a volume's.

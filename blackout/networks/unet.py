@@ -209,7 +209,7 @@ def folded(x: Tensor, fold: int) -> Tensor:
 
 
 def unfolded(x: Tensor, fold: int) -> Tensor:
-    """The inverse of `folded`."""
+    """The inverse of `folded`: [B, C * fold ** axes, n, ...] -> [B, C, n * fold, ...]."""
     if fold == 1:
         return x
     axes, sides = x.ndim - 2, [side * fold for side in x.shape[2:]]

@@ -33,7 +33,7 @@ class Code(ABC):
 
     @classmethod
     def encode(cls, x: Tensor, reference: Tensor | None = None) -> Tensor:
-        """Digits of permutations x, or of orders x relative to a reference.
+        """Digits int64 [..., n] of permutations x, or of orders x relative to a reference.
 
         Raises:
             ValueError: x is no permutation.
@@ -43,7 +43,7 @@ class Code(ABC):
 
     @classmethod
     def decode(cls, code: Tensor, reference: Tensor | None = None) -> Tensor:
-        """The permutations that digits stand for, or the orders, given a reference.
+        """The permutations int64 [..., n] that digits stand for, or the orders, given a reference.
 
         Raises:
             ValueError: a digit outside its support, or no integers.

@@ -24,7 +24,6 @@ pictures to be put together, numbers written by hand to be sorted, and items of 
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from blackout.component import component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
+from blackout.data.torchvision_sets import StrPath
 from blackout.errors import UserError, ensure, refuse, summary
 from blackout.family import Split
 from blackout.files import check_size, load_arrays, stored_bytes, tensors_hash
@@ -161,7 +161,7 @@ def reading(kind: str, item: Tensor) -> Iterator[None]:
         raise UserError(f"network: it cannot read {kind} of shape {list(item.shape)}: {summary(error)}") from error
 
 
-def existing_file(path: str | os.PathLike[str]) -> Path:
+def existing_file(path: StrPath) -> Path:
     """The path, ~ expanded.
 
     Raises:
@@ -214,7 +214,7 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
-def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> Puzzles:
+def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
 
     Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. Or an svmlight file of lists of
@@ -315,7 +315,7 @@ def read_lists(file: Path, features: int | None = None) -> tuple[Tensor, Tensor,
     return x, F.pad(torch.from_numpy(labels).long(), (0, 1), value=-1), lists
 
 
-def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Tensor]:
+def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
     """Puzzles to be solved: an .npz with `items` [N, n, ...] as they lie, and `truth` [N, n] where it is known; for
     `RankedLists` an svmlight file.
 
@@ -378,7 +378,6 @@ def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
 
 
-StrPath = str | os.PathLike[str]
 _NOISE = 2
 _NORMAL_LIMIT = 2.0**-50
 _MOST_DIGITS = 18

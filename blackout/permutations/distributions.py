@@ -302,7 +302,7 @@ class GeneralizedPlackettLuce(SequentialLaw):
 
     @property
     def mode(self) -> Tensor:
-        """As `OrderDistribution.mode`; with a beam of one, each place takes the best item left."""
+        """As `OrderDistribution.mode`, int64 [*batch, n]; with a beam of one, each place takes the best item left."""
         if self.width > 1:
             return super().mode
         rows = self.scores.reshape(-1, self._n, self._n)

@@ -7,7 +7,6 @@ solved here, or read from a file.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
+from blackout.data.torchvision_sets import StrPath
 from blackout.errors import UserError, ensure, refuse
 from blackout.family import Split
 from blackout.files import read_text, reading
@@ -238,7 +238,7 @@ def _varied(items: Tensor, streams: StepStreams) -> Tensor:
 @component("dataset")
 def tsp(
     cities: int = 10,
-    path: str | os.PathLike[str] | None = None,
+    path: StrPath | None = None,
     instances: int = 2000,
     held_out: int = 1000,
     holdout: float = 0.1,

@@ -287,7 +287,7 @@ class Pool(Sums):
 
 @dataclass(frozen=True)
 class Blur(Sums):
-    """A normal point spread function, every channel by itself, black beyond the border.
+    """A normal point spread function, every channel by itself, black beyond the border (tests/posterior/test_parts.py).
 
     Args:
         size: pixels across, odd.

@@ -44,11 +44,11 @@ class Tilt(Noise):
         return self.scales.view(-1, *[1] * len(measured)).expand(-1, *measured).clone()
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y m; 0 where y is 0, even of an m of -inf."""
+        """y m, [n, *measured]; 0 where y is 0, even of an m of -inf."""
         return torch.where(y == 0, 0.0, y.double() * m.double())
 
     def draw(self, m: Tensor, source: object = None) -> Tensor:
-        """Nothing is measured: 0."""
+        """Nothing is measured: 0, [n, *measured]."""
         return torch.zeros_like(m, dtype=torch.float64)
 
     def check(self, y: Tensor) -> None:

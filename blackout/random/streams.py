@@ -51,7 +51,7 @@ def _xor_shift_(z: Tensor, bits: int) -> Tensor:
 
 
 def fold(key: Tensor, value: int) -> Tensor:
-    """New int64 keys from keys and an integer, one to one for each of them. Distinct values give unrelated keys."""
+    """New int64 keys [B] from keys [B] and an integer, one to one for each; distinct values give unrelated keys."""
     return _mix(key + signed((value + 1) * GOLDEN))
 
 
@@ -104,7 +104,7 @@ class Draw:
         self.keys = keys
 
     def samples(self, which: slice | Tensor) -> Draw:
-        """The same draw for some of the samples."""
+        """The same draw for some of the samples, int64 [b] or a slice."""
         return Draw(self.keys[which])
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
@@ -166,7 +166,7 @@ class SampleStreams:
         return self._of(fold(fold(self._keys, _FOLDED), value))
 
     def rows(self, which: Tensor) -> SampleStreams:
-        """The streams of some of the samples."""
+        """The streams of some of the samples, int64 [b] or a mask [B]."""
         return self._of(self._keys[which])
 
     def particles(self, number: int) -> SampleStreams:

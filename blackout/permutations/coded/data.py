@@ -170,7 +170,7 @@ def hash_share(key: Tensor, seed: int) -> Tensor:
 
 
 def held_out(number: int, holdout: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the training and held-out samples, at least one each.
+    """Numbers of the training and held-out samples, at least one each, int64 [..] in order.
 
     Raises:
         ValueError: holdout outside (0, 1), or fewer than 2 samples.
