@@ -552,7 +552,7 @@ def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 
     """Write a PIL image or a matplotlib figure, if there is one, as PNG, whole or not at all.
 
     Args:
-        about: what it shows; reports read it from the file.
+        about: what it shows, which an image may say itself as its `Description`; reports read it from the file.
         dpi: pixels of a figure for an inch of it.
     """
     if picture is None:
@@ -564,7 +564,7 @@ def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 
         from PIL.PngImagePlugin import PngInfo
 
         told = PngInfo()
-        if about:
+        if about := about or picture.info.get("Description"):
             told.add_itxt("Description", about)
         picture.save(part, format="png", pnginfo=told)
 

@@ -138,8 +138,10 @@ class CountDraw(Draw):
 
         counts, largest = samples["samples"], self.model.process.max_count
         dark = largest > _DARK * float(self.model.mean.mean())
-        if counts.ndim == 2 and columns is None:
-            return with_scale(heat_map(counts, largest, dark), largest, dark)
+        if counts.ndim == 2:
+            picture = with_scale(heat_map(counts, largest, dark), largest, dark)
+            picture.info["Description"] = "A row is a sample, or one of its states in turn; a column is an element."
+            return picture
         words, labels = self._data.get("class_names"), samples.get("classes") if columns is None else None
         if labels is not None:
             labels = divided(labels, [len(values) for values in (self._data.get("covariates") or {}).values()])[0]

@@ -224,16 +224,17 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         return likelihood_report(model, source, settings["likelihood"])
 
     def baselines(self, source: CountData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Held-out bits per dimension of models of independent counts."""
+        """Held-out bits per dimension of models of independent counts; with `few`, histograms of as many alone."""
         from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
 
-        complete, most = source.complete, settings.get("likelihood", {}).get("images")
+        complete, few = source.complete, settings.get("few")
+        most = few or settings.get("likelihood", {}).get("images")
         if complete is None or most == 0:
             return {}
         found: dict[str, dict[str, float]] = {}
         for split, counts in (("test", complete.test), ("train", complete.train)):
-            scored, known = loaded(counts[:most] if most else counts), loaded(complete.train)
-            bits = baseline_bits(known, scored)
+            scored, known = (loaded(x[:n] if n else x) for x, n in ((counts, most), (complete.train, few)))
+            bits = {} if few else baseline_bits(known, scored)
             if source.max_count <= _LARGEST_HISTOGRAM:
                 bits["histograms"] = histogram_bits(known, scored, source.max_count).value
             if "likelihood" not in settings:

@@ -83,8 +83,6 @@ def save_diagnostics(
         name = next(iter(mine))
         _histogram(panels[1], mine[name].numpy(), share, theirs[name].numpy(), how)
         panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
-    else:
-        panels[1].axis("off")
     if lattice:
         sets = (states, None, "0.7"), (arrays["samples"], None, "C1"), (arrays["samples"], share, "C0")
         for x, weights, colour in sets:
@@ -92,9 +90,10 @@ def save_diagnostics(
             panels[2].plot(found, "o-", markersize=3, color=colour, linewidth=5 if x is states else 1.5)
         panels[2].set(title="correlation", xlabel="distance of two sites along an axis", ylabel="1: always alike")
         panels[2].set_xticks(range(len(found)))
-        panels[5].axis("off")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     _along_the_path(lower[:2], observed, values)
+    for axes in panels:
+        axes.set_visible(axes.has_data())
     save_picture(figure, path)
 
 

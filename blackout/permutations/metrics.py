@@ -97,9 +97,10 @@ def puzzle_scores(
         difference = (solved.float() - right.float()).flatten(1)
         scores |= {"mse": difference.square().mean(1), "mae": difference.abs().mean(1)}
     if kind == "points":
-        length = tour_length(solved)
-        gap = length / tour_length(right) - 1
-        scores |= {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
+        length, shortest = tour_length(solved), tour_length(right)
+        gap = length / shortest - 1
+        scores |= {"tour_length": length, "tour_length_exact": shortest}
+        scores |= {"gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
     return scores
 
 

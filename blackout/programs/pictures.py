@@ -45,8 +45,7 @@ class Trajectory:
 
     def save(self, draw: Draw, directory: Path) -> None:
         """Write trajectory.webp, an animation, and trajectory.png, a few samples as rows from start to end."""
-        frames = [draw.picture({"samples": state}) for state in self.states]
-        shown = [frame for frame in frames if frame is not None]
+        shown = [one for state in self.states if (one := draw.picture({"samples": state})) is not None]
         if not shown:
             return
         each = max(20, int(1000 * _SECONDS / len(shown)))

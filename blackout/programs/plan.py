@@ -6,6 +6,7 @@ import math
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import is_dataclass
 from itertools import chain
 from typing import Any
@@ -117,13 +118,8 @@ class Probe(Callback):
             if self.on_processor and time.process_time() > end:
                 raise _TooLong
 
-        watched = torch.nn.modules.module.register_module_forward_pre_hook(check)
-        try:
+        with suppress(_TooLong), torch.nn.modules.module.register_module_forward_pre_hook(check):
             trainer.fit(module, data_module)
-        except _TooLong:
-            pass
-        finally:
-            watched.remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock of the whole probe."""

@@ -46,6 +46,7 @@ _TITLES = {
     "grid": "Samples", "final": "Samples", "trajectory": "The way from noise to samples",
     "scores": "Samples beside held-out data", "reconstruction": "Truth, measurement, mean, deviation, samples",
     "diagnostics": "What draws and weights say",
+    "jigsaws": "Jigsaws, before and after", "tours": "Tours, thin, over the shortest ones",
 }  # fmt: skip
 """Pictures by the names of their files; others are called as their files are."""
 

@@ -420,11 +420,12 @@ def close(
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance | beside
-    size = data_module.source.size("train") or 0
-    if budget < size and size * math.prod(data_module.source.facts.get("shape", ())) > _LARGE:
-        left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
-    elif isinstance(family, FitsBaselines):
-        report["baselines"] = family.baselines(data_module.source, {})
+    if isinstance(family, FitsBaselines):
+        size = data_module.source.size("train") or 0
+        large = budget < size and size * math.prod(data_module.source.facts.get("shape", ())) > _LARGE
+        report["baselines"] = family.baselines(data_module.source, {"few": budget} if large else {})
+        if large and not any(report["baselines"].values()):
+            left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}

@@ -14,7 +14,13 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy, relations
+from blackout.evaluation.count_scores import (
+    classifier_test,
+    compare,
+    kolmogorov_smirnov,
+    mean_discrepancy,
+    relations,
+)
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -74,6 +80,13 @@ def test_what_is_wrong_is_found() -> None:
     dim = score(draw(200) // 2)
     assert dim["mean_ratio"] < 0.6 and dim["zeros_difference"] > 0.05 and dim["mmd"] > 0.02
     assert score(DATA.train[:200].long())["novelty"] == 0
+
+
+def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> None:
+    samples, few = draw(95).numpy(), replace(DATA, test=DATA.test[:30])
+    spaced = samples[np.linspace(0, 94, 90).astype(int)]
+    parts = [classifier_test(spaced[k::3], few.test.numpy(), False, 1, 8)[0] for k in range(3)]
+    assert compare(samples, few, 150, 1)["c2st_auc"] == pytest.approx(np.mean(parts))
 
 
 def test_distances_against_scipy() -> None:

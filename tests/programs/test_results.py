@@ -27,6 +27,8 @@ def test_each_score_has_held_out_data_and_the_strongest_baseline_beside_it() -> 
     near = {"exact": 1.1, "annealed": 0.9}
     graphs = {"values": flow, "beside": {"ess": {"annealed": 0.4}}}
     assert beside(graphs) == {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
+    tours = {"tour_length": 4.1, "tour_length_exact": 4.0, "gap": 0.02, "gap_of_polar_tour_with_two_opt": 0.01}
+    assert beside({"values": tours}) == {"tour_length": {"exact": 4.0}, "gap": {"of_polar_tour_with_two_opt": 0.01}}
     bounds = {"log_z_exact": 1.1, "log_z_lower": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1, "c2st_accuracy": 0.6}
     perfect = {"val/ess": {"of_perfect": 1.0}, "rmse": {"of_perfect": 0.0}}
     assert beside({"values": bounds}) == {"log_z_lower": {"exact": 1.1}, "eubo": {"exact": 1.1}, **perfect}

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,11 +103,9 @@ def _whole(word: str, least: int, most: int, line: int) -> int:
 
 
 def _number(word: Any, line: int | str) -> float:
-    try:
+    with suppress(TypeError, ValueError):
         if math.isfinite(number := float(word)):
             return number
-    except (TypeError, ValueError):
-        pass
     raise UserError(f"{f'line {line}' if isinstance(line, int) else line}: {str(word)[:40]!r} is no finite number")
 
 
