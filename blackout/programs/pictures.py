@@ -1,14 +1,16 @@
-"""Animation and strip of the states from noise to samples; curves of what a run logged, for its page."""
+"""Animation and strip of the states from noise to samples; curves of what a run logged, for its page and in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from blackout.errors import UserError
@@ -130,3 +132,32 @@ def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
         ends = {int(part[of(x[part])]) for part in parts for of in (np.argmin, np.argmax)}
         chosen = np.array(sorted(ends | {0, len(x) - 1}))
     return {"steps": [steps[k] for k in chosen], "values": [float(f"{x[k]:.6g}") for k in chosen]}
+
+
+_BARS, _SHADES, _WIDE = "▁▂▃▄▅▆▇█", " .:-=+*#%@", 48
+_SMALL, _ACROSS = 16, 90
+"""Pixels of an image that is shown as characters, and characters in a line."""
+
+
+def show_in_words(run: Path, shape: Sequence[int]) -> None:
+    """Print a run's loss as a line of bars, and its first samples where they are images of a small shape [C, H, W]."""
+    loss = read_curves(run / "metrics.csv").get("train/loss", ([], []))[1]
+    with suppress(UnicodeEncodeError):  # a terminal of ASCII alone
+        if len(loss) > 1:
+            print(f"loss:    {sparkline(loss)}")
+    if len(shape) == 3 and shape[0] in (1, 3) and max(shape[1:]) <= _SMALL:
+        samples = np.load(run / "samples" / "final.npz")["samples"][: _ACROSS // (2 * shape[2] + 2)]
+        print(in_characters(samples.reshape(len(samples), *shape[1:], shape[0])))
+
+
+def sparkline(values: list[float]) -> str:
+    """A curve as a line of text, each bar the mean of a stretch."""
+    means = np.array([part.mean() for part in np.array_split(np.array(values), min(_WIDE, len(values)))])
+    heights = np.rint((means - means.min()) / (np.ptp(means) or 1) * (len(_BARS) - 1)).astype(int)
+    return f"{''.join(_BARS[height] for height in heights)} {values[0]:.4g} to {values[-1]:.4g}"
+
+
+def in_characters(images: NDArray[Any]) -> str:
+    """Images [B, H, W, C] side by side as text, two characters for a pixel, the largest one the darkest."""
+    shades = np.rint(images.mean(3) / max(images.max(), 1) * (len(_SHADES) - 1)).astype(int).swapaxes(0, 1)
+    return "\n".join("  ".join("".join(2 * _SHADES[x] for x in line) for line in row).rstrip() for row in shades)

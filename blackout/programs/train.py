@@ -27,7 +27,7 @@ from blackout.errors import UserError, error_context, is_user_error, refuse, sum
 from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
 from blackout.files import save_picture
 from blackout.preemption import signals
-from blackout.programs.pictures import Trajectory
+from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
 from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
@@ -434,6 +434,7 @@ def close(
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
     log_results(trainer, values, run)
+    show_in_words(run, data_module.source.facts.get("shape", ()))
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blackout.errors import UserError
-from blackout.programs.pictures import curve_panels, read_curves
+from blackout.programs.pictures import curve_panels, in_characters, read_curves, sparkline
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
@@ -36,3 +36,9 @@ def test_a_damaged_file_is_said_to_be(tmp_path, content):
 def test_a_byte_order_mark_is_no_damage(tmp_path):
     (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,loss\n1,2\n")
     assert read_curves(tmp_path / "metrics.csv") == {"loss": ([1], [2.0])}
+
+
+def test_a_curve_and_small_images_as_text():
+    assert sparkline([8.0, 4.0, 0.0]) == "█▅▁ 8 to 0" and sparkline([1.0, 1.0]).startswith("▁▁")
+    images = np.array([[[[0], [9]], [[9], [0]]], [[[0], [0]], [[9], [9]]]])
+    assert in_characters(images) == "  @@\n@@    @@@@"
