@@ -255,7 +255,7 @@ class Measured:
             )
 
 
-_CELLS, _ZOOMS, _NEGLIGIBLE = 24, 3, 12.0
+_CELLS, _ZOOMS, _NEGLIGIBLE = 72, 3, 12.0
 """Of a grid over an unknown number; how often it is laid over what is not negligible, in nats, of the one before."""
 
 
@@ -318,7 +318,7 @@ class Blind(Measured):
     def _cells(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Midpoints of the grid as shares of the prior, log p(y | x, number), float64 [G, n]; a cell's width [n]."""
         of_noise = self.unknown.of == "noise"
-        cells, zooms = (_CELLS, _ZOOMS) if of_noise else (_CELLS * _ZOOMS, 1)
+        cells, zooms = _CELLS, _ZOOMS if of_noise else 1
         middle = torch.arange(cells, dtype=torch.float64, device=x.device)[:, None] + 0.5
         ones = [1] * len(self.operator.measured(tuple(x.shape[1:])))
         low = torch.zeros(len(x), dtype=torch.float64, device=x.device)
