@@ -63,8 +63,10 @@ class AtomicCheckpointIO(CheckpointIO):
             try:
                 if (writing := self._writing.pop(path, None)) is not None:
                     writing.result()
-            except (OSError, UserError) as error:
-                return f"{path}: {getattr(error, 'strerror', None) or error}"
+            except OSError as error:
+                return f"{path}: {error.strerror or error}"
+            except UserError as error:
+                return str(error)
         return None
 
     def teardown(self) -> None:
