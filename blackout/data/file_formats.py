@@ -457,14 +457,15 @@ def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
     nodes: dict[str, Any] = {}
     _check_heaps(path)
-    file = nodes[""] = library.File(path, "r")  # the nodes keep it open
 
     def too_many(name: str, node: Any) -> bool | None:
         nodes[name] = node
         return len(nodes) > _MOST_PARTS or name.count("/") >= _DEEPEST or None
 
-    if file.visititems(too_many):  # which follows no link, to other files neither
-        raise UserError(f"{path} holds more than {_MOST_PARTS:,} arrays and groups, or groups {_DEEPEST} deep")
+    with taking_at_most(_AROUND):  # of what is damaged the library may read for ever
+        file = nodes[""] = library.File(path, "r")  # the nodes keep it open
+        if file.visititems(too_many):  # which follows no link, to other files neither
+            raise UserError(f"{path} holds more than {_MOST_PARTS:,} arrays and groups, or groups {_DEEPEST} deep")
     known = (library.h5t.INTEGER, library.h5t.FLOAT, library.h5t.ENUM, library.h5t.STRING)
     stored, sizes = stored_bytes(path), {"": 0}
     for name, node in list(nodes.items()):
