@@ -10,6 +10,7 @@ import argparse
 import difflib
 import errno
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -142,6 +143,8 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
         continues: the program is one of those that go on where they stopped.
     """
     _check_environment()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not isinstance(sys.stdout, _Unbroken):
         sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
     usage, form = argparse.ArgumentParser.error, warnings.formatwarning
