@@ -521,7 +521,7 @@ def _anndata(path: Path, nodes: dict[str, Any], found: dict[str, OnDisk], layer:
     arrays[COUNTS] = _annotated(nodes, found, "X" if layer is None else f"layers/{layer}")
     for name in map(_text, nodes["obs"].attrs.get("column-order", ())):
         arrays[name] = _observed(nodes, found, f"obs/{name}")
-    features = np.asarray(found[f"var/{_text(nodes['var'].attrs['_index'])}"]).astype(str)
+    features = _observed(nodes, found, f"var/{_text(nodes['var'].attrs['_index'])}").astype(str)
     return Store(arrays, tuple(features.tolist()), layers=tuple(layers) if layer is None else ())
 
 
@@ -544,8 +544,8 @@ def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Arr
     codes, words = f"{name}/codes", f"{name}/categories"
     if f"{folder}/__categories/{last}" in found:  # as anndata wrote them before 0.8
         codes, words = name, f"{folder}/__categories/{last}"
-    if words in found:
-        number, values = np.asarray(found[codes]), np.asarray(found[words])
+    if words in nodes:
+        number, values = np.asarray(found[codes]), _observed(nodes, found, words)  # which pandas 3 may write in parts
         ensure(number.ndim == 1 and number.dtype.kind in "iu" and values.ndim == 1, f"{name} holds no categories")
         if len(number) and not -1 <= int(number.min()) <= int(number.max()) < len(values):
             raise ValueError(f"{name} has categories {number.min()}..{number.max()} of {len(values)}")

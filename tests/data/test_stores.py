@@ -35,6 +35,8 @@ def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
 def write_anndata(path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     pandas = pytest.importorskip("pandas")
+    if hasattr(anndata.settings, "allow_write_nullable_strings"):  # pandas 3 has no other text
+        anndata.settings.allow_write_nullable_strings = True
     observed = pandas.DataFrame({"type": TYPES, "dose": DOSES}, index=[f"cell {k}" for k in range(60)])
     named = pandas.DataFrame(index=[f"gene {k}" for k in range(5)])
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
