@@ -1,4 +1,4 @@
-"""Every command of the README is run, at a reduced size, and leaves what it promises."""
+"""Every command of the README and of the page of commands is run, reduced in size, and leaves what it promises."""
 
 import importlib.util
 import json
@@ -22,9 +22,10 @@ from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.drawn
 README = (ROOT / "README.md").read_text()
+TYPED = (ROOT / "docs" / "reference" / "settings.md").read_text()
 LISTED = [
     line.split("  #")[0].strip()
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", README + TYPED, re.DOTALL)
     for line in block.splitlines()
 ]
 LISTED += [code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith("python ")]
@@ -150,8 +151,8 @@ def test_sampling(command, here):
 def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith("python -m")]
     assert [c.split()[2] for c in rest] == [
-        "blackout.compare", "blackout.watch", "blackout.demo", "blackout.solve",
-        "benchmarks.table", "blackout.inspect", "blackout.compress",
+        "blackout.inspect", "blackout.compare", "blackout.watch", "blackout.demo", "blackout.solve",
+        "benchmarks.table", "blackout.compress",
     ]  # fmt: skip
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])
