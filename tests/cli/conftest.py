@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def remembered(baseline_bits: Callable[[Tensor, Tensor], dict[str, float]]) -> C
     return bits
 
 
+@cache
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What asks for the versions of libraries and the state of the repository, which stay, asks once."""
+    return cache(function)
+
+
 @pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
@@ -73,6 +80,9 @@ def run(
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "_MOST_ELEMENTS", 64)
+    results = importlib.import_module("blackout.programs.results")
+    for name in ("version", "git_commit"):
+        monkeypatch.setattr(results, name, once(getattr(results, name)))
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 
@@ -99,5 +109,6 @@ TINY = (
     "trainer.val_check_interval=2", "sampler.num_steps=8", "callbacks.progress=null", "callbacks.samples.num_samples=4",
     "callbacks.samples.every_n_steps=4",
     "optimizer.decay_steps=100", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
+    "validation_draws=1",
 )  # fmt: skip
 """A perceptron of a few thousand weights on the embedded digits."""

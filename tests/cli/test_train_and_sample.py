@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,11 +14,18 @@ from blackout import load_model
 from tests.cli.conftest import TINY
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained")
+
+
 @pytest.fixture
-def trained(run, tmp_path):
-    outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "digits" / "a"
+def trained(run, runs, tmp_path):
+    """A copy of one run, which the first test trains."""
+    if not (runs / "digits" / "a").exists():
+        outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a")
+        assert outcome.code == 0, outcome.err
+    return shutil.copytree(runs / "digits" / "a", tmp_path / "digits" / "a")
 
 
 def test_a_run_directory_holds_all_that_is_promised(trained):

@@ -73,12 +73,12 @@ def test_counts_beyond_single_precision_have_their_own_probabilities():
 
 
 def test_the_mixture_learns_a_law_of_two_peaks():
-    target = torch.from_numpy(np.random.default_rng(0).choice([2, 3, 14], size=(2000, 1), p=[0.3, 0.3, 0.4]))
+    target = torch.from_numpy(np.random.default_rng(0).choice([2, 3, 14], size=(400, 1), p=[0.3, 0.3, 0.4]))
     weights = torch.zeros(1, MIXTURE.outputs, 1, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.05)
-    xt, t = torch.zeros(2000, 1, dtype=torch.uint8), torch.tensor(1.0).double()
+    xt, t = torch.zeros(400, 1, dtype=torch.uint8), torch.tensor(1.0).double()
     for _ in range(500):
-        prediction = MIXTURE(weights.expand(2000, MIXTURE.outputs, 1), xt, t)
+        prediction = MIXTURE(weights.expand(400, MIXTURE.outputs, 1), xt, t)
         optimizer.zero_grad()
         prediction.loss(target).mean().backward()
         optimizer.step()

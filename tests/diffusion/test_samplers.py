@@ -130,7 +130,7 @@ CORRECTED, CHAIN = Correction(1, LevelCorrector()), UniformChain(9, 20)
 BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
     (fisher_times(25), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 49),
     (fisher_times(1), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 1),
-    (fisher_times(1000), PureDeath(255), SoftplusHead(), BinomialBridge(), Correction(), Guidance(), 1000),
+    (fisher_times(100), PureDeath(255), SoftplusHead(), BinomialBridge(), Correction(), Guidance(), 100),
     (TIMES, PureDeath(9), FULL, PosteriorBridge(), Correction(2), Guidance(), 8 + 2 * 7),
     (TIMES, PureDeath(9), FULL, PosteriorTrapezoidal(), Correction(), Guidance(), 15),
     (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(2, ThinAndBridge()), Guidance(), 15 + 2 * 2 * 7),

@@ -24,13 +24,13 @@ def untrained(draws):
 def validated(draws, seed=0):
     model, nats = untrained(draws), []
     model.seed, model.record = seed, lambda name, values: nats.append(values)
-    for part in torch.arange(len(X0)).split(40 if draws > 100 else 16):  # in one, where there are many
+    for part in torch.arange(len(X0)).split(40 if draws > 10 else 16):  # in one, where there are many
         model.validation_step({"x0": X0[part], "index": part})
     return float(torch.cat(nats).mean())
 
 
 def test_validation_estimates_the_bound():
-    assert validated(400) == pytest.approx(continuous_bits(untrained(1), X0, repeats=400).value, rel=0.01)
+    assert validated(200) == pytest.approx(continuous_bits(untrained(1), X0, repeats=200).value, rel=0.01)
 
 
 def test_more_draws_are_less_noisy():
