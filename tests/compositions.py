@@ -21,9 +21,10 @@ from hydra._internal.config_repository import CachingConfigRepository, IConfigRe
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
 import blackout.programs  # noqa: F401  (changes Hydra where it reads groups, before this does)
@@ -47,8 +48,12 @@ _mode = Hydra.get_mode
 
 def _places(repo: IConfigRepository) -> tuple[tuple[str, str, str], ...] | None:
     """Where a repository reads; None where that may change."""
-    places = tuple((source.scheme(), source.provider, source.path) for source in repo.get_sources())
-    return None if any(scheme == "file" and path != str(CONF) for scheme, _, path in places) else places
+    sources = repo.get_sources()
+    return tuple((one.scheme(), one.provider, one.path) for one in sources) if all(map(_stays, sources)) else None
+
+
+def _stays(source: ConfigSource) -> bool:
+    return source.scheme() != "file" or source.path == str(CONF)
 
 
 def _defaults_list(
@@ -67,9 +72,12 @@ def _defaults_list(
 
 def _choice(self: CachingConfigRepository, config_path: str) -> ConfigResult | None:
     """A file or section with its own list, which is looked at here, and copied where it is merged."""
-    key = _places(self), config_path
+    key: Any = _places(self), config_path
     if key[0] is None:
-        return _read(self, config_path)
+        source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)  # type: ignore[attr-defined]
+        if source is None or not _stays(source):
+            return _read(self, config_path)
+        key = source.scheme(), source.path, config_path
     if key not in _choices and (found := _read(self, config_path)) is not None:
         _choices[key] = found
     return _choices.get(key)

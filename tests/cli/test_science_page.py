@@ -20,6 +20,7 @@ TRAINING = (
 SAMPLING = ("num_samples=3", "sampler.num_steps=4")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("block", BLOCKS)
 def test_commands_run(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
     monkeypatch.chdir(tmp_path)

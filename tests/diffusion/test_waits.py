@@ -103,7 +103,7 @@ def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: d
     training = TrainingModule(made)  # outside: Lightning's module cannot be made of fake tensors
     training._trainer = trainer
     with fake_cuda(gradients=True):
-        network = CountNetwork(UNet(SHAPE, head.outputs, channels=8), StandardisedInputs(5.0, 3.0))
+        network = CountNetwork(UNet(SHAPE, head.outputs, channels=8, multipliers=[1]), StandardisedInputs(5.0, 3.0))
         model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
         training.model = model
         model.recorder = LightningRecorder(module)

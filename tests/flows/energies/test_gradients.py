@@ -142,9 +142,11 @@ def unweighted(paths: Paths) -> Paths:
     return replace(paths, log_weights=torch.zeros_like(paths.log_weights))
 
 
-@pytest.mark.parametrize(
-    "refine", [Gibbs(3), LocallyInformed(15, gradients=True), GradientDMALA(9, 0.8)], ids=["gibbs", "gwg", "dmala"]
-)
+@pytest.mark.parametrize("refine", [
+    pytest.param(Gibbs(3), id="gibbs"),
+    pytest.param(LocallyInformed(15, gradients=True), id="gwg", marks=pytest.mark.deep),  # of the benchmarks
+    pytest.param(GradientDMALA(9, 0.8), id="dmala", marks=pytest.mark.deep),
+])  # fmt: skip
 def test_persistent_chains_reach_the_same_gradient(refine: Refinement) -> None:
     energy = lattice()
     model = EnergySampler(Pair(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, refine))
@@ -161,6 +163,7 @@ def test_persistent_chains_reach_the_same_gradient(refine: Refinement) -> None:
     assert float(((found - exact_gradient(energy, data)) / spread).abs().max()) < 4.5
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("move", [LocallyInformed(4, gradients=True), GradientDMALA(4, 0.8)])
 @pytest.mark.parametrize("levels", [2, 3])
 def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refinement) -> None:

@@ -146,6 +146,7 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
         family.assemble({"model": described}, family.tensors(data))
 
 
+@pytest.mark.deep
 def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkeypatch):  # type: ignore[no-untyped-def]  # noqa: F811
     monkeypatch.setattr(planar, "_POINTS", 32)
     monkeypatch.setattr(planar, "_SHOWN", 100)
