@@ -135,23 +135,23 @@ def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp
 
 
 def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_PER_PART", 250)
+    monkeypatch.setattr(command, "_PER_PART", 500)
     files, rng = Files(tmp_path, monkeypatch, model(16, 0.5 / np.log(2))), np.random.default_rng(0)
-    content = files.encode(counts := rng.poisson(0.5, (45, 1, 5, 5)).clip(0, 16))
+    content = files.encode(counts := rng.poisson(0.5, (90, 1, 5, 5)).clip(0, 16))
     assert content[:4] == b"BLK2" and np.array_equal(files.decode(), counts)
-    same = files.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (45, 1, 1, 1)))
-    assert same[:4] == b"BLKX" and len(files.decode()) == 45
+    same = files.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
+    assert same[:4] == b"BLKX" and len(files.decode()) == 90
     header = command._FILE.size
     for wrong in (
         content[:-1], content + b"x", content[: len(content) // 2], content[:header], content[:9],
         content[:header] + bytes(40),
         content[:60] + bytes([content[60] ^ 1]) + content[61:], same[:-9], same[:20] + bytes(20) + same[40:],
-        content[:4] + command._FILE.pack(b"", 46, 3, 64, 0)[4:] + content[header:],
+        content[:4] + command._FILE.pack(b"", 91, 3, 64, 0)[4:] + content[header:],
         command._FILE.pack(b"BLK2", 2**60, 65_535, 64, 0), command._FILE.pack(b"BLK2", 3, 0, 64, 0),
         command._FILE.pack(b"BLK2", 3, 4, 0, 0), command._FILE.pack(b"BLK2", 3, 4, 64, 2),
         command._PLAIN.pack(b"BLKX", 2**60) + same[12:],
-        *(command._FILE.pack(b"BLK2", 10, 4, 64, 0) + command._PART.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
-          for some, size, lanes in ((0, 8, 1), (11, 8, 1), (10, 8, 2), (10, 8, 0), (10, 6, 1), (10, 4, 1))),
+        *(command._FILE.pack(b"BLK2", 20, 4, 64, 0) + command._PART.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
+          for some, size, lanes in ((0, 8, 1), (21, 8, 1), (20, 8, 2), (20, 8, 0), (20, 6, 1), (20, 4, 1))),
     ):  # fmt: skip
         (tmp_path / "x.bits").write_bytes(wrong)
         with pytest.raises(UserError, match="damaged"):
