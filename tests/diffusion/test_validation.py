@@ -30,7 +30,7 @@ def validated(draws, seed=0):
 
 
 def test_validation_estimates_the_bound():
-    assert validated(200) == pytest.approx(continuous_bits(untrained(1), X0, repeats=200).value, rel=0.01)
+    assert validated(400) == pytest.approx(continuous_bits(untrained(1), X0, repeats=400).value, rel=0.01)
 
 
 def test_more_draws_are_less_noisy():

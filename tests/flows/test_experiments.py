@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from benchmarks.energy_discrepancy import pretrain, save
 from blackout.flows import FlowFamily
-from blackout.flows.replay import Replay, roll_out
+from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.targets import Target
 from tests.cli.conftest import ROOT
 
@@ -91,3 +91,10 @@ def test_rollouts_find_modes_that_untrained_rates_do_not(tmp_path: Path) -> None
         roll_out(rollout, target, lambda states, t: torch.zeros_like(states.ratios), 0, replay)
         ordered[name] = float(((2 * replay.x[0, -1].double() - 1).mean(-1).abs() > 0.7).double().mean())
     assert ordered["default"] > 0.6 and ordered["rates alone"] < 0.1  # exactly .85
+
+
+def test_the_horizon_of_rollouts_grows_from_where_it_begins_to_the_whole_path() -> None:
+    rollout = Rollout(points=3, chains=8, group=8, horizon=0.2, horizon_steps=10)
+    for number, end in ((0, 0.2), (5, 0.6), (10, 1.0), (99, 1.0)):
+        assert rollout.times(number).tolist() == pytest.approx([0.0, end / 2, end])
+    assert Rollout(points=3, horizon=0.2).times(0).tolist() == [0.0, 0.5, 1.0]

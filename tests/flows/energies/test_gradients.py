@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -197,6 +199,18 @@ def test_energy_discrepancy_perturbs_as_it_says_and_prefers_the_data(levels: int
     assert losses[-1] < losses[0] - 0.5
     states = all_states(levels, 6)
     assert int(energy.log_density(states).argmax()) == 0
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_energy_discrepancy_changes_a_site_twice_with_its_rate_to_any_other_state(levels: int) -> None:
+    rate, seen = 0.3, list[Tensor]()
+    energy = SimpleNamespace(levels=levels, energy=lambda x: seen.append(x) or torch.zeros(x.shape[:-1]))
+    data = torch.ones(20_000, 4, dtype=torch.uint8)
+    Discrepancy(rate, 1).loss(SimpleNamespace(energy=energy), data, 0)
+    counted = torch.bincount(seen[-1].flatten().long(), minlength=levels).numpy()
+    once = np.full((levels, levels), rate / (levels - 1))
+    np.fill_diagonal(once, 1 - rate)
+    assert stats.chisquare(counted, (once @ once)[1] * data.numel()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("levels", [2, 4])

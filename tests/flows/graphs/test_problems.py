@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import problem_of, problem_on
+from blackout.flows.graphs.problems import graph_problem, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, solved, value_of
 from blackout.flows.path import States
@@ -399,3 +399,11 @@ def test_random_graphs() -> None:
     for wrong in (("ws", [8, 12], 4.0), ("er", [8, 12], 1.5), ("ba", [3, 12], 4.0), ("er", [9, 8], 0.2)):
         with pytest.raises(ValueError):
             random_graphs(*wrong, 1, 0)
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+def test_graphs_that_are_held_out_are_not_trained_on_and_all_others_equally_often(relabel: bool) -> None:
+    target = graph_problem("mis", nodes=[5, 6], number=4, held_out=1)
+    drawn = target.drawn(8, 2, 0, relabel) % len(target.nodes)
+    assert torch.bincount(drawn, minlength=5).tolist() == [4, 4, 4, 4, 0] and target.numbers.tolist() == [4]
+    assert torch.equal(drawn[::2], drawn[1::2])
