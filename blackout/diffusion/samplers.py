@@ -143,7 +143,7 @@ def sample(
             xt = path.at(k, times[k], xt)
         # correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022,
         # Algorithm 1): the elements that were born beside them are brought in line
-        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
+        for _ in range(correction.at(float(times[k])) if correction.steps and k < len(times) - 1 else 0):
             xt = correction.corrector(kernel, counting, process, xt, s, t, source)
             xt = xt if path is None else path.put(xt)
         if callback is not None:
