@@ -17,11 +17,12 @@ from blackout.errors import UserError
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.metrics import ndcgs, puzzle_scores
+from blackout.permutations.metrics import arranged, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
 from blackout.permutations.shuffle.model import BATCH, NOTHING, Asked, ShuffleDiffusion
+from blackout.permutations.tours import gaps_without_learning
 from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class SolvedPuzzles:
         figures = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
         figures |= {"surely_most_probable": samples["sure"]} if "sure" in samples else {}
         figures |= ndcgs(solution, samples["relevance"]) if "relevance" in samples else {}
+        figures |= gaps_without_learning(arranged(items, truth)) if self._kind == "points" else {}
         for name, values in figures.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
         self._number += len(samples["samples"])
