@@ -169,6 +169,7 @@ def new_file(path: Path, given: bool) -> Path:
     free = path if given else next(name for name in numbered(path) if not os.path.lexists(name))
     refuse(os.path.lexists(free), f"{free} is there already, and is not replaced: give another name, or remove it")
     _check_writable(free.parent, free)
+    remove_parts(free.parent, free.stem[:40], _FORGOTTEN)
     return free
 
 

@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> None:
         with error_context("--composition"):
             target = Conserved(target, given.composition)
     folders = [given.out] if given.out else numbered(Path("runs/anneal"))
-    with results_folder(folders, request_key(vars(given))) as out:
+    with results_folder(folders, request_key(vars(given) | {"out": None})) as out:
         anneal(target, 2, 1, refine=moves)  # what is compiled is compiled before the clock runs
         groups: Tensor | None = None
         began, errors = time.process_time(), list[float]()

@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> None:
     refuse(not 1 <= given.chains <= _MOST_CHAINS, f"--chains must be in 1..{_MOST_CHAINS:,}, not {given.chains}")
     problems = [problem_of(given.problem, graph, given.colours, given.unit_weights) for graph in _graphs(given)]
     folders = [given.out] if given.out else numbered(Path("runs/solve"))
-    with results_folder(folders, request_key(vars(given))) as out:
+    with results_folder(folders, request_key(vars(given) | {"out": None})) as out:
         _solve(problems, given, out)
 
 

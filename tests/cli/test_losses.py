@@ -7,6 +7,7 @@ import runpy
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from benchmarks import energy_discrepancy, graph_methods, permutation_chain, per
 from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, ends_in_one_line, run_command
-from blackout.files import new_file, request_key, results_folder
+from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
 from blackout.programs import cli
@@ -279,6 +280,10 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     assert_kept(before)
     again = command(main, *words)
     assert again.code == 0 and "the same request" in again.out
+    for name in ("metrics.json", "samples.npz", "solutions.npz"):  # as after a kill: the rest is there
+        (tmp_path / "runs" / program / name).unlink(missing_ok=True)
+    again = command(main, *words, "--out", f"runs/{program}")
+    assert again.code == 0 and "the same request" in again.out, again.err
     if program == "solve":
         command(main, *words, "--chains", "10000000000000").assert_refused("--chains", "1,048,576")
 
@@ -292,6 +297,13 @@ def test_files_get_numbers_and_given_names_do_not(tmp_path):
         new_file(tmp_path / "x.png/y.png", given=True)
     with pytest.raises(UserError, match="s3://bucket/x is an address"):
         new_file(Path("s3://bucket/x/y.png"), given=True)
+    for name, age in (("old", 8 * 86400), ("young", 60)):  # left by killed processes, or being written
+        with pytest.raises(KeyboardInterrupt), replacing(tmp_path / f"{name}.bits") as part:
+            raise KeyboardInterrupt
+        part.write_text("half")
+        os.utime(part, (time.time() - age,) * 2)
+        new_file(tmp_path / f"{name}.bits", given=True)
+        assert part.exists() == (name == "young")
 
 
 def test_a_request_is_known_by_the_files_it_names(tmp_path):
