@@ -59,3 +59,13 @@ def test_what_has_no_spread_has_no_width_and_one_image_says_nothing():
     assert interval(torch.full((5,), 2.0, dtype=torch.float64)) == (2.0, 2.0)
     alone = Estimate.of(torch.ones(1), (1,))
     assert alone.low == -np.inf and alone.high == np.inf
+
+
+def test_the_transformed_mean_is_as_far_from_zero_at_either_end():
+    """T = sqrt(n) (W + g W^2 / 3 + g^2 W^3 / 27 + g / 6n), W = (mean - end) / std, is t and -t [Hall 1992, eq. 2.1]."""
+    n, x = 40, torch.from_numpy(np.random.default_rng(0).gamma(0.5, size=40))
+    z = (x - x.mean()) / x.std()
+    g = float((z**3).mean()) * n**2 / ((n - 1) * (n - 2))
+    low, high = (n**0.5 * (w + g * w**2 / 3 + g**2 * w**3 / 27 + g / (6 * n))
+                 for w in ((float(x.mean()) - end) / float(x.std()) for end in interval(x)))  # fmt: skip
+    assert low == pytest.approx(-high) and low > 2

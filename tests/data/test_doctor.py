@@ -83,6 +83,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "offset and gain": (lambda: photons() * 2 + 100, r"below 100.*steps of 2.*dataset\.offset=100 dataset\.gain=2"),
     "an offset": (lambda: photons() + 100, r"below 100.*dataset\.offset=100$"),
     "an offset of vectors": (lambda: np.random.default_rng(2).poisson(3.0, (N, 12)) + 500, r"dataset\.offset=500$"),
+    "a gain and a small offset": (lambda: photons() * 3 + 7, r"in steps of 3.*: dataset\.offset=1 dataset\.gain=3$"),
     "a gain": (lambda: photons(20.0) * 4, r"in steps of 4.*: dataset\.gain=4$"),
     "masks of 0 and 255": (lambda: (photons() > 1) * 255, r"in steps of 255.*dataset\.gain=255"),
     "channels last": (lambda: np.stack([photons()] * 3, -1), r"numpy\.moveaxis"),

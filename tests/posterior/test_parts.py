@@ -73,6 +73,13 @@ def test_an_operator_depends_on_what_it_says(operator, shape):
         assert len(block.terms.unique()) == len(block.terms)
 
 
+def test_a_box_hides_its_first_and_its_last_row_and_column():
+    seen = InpaintBox((1, 2), (0, 3)).seen((2, 4, 5))
+    hidden = torch.zeros(2, 4, 5, dtype=torch.bool)
+    hidden[:, 1:3, 0:4] = True
+    assert torch.equal(seen, ~hidden)
+
+
 def test_colours_are_few():
     assert len(blocks(Pool(2).incidence((1, 8, 8)), 64)) == 4 and len(blocks(Identity().incidence((1, 8, 8)), 64)) == 1
     assert len(blocks(Xor(0.5).incidence((1, 32, 32)), 1024)) <= 5

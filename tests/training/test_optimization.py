@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from blackout.training.ema import EMA
+from blackout.training.ema import EMA, ema_decay
 from blackout.training.lightning_module import TrainingModule
+from blackout.training.nonfinite import NonFiniteGuard
 from blackout.training.optimization import Optimization
 
 
@@ -68,3 +69,21 @@ def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
 
     cases = [(seed, batch) for seed in (0, 1) for batch in (0, 7)]
     assert len({drawn(*case, 0) for case in cases}) == len(cases) and drawn(1, 7, 0) == drawn(1, 7, 1)
+
+
+@pytest.mark.parametrize("accumulated, batch", [(None, 64), (1, 64), (2, 32)])
+def test_a_half_life_is_in_images_of_all_micro_batches(accumulated, batch):
+    config = {"ema_half_life": 128, "batch_size": batch, "trainer": {"accumulate_grad_batches": accumulated}}
+    assert ema_decay(config) == pytest.approx(0.5**0.5, rel=1e-15)
+
+
+def test_a_step_is_left_out_for_any_of_its_micro_batches():
+    told = []
+    strategy = SimpleNamespace(reduce_boolean_decision=lambda bad, all: told.append(bad))
+    trainer = SimpleNamespace(precision="16-mixed", global_step=0, strategy=strategy)
+    guard, module = NonFiniteGuard(".", "skip"), TrainingModule.__new__(TrainingModule)
+    for losses in ((math.inf, 1.0), (1.0, math.nan), (1.0, 1.0)):
+        for loss in losses:
+            guard.on_before_backward(trainer, module, torch.tensor(loss))
+        guard.on_before_optimizer_step(trainer, module)
+    assert told == [True, True, False]
