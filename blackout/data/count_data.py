@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.file_formats import check_range, to_counts
-from blackout.data.labels import divided
+from blackout.data.labels import Level, divided
 from blackout.data.shards import Rows
 from blackout.errors import UserError, ensure
 from blackout.family import Split
@@ -221,7 +221,7 @@ class CountData:
         features: names of the elements of a vector, where they have names.
         train_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only stands in
             its place for moments; None where all were seen.
-        covariates: the value of every level of each continuous condition by name. A label is then the number of
+        covariates: the number or word of every level of each further condition by name. A label is then the number of
             (class, level, level, ...), the last one counted fastest.
         sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
         annotated: the data come from AnnData, and samples are to go there.
@@ -246,7 +246,7 @@ class CountData:
     features: tuple[str, ...] = ()
     train_seen: Tensor | None = None
     test_seen: Tensor | None = None
-    covariates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    covariates: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     sample_shape: tuple[int, ...] | None = None
     annotated: bool = False
     layer: str | None = None
@@ -359,21 +359,23 @@ class CountData:
     def under(self, labels: Tensor) -> CountData:
         """The samples of both splits under the condition of labels, int64 [c], that samples take in turn.
 
-        Their classes are there in the same shares, to within half a sample, and their covariates lie between the least
-        and the largest level of the labels. Ours, tested in `tests/data/test_conditions.py`.
+        Their classes are there in the same shares, to within half a sample, and their covariates are words of
+        the labels, or lie between the least and the largest level of the labels. Ours, tested in
+        `tests/data/test_conditions.py`.
 
         Raises:
             UserError: there are no labels, or fewer than 10 samples in a split.
         """
         if self.train_labels is None or self.test_labels is None:
             raise UserError(f"{self.name} has no labels to tell the classes of samples by: dataset.labels=<column>")
-        sizes, words = [len(values) for values in self.covariates.values()], self.class_names
-        wanted, *levels = divided(labels, sizes)
+        words = self.class_names
+        wanted, *levels = divided(labels, [len(values) for values in self.covariates.values()])
         kinds = wanted.unique().tolist()
         told: dict[str, Any] = {"classes": [words[kind] if kind < len(words) else kind for kind in kinds]}
         for (name, values), level in zip(self.covariates.items(), levels, strict=True):
-            told[name] = [values[int(level.min())], values[int(level.max())]]
-        rows = {split: _like(labels, self._parts(split)[1], sizes) for split in ("train", "test")}
+            asked = [values[k] for k in level.unique().tolist()]
+            told[name] = asked if isinstance(asked[0], str) else [asked[0], asked[-1]]
+        rows = {split: _like(labels, self._parts(split)[1], self.covariates) for split in ("train", "test")}
         for split, chosen in rows.items():
             if len(chosen) < _FEWEST:
                 what = f"{len(chosen)} {'held-out' if split == 'test' else 'training'} samples are under {told}"
@@ -487,14 +489,16 @@ class CountData:
         return self._fingerprints[split]
 
 
-def _like(asked: Tensor, labels: Tensor | None, sizes: list[int]) -> Tensor:
+def _like(asked: Tensor, labels: Tensor | None, covariates: Mapping[str, Sequence[Level]]) -> Tensor:
     """Numbers of the samples, by their labels [N], that are as `CountData.under` says of the labels asked for."""
     assert labels is not None
+    sizes = [len(values) for values in covariates.values()]
     wanted, *asked_levels = divided(asked, sizes)
     classes, *levels = divided(labels, sizes)
     inside = torch.ones_like(labels, dtype=torch.bool)
-    for level, of_asked in zip(levels, asked_levels, strict=True):
-        inside &= (level >= of_asked.min()) & (level <= of_asked.max())
+    for values, level, of_asked in zip(covariates.values(), levels, asked_levels, strict=True):
+        between = (level >= of_asked.min()) & (level <= of_asked.max())
+        inside &= torch.isin(level, of_asked) if isinstance(values[0], str) else between
     kinds, times = wanted.unique(return_counts=True)
     members = [torch.nonzero(inside & (classes == kind)).flatten() for kind in kinds]
     shares = (times / times.sum()).tolist()

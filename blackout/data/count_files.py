@@ -27,7 +27,7 @@ from blackout.data.file_formats import (
     sample_shape,
     to_counts,
 )
-from blackout.data.labels import TOTAL, classes, few, label_file, levels, named_column
+from blackout.data.labels import TOTAL, Level, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError, ensure
 from blackout.files import load_array
@@ -75,7 +75,8 @@ def counts(
         series: whether three axes are [N, C, L]; None where L is at least four times as long as C, else [N, H, W].
         mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
             array of the file, or a file; see `missing.without_missing`.
-        covariates: column(s) of numbers that a conditional model is told as numbers, "total" for the total count.
+        covariates: column(s) that a conditional model is told beside the class, and that combine freely with it: words
+            such as a batch or condition, numbers as numbers, "total" for the total count.
         columns: the elements of vectors, by name or number; None for all.
         exclude: elements of vectors to leave out, by name or number.
         sequences: column of a table with words of one length, such as DNA, whose letters are the elements; other
@@ -148,7 +149,7 @@ def counts(
                 rows = held_out_split(len(data), holdout, seed, codes)
             else:
                 rows = group_split(named_column(group, observed), holdout, seed)
-            values: dict[str, tuple[float, ...]] = {}
+            values: dict[str, tuple[Level, ...]] = {}
             for scale in scales:
                 level, values[scale] = levels(scale, observed)
                 codes = level + (0 if codes is None else codes) * len(values[scale])

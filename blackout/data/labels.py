@@ -17,6 +17,8 @@ from blackout.files import load_array, read_text
 Array = npt.NDArray[Any]
 TOTAL = "total"
 """The name by which the total count of a sample can be asked for as if it were a column."""
+Level = float | str
+"""What a level of a covariate is."""
 _MOST_LEVELS = 64
 """Of a covariate."""
 
@@ -57,23 +59,25 @@ def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Arra
     return codes, tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in values)
 
 
-def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[float, ...]]:
-    """A column of numbers on a scale of at most 64 levels, of equally many samples where it has more values.
+def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[Level, ...]]:
+    """A column on at most 64 levels: its words, or its numbers, in parts of equally many samples where they are more.
 
     Args:
         name: of the column.
         columns: [N] each, by name.
 
     Returns:
-        The level of every sample, int64 [N], and the mean value of each, increasing.
+        The level of every sample, int64 [N], and each one's word, in alphabetical order, or mean value, increasing.
 
     Raises:
-        ValueError: no such column, one that is not [N], not of numbers, or with missing entries.
+        ValueError: no such column, one that is not [N], of more words, or with missing entries.
     """
     column = named_column(name, columns)
-    ensure(column.dtype.kind in "iufb", f"column {name!r} is text: dataset.labels takes it, covariates are numbers")
+    different, codes = np.unique(column, return_inverse=True)
+    if column.dtype.kind == "U":
+        ensure(len(different) <= _MOST_LEVELS, f"covariate {name!r} has {len(different)} words, of at most 64")
+        return torch.from_numpy(codes), tuple(different.tolist())
     values = column.astype(float)
-    different, codes = np.unique(values, return_inverse=True)
     if len(different) > _MOST_LEVELS:
         codes, _ = _binned(name, values, _MOST_LEVELS)
     return torch.from_numpy(codes), tuple((np.bincount(codes, values) / np.bincount(codes)).tolist())

@@ -51,13 +51,14 @@ def labels_asked(model: BlackoutDiffusion, classes: Any, design: Any) -> Tensor 
     Args:
         model: with classes, and perhaps covariates.
         classes: names or numbers; None for all.
-        design: by name, the value of a covariate, or one or more values of a column that classes were made of.
+        design: by name, the number that a covariate is to have, or one or more words of a covariate or values of a
+            column that classes were made of.
 
     Returns:
         int64 [n], or None where nothing was asked.
 
     Warns:
-        UserWarning: a class was never seen at such a value of a covariate.
+        UserWarning: a class never had such a word of a covariate, or numbers as far out.
 
     Raises:
         UserError: a class, column or value that the model does not know, or that training did not have together.
@@ -82,51 +83,60 @@ def labels_asked(model: BlackoutDiffusion, classes: Any, design: Any) -> Tensor 
     free = [axis for axis, one in enumerate(asked_for) if one is None and labels.shape[axis] > 1]
     counts = data.get("label_counts") or ()
     if len(counts) == model.num_classes:
+        if free:
+            given = [axis for axis in range(labels.ndim) if axis not in free]
+            rows = labels.permute(*given, *free).flatten(len(given))
+            labels = _in_proportion(rows.view(-1, rows.shape[-1]), torch.tensor(counts, dtype=torch.float64))
         seen = torch.tensor(counts).view(alone, *map(len, known.values()))
-        _warn_beyond(labels, seen, list(asked), known, data)
-    if free and len(counts) == model.num_classes:
-        given = [axis for axis in range(labels.ndim) if axis not in free]
-        rows = labels.permute(*given, *free).flatten(len(given))
-        return _in_proportion(rows.view(-1, rows.shape[-1]), torch.tensor(counts, dtype=torch.float64))
+        _warn_beyond(labels.flatten(), seen, list(asked), known, data)
     return _shuffled(labels.flatten(1).T).flatten() if labels.ndim > 1 else labels
 
 
 def _combined(asked: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> list[int]:
     """The classes of one or more values of some of the columns that they were made of, in the order of the values."""
-    wanted = [[str(one) for one in (value if isinstance(value, list) else [value])] for value in asked.values()]
-    for name, words in zip(asked, wanted, strict=True):
-        if unknown := [word for word in words if word not in columns[name]]:
-            raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(sorted(set(columns[name])))}")
+    wanted = [_words(name, value, sorted(set(columns[name]))) for name, value in asked.items()]
     chosen: list[int] = []
     rows = list(zip(*(columns[name] for name in asked), strict=True))
     for together in itertools.product(*wanted):
         found = [number for number, row in enumerate(rows) if row == together]
         if not found:
             told = ", ".join(f"{name} {word}" for name, word in zip(asked, together, strict=True))
-            raise UserError(f"given: no sample of training is {told}")
+            raise UserError(f"given: no sample of training is {told}; columns of dataset.covariates go together freely")
         chosen += found
     return chosen
 
 
+def _words(name: str, value: Any, known: Sequence[str]) -> list[str]:
+    """One or more words of a column, which has these."""
+    words = [str(one) for one in (value if isinstance(value, list) else [value])]
+    if unknown := [word for word in words if word not in known]:
+        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(known)}")
+    return words
+
+
 def _warn_beyond(
-    labels: Tensor, seen: Tensor, asked: Sequence[str], known: Mapping[str, Sequence[float]], data: Mapping[str, Any]
+    labels: Tensor, seen: Tensor, asked: Sequence[str], known: Mapping[str, Sequence[Any]], data: Mapping[str, Any]
 ) -> None:
-    """Warn of values of covariates beyond those that their class had in training.
+    """Warn of words of covariates that their class did not have in training, and of numbers beyond those that it had.
 
     Args:
-        labels: asked for.
+        labels: of samples, [n].
         seen: how often every (class, level, ...) was.
         asked: covariates.
     """
-    kinds, *levels = divided(labels.flatten(), seen.shape[1:])
+    kinds, *levels = divided(labels, seen.shape[1:])
     names = data.get("class_names") or range(len(seen))
     for axis, (name, values) in enumerate(known.items(), 1):
         of_class = seen.movedim(axis, 1).flatten(2).sum(2) if seen.ndim > 2 else seen
         for kind in kinds.unique().tolist() if name in asked else ():
-            there, wanted = torch.nonzero(of_class[kind]), levels[axis - 1][kinds == kind]
-            if len(there) and not there.min() <= wanted.min() <= wanted.max() <= there.max():
-                low, high = values[int(there.min())], values[int(there.max())]
-                said = f"class {names[kind]} had {name} {low:g} to {high:g} in training"
+            there, wanted = torch.nonzero(of_class[kind]).flatten(), levels[axis - 1][kinds == kind]
+            had = [values[k] for k in there.tolist()]
+            if had and isinstance(had[0], str):
+                beyond, told = ~torch.isin(wanted, there), ", ".join(had)
+            elif had:
+                beyond, told = (wanted < there.min()) | (wanted > there.max()), f"{had[0]:g} to {had[-1]:g}"
+            if had and beyond.any():
+                said = f"class {names[kind]} had {name} {told} in training"
                 warnings.warn(f"given.{name}: {said}: these samples are an extrapolation", stacklevel=4)
 
 
@@ -143,9 +153,9 @@ def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
     return _shuffled(drawn.T).flatten()
 
 
-def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[float]]]:
+def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[Any]]]:
     """Number of classes without covariates, and the values of the levels of each covariate."""
-    known: Mapping[str, Sequence[float]] = model.config.get("data", {}).get("covariates") or {}
+    known: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:
         raise UserError("classes, given: this model was trained without classes and covariates, with conditional=false")
     alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
@@ -154,10 +164,12 @@ def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[float]]
     return alone, known
 
 
-def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
-    """The levels that stand for a value, or all."""
+def _levels(name: str, value: Any, values: Sequence[Any]) -> Tensor:
+    """The levels that stand for a number, or for one or more words, or all."""
     if value is None:
         return torch.arange(len(values))
+    if isinstance(values[0], str):
+        return torch.tensor([values.index(word) for word in _words(name, value, values)])
     if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
         raise UserError(f"given.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}")
     upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0

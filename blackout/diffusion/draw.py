@@ -190,7 +190,8 @@ class AnnotatedSamples:
         labels, *levels = divided(labels, [len(values) for values in covariates.values()])
         pairs = zip(covariates.items(), levels, strict=True)
         found = {name: np.asarray(values)[level] for (name, values), level in pairs}
-        found |= {name: np.full(len(labels), float(self.asked[name])) for name in covariates if name in self.asked}
+        numbers = [name for name in covariates if isinstance(self.asked.get(name), int | float)]
+        found |= {name: np.full(len(labels), float(self.asked[name])) for name in numbers}
         columns = self.data.get("class_values") or ({"class": words} if words else {})
         return found | {name: np.asarray(values)[labels] for name, values in columns.items()}
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from blackout.component import component, leaves
 from blackout.data import CountData
 from blackout.data.count_data import Sums, loaded, narrow, parts, sums
+from blackout.data.labels import Level
 from blackout.data.shards import Rows
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts, with_ends
@@ -40,6 +41,8 @@ _LARGEST_HISTOGRAM = 255
 """Largest count of which histograms are a baseline: above it most cells were never seen."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
+_ROUNDS = 20
+"""Of fitting the factors of classes and words."""
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
 """Components that know every element's mean and concentration."""
 _PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
@@ -148,7 +151,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         known = {"mean": mean, "concentration": measured.concentration, "gain": measured.gain}
         if labels is None or source.num_classes is None or source.num_classes * mean.numel() > _LARGEST_MEANS:
             return known
-        return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
+        of_classes = class_means(source.train, labels, source.num_classes, mean, list(source.covariates.values()))
+        return known | {"class_mean": of_classes}
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """`label_dropout` and `validation_draws`; warns of scores of samples that are never learnt."""
@@ -169,7 +173,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make(described["network"], "network")
         if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
-            measure(parts["network"], elements)
+            measure(parts["network"], elements, shifts(description["data"], known))
         parts["head"] = make_head(described["head"], parts["process"], elements)
         return self.made(**known, **parts, **training)
 
@@ -262,19 +266,44 @@ def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:
     return (((known or sums(counts)).element + 1).double() / (len(counts) + 1)).float()
 
 
-def class_means(counts: Tensor | Rows, labels: Tensor, num_classes: int, mean: Tensor) -> Tensor:
+def class_means(
+    counts: Tensor | Rows, labels: Tensor, num_classes: int, mean: Tensor, covariates: Sequence[Sequence[Level]] = ()
+) -> Tensor:
     """E[X_0 | class] per element, float32 [num_classes, *shape], with the average image added to every class once.
+
+    With covariates some combinations have no samples. It is then a product of a factor of the class and one of every
+    covariate's word, with the totals of each: Poisson regression, by iterative proportional fitting [Deming 1940]. As
+    many average images as there are classes and levels are spread over all combinations.
 
     Args:
         counts: integers [N, *shape].
         labels: int64 [N].
         mean: of all, positive, [*shape].
+        covariates: levels of each.
     """
     totals = torch.zeros(num_classes, *mean.shape, dtype=torch.int64)
     for first, part in parts(counts):
         totals.index_add_(0, labels[first : first + len(part)], part.long())
     sizes = labels.bincount(minlength=num_classes).view(-1, *(1 for _ in mean.shape))
-    return ((totals.double() + mean.double()) / (sizes + 1)).float()
+    if not covariates:
+        return ((totals.double() + mean.double()) / (sizes + 1)).float()
+    sides = [num_classes // math.prod(map(len, covariates)), *map(len, covariates)]
+    spread = sum(sides) / num_classes
+    of = (totals.double() + spread * mean).view(*sides, *mean.shape)
+    many = (sizes.double() + spread).view(*sides, *sizes.shape[1:])
+    rates = mean.double().expand(of.shape)
+    for axis in [0, *(k for k, levels in enumerate(covariates, 1) if isinstance(levels[0], str))] * _ROUNDS:
+        others = [k for k in range(len(sides)) if k != axis]
+        rates = rates * of.sum(others, keepdim=True) / (many * rates).sum(others, keepdim=True)
+    return rates.reshape(totals.shape).float()
+
+
+def shifts(data: Mapping[str, Any], known: Mapping[str, Tensor]) -> Tensor | None:
+    """log E[X_0 | class] - log E[X_0] of every class and of none, where there are covariates."""
+    if "covariates" not in data or "class_mean" not in known:
+        return None
+    shifts = torch.log(known["class_mean"] / known["mean"])
+    return torch.cat([shifts, torch.zeros_like(shifts[:1])])
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ class CountScorer:
             which = "whose missing entries are filled" if filled else "of which nothing is missing"
             warnings.warn(f"compared with {len(data.test)} held-out samples {which}", stacklevel=2)
         if (fewest := min(num_samples, self.most, len(data.test))) < _FEWEST:
-            left = "c2st scores are" if fewest >= _PAIR else "c2st scores, correlation_difference and mmd are"
+            left = "c2st scores are" if fewest >= _PAIR else "c2st scores and correlation_difference are"
             warnings.warn(f"{left} left out: they need {_FEWEST} samples and held-out ones, not {fewest}", stacklevel=2)
         return CountScores(self, data, num_samples, device)
 
@@ -165,7 +165,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
     Args:
         samples: counts [n, D].
         data: the dataset, D elements.
-        most: samples of either set that classifiers, `mmd` and `novelty` compare, evenly spaced. From few held-out ones
+        most: samples of either set that classifiers and `novelty` compare, evenly spaced. From few held-out ones
             classifiers tell several parts of the samples, `most` in all, which halves the deviation of their mean.
         seed: of the classifiers.
 
@@ -177,7 +177,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         zeros_difference: of the share of zeros. largest_ratio: of the largest counts.
         correlation_difference: mean absolute difference of correlations of log counts.
         equal_difference, excess_difference: see `relations`.
-        mmd: squared maximum mean discrepancy. novelty: median distance to the nearest training counts over that of
+        novelty: median distance to the nearest training counts over that of
         held-out ones; far below 1 for samples that are copies.
     """
     from sklearn.metrics import pairwise_distances_argmin_min
@@ -207,7 +207,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         "novelty": to_known[0] / max(to_known[1], 1e-12),
     }
     if number >= _PAIR:
-        scores |= {"correlation_difference": _correlation_difference(samples, real), "mmd": mean_discrepancy(a, b)}
+        scores["correlation_difference"] = _correlation_difference(samples, real)
         scores |= relations(a, b)
     return scores
 
@@ -256,24 +256,6 @@ def kolmogorov_smirnov(a: Array, b: Array) -> Array:
         below = [np.searchsorted(np.sort(x[:, column]), points, side="right") / len(x) for x in (a, b)]
         largest[column] = np.abs(below[0] - below[1]).max()
     return largest
-
-
-def mean_discrepancy(a: Array, b: Array) -> float:
-    """Unbiased MMD^2 [Gretton 2012, eq. 3] with exp(-|sqrt a - sqrt b|^2 / 2 s^2): about 0 if they are alike.
-
-    s is the median distance in `b`. The square root makes Poisson counts equally noisy whatever their mean
-    [Anscombe 1948].
-
-    Args:
-        a, b: counts [n, D] and [m, D], at least two each.
-    """
-    from sklearn.metrics.pairwise import euclidean_distances, rbf_kernel
-
-    x, y = np.sqrt(a.astype(np.float64)), np.sqrt(b.astype(np.float64))
-    scale = float(np.median(euclidean_distances(y, squared=True)[np.triu_indices(len(y), 1)])) or 1.0
-    within_a, within_b, across = (rbf_kernel(*pair, gamma=0.5 / scale) for pair in ((x, x), (y, y), (x, y)))
-    same = sum((k.sum() - np.trace(k)) / (len(k) * (len(k) - 1)) for k in (within_a, within_b))
-    return float(same - 2 * across.mean())
 
 
 def relations(a: Array, b: Array) -> dict[str, float]:

@@ -287,6 +287,8 @@ class CountNetwork(nn.Module):
             raise ValueError(f"final_time of the network's labels must be above log 2 and below 700, not {final_time}")
         self.body, self.inputs, self.noise = body, inputs, getattr(body, "noise", 0)
         self.channels_last, self.final_time = channels_last, final_time
+        self.shifts: Tensor | None
+        self.register_buffer("shifts", None, persistent=False)
         self._arrange()
 
     def _apply(self, fn: Any, recurse: bool = True) -> CountNetwork:
@@ -327,7 +329,8 @@ class CountNetwork(nn.Module):
         t = time_on(t, xt.device).expand(len(xt))
         condition = () if classes is None else (classes,)
         counts = xt if not self.noise else xt[:, : -self.noise]
-        x = self.inputs(counts, t)
+        shift = None if classes is None or self.shifts is None else self.shifts[classes]
+        x = self.inputs(counts, t) if shift is None else self.inputs(counts, t, shift)  # type: ignore[call-arg]
         if self.noise:
             if counts.shape[1] != self.body.shape[0]:  # type: ignore[index]  # of a UNet
                 raise UserError(
@@ -335,7 +338,10 @@ class CountNetwork(nn.Module):
                 )
             x = torch.cat([x, (xt[:, -self.noise :].float() - 127.5) / 73.9], dim=1)  # of mean 0 and variance 1
         raw = self.body(x, time_label(t, self.final_time).float(), *condition)
-        return raw.unflatten(1, (-1, counts.shape[1])).float()
+        raw = raw.unflatten(1, (-1, counts.shape[1])).float()
+        if shift is not None:
+            raw[:, 0] += self.inputs.told(t, shift)  # type: ignore[attr-defined]
+        return raw
 
 
 _LEAST, _MOST = 0.02, 1e4
@@ -423,16 +429,29 @@ class CountInputs(nn.Module):
         self.mean.copy_(elements.mean)
         self.concentration.copy_(elements.concentration)
 
-    def forward(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+    def forward(self, xt: Tensor, t: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]; means are e^shift, [B, *shape], times."""
         survival = _per_example(torch.exp(-t), xt)
-        expected, r = survival * self.mean, self.concentration
+        expected, r = survival * (self.mean if shift is None else self.mean * torch.exp(shift)), self.concentration
         ratio = torch.log1p((xt.float() - expected) / (r + expected))
         return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
 
+    def told(self, t: Tensor, shift: Tensor) -> Tensor:
+        """What e^shift times the means, [B, *shape], say of the logarithm of what is missing at times [B]."""
+        expected, r = _per_example(torch.exp(-t), shift) * self.mean, self.concentration
+        return shift - torch.log((r + expected * torch.exp(shift)) / (r + expected))
 
-def measure(network: nn.Module, elements: Elements) -> None:
-    """Give the data's elements to every part of a network that asks for them."""
+
+def measure(network: nn.Module, elements: Elements, shifts: Tensor | None = None) -> None:
+    """Give the data's elements to every part of a network that asks for them.
+
+    Args:
+        network: or a part of one.
+        elements: of all data.
+        shifts: log E[X_0 | class] - log E[X_0] of every class and, 0, of none, [num_classes + 1, *shape].
+    """
     for part in network.modules():
         if isinstance(part, CountInputs):
             part.measure(elements)
+        elif isinstance(part, CountNetwork) and isinstance(part.inputs, CountInputs):
+            part.shifts = shifts

@@ -304,7 +304,8 @@ class ClassEmbedding(nn.Module):
     """Adds a learned vector per class, and one for "no class", to the time embedding: [B, features] -> the same.
 
     Where classes come with covariates, the number of a class is that of (class, level, level, ...), the last counted
-    fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate.
+    fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate, on which few levels, those
+    of words too, are as far apart as in a table. Combinations that were not trained on are sums as well.
 
     Args:
         num_classes: of all combinations.

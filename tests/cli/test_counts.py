@@ -141,18 +141,22 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     source = np.random.default_rng(0)
     x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)
     x[source.random(x.shape) < 0.2] = np.nan
-    np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2)
+    kind = np.arange(200) // 4 % 2
+    of = {"type": np.array(["a", "b"])[kind], "site": np.array(["p", "q"])[np.arange(200) // 8 % 2 * (1 - kind)]}
+    np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2, **of)
     given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npz'}", "dataset.mask=finite", "metrics=none")
     run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused("process=pure_death")
-    told = ("dataset.covariates=[dose,total]", "conditional=true")
+    told = ("dataset.labels=type", "dataset.covariates=[dose,total,site]", "conditional=true")
     outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "missing" in outcome.out, outcome.err
-    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=4", "given={dose: 1.5, total: 40}")
-    outcome = run("sample", *asked)
+    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=32", "given={total: 40, type: [a, b], dose: 1.5, site: q}")
+    with pytest.warns(UserWarning, match="class b had site p in training: these samples are an extrapolation"):
+        outcome = run("sample", *asked)
     assert outcome.code == 0, outcome.err
     made = np.load(tmp_path / "x/a/samples/samples.npz")
     levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"]["covariate_levels"]
-    assert levels[0] == 4 and set((made["classes"] // levels[1]).tolist()) == {3}
+    assert levels[0] == 4 and levels[2] == 2 and set((made["classes"] % 2).tolist()) == {1}
+    assert set((made["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
     run("sample", *asked[:2], "given={total: 1e6}").assert_refused("given.total must be a number in")
 
 
@@ -193,7 +197,6 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
 
 @pytest.mark.parametrize(("content", "options", "message"), [
     ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
-    ("a,b\n1,x\n3,4\n5,6\n", ("dataset.covariates=b",), "is text"),
     ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
     ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
     ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -56,6 +58,10 @@ def test_covariates_lie_between_the_levels_asked_for() -> None:
     part = DATA.under(torch.tensor([4 + 1, 4 + 2, 4 + 2]))
     assert torch.equal(part.test.long(), TEST[0][torch.isin(TEST[1], torch.tensor([5, 6]))])
     assert part.condition == {"classes": ["b"], "dose": [1.0, 2.0]}
+    words = replace(DATA, covariates={"batch": ("p", "q", "r", "s")})
+    part = words.under(torch.tensor([4 + 1, 4 + 3]))
+    assert torch.equal(part.test.long(), TEST[0][torch.isin(TEST[1], torch.tensor([5, 7]))])
+    assert part.condition == {"classes": ["b"], "batch": ["q", "s"]}
 
 
 def test_nothing_to_compare_with_is_refused_in_one_line() -> None:

@@ -1,17 +1,19 @@
 """Samples of a class start where that class's samples end."""
 
+import itertools
+
 import pytest
 import torch
 
 from blackout import BlackoutDiffusion
 from blackout.data import CountData
-from blackout.diffusion.family import CountDiffusion, class_means, mean_image
+from blackout.diffusion.family import CountDiffusion, class_means, elements_of, mean_image, shifts
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
-from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import make_sampler
-from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, measure
 
 MEAN = torch.tensor([2.0, 8.0])
 CLASSES = torch.tensor([[1.0, 4.0], [3.0, 32.0], [2.0, 8.0]])
@@ -26,6 +28,33 @@ def test_the_means_of_classes_are_those_of_their_images():
     tensors = CountDiffusion().tensors(data)
     assert tensors["class_mean"].shape == (4, 2) and torch.equal(tensors["mean"], mean_image(counts))
     assert set(CountDiffusion().tensors(CountData("toy", counts, counts, 9))) == {"mean", "concentration", "gain"}
+
+
+def test_combinations_of_words_that_were_never_seen_have_the_product_of_their_factors():
+    """Of two kinds and three batches kind 1 of batch 2 is missing; a network of zeros starts there."""
+    generator = torch.Generator().manual_seed(0)
+    kinds, batches = (1 + 9 * torch.rand(n, 4, generator=generator) for n in (2, 3))
+    counts, labels = [], []
+    for kind, dose, batch in itertools.product(range(2), range(2), range(3)):
+        if (kind, batch) != (1, 2):
+            counts += [(100 * kinds[kind] * batches[batch]).round()] * (400 + 100 * kind * dose)
+            labels += [(kind * 2 + dose) * 3 + batch] * (400 + 100 * kind * dose)
+    x, of = torch.stack(counts).int(), torch.tensor(labels)
+    covariates = {"dose": (0.0, 1.0), "batch": ("a", "b", "c")}
+    data = CountData("toy", x, x, 20_000, of, of, class_names=("k", "l"), covariates=covariates)
+    known = CountDiffusion().tensors(data)
+    expected = (100 * kinds[:, None, None] * batches).expand(2, 2, 3, 4).flatten(0, 2)
+    torch.testing.assert_close(known["class_mean"], expected, rtol=0.01, atol=0)
+
+    body = ResidualMLP(shape=(4,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
+    body.head.weight.data.zero_()
+    network, elements = CountNetwork(body, CountInputs((4,))), elements_of(x, known["mean"])
+    measure(network, elements, shifts(data.facts, known))
+    model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20_000), known["mean"])
+    dark = model(torch.zeros(12, 4, dtype=torch.int32), torch.tensor(40.0), torch.arange(12)).mean
+    torch.testing.assert_close(dark, known["class_mean"], rtol=1e-3, atol=0)
+    alike = network.inputs(known["class_mean"].int(), torch.tensor([1e-9]), network.shifts[:12])
+    assert float(alike.abs().max()) < 0.1  # means of combinations are 0 for the body
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 2.5])

@@ -85,6 +85,27 @@ def test_a_design_names_columns_by_their_values() -> None:
         labels_asked(model, None, {"type": "T", "total": 150})
 
 
+def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_said() -> None:
+    """Kinds B and T, conditions a and b: T was never under b, and under a had doses of 1 and 2."""
+    counts = torch.tensor([[[1, 0, 0], [3, 1, 1]], [[0, 1, 1], [0, 0, 0]]])
+    covariates = {"condition": ["a", "b"], "dose": [0.0, 1.0, 2.0]}
+    data = {"class_names": ["B", "T"], "class_values": {"kind": ["B", "T"]}, "covariates": covariates}
+    model: Any = SimpleNamespace(num_classes=12, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        both = labels_asked(model, None, {"condition": ["b", "a"], "kind": "B", "dose": 0})
+        under_b = labels_asked(model, None, {"condition": "b"})
+    assert both is not None and both.bincount().tolist() == [16, 0, 0, 16] and under_b is not None
+    assert set((under_b // 6).tolist()) == {0} and float((under_b == 3).double().mean()) == pytest.approx(0.6, abs=1e-3)
+    with pytest.warns(UserWarning, match="class T had condition a in training: these samples are an extrapolation"):
+        unseen = labels_asked(model, None, {"condition": "b", "kind": "T"})
+    assert unseen is not None and (unseen // 3).unique().tolist() == [3]
+    with pytest.warns(UserWarning, match="class T had dose 1 to 2 in training"):
+        labels_asked(model, None, {"condition": "a", "kind": "T", "dose": 0.5})
+    with pytest.raises(UserError, match=r"given\.condition: there is no 'c', only 'a', 'b'"):
+        labels_asked(model, None, {"condition": "c"})
+
+
 @pytest.mark.parametrize(("classes", "covariates", "message"), [
     (["C"], None, "no class 'C'"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
     (None, {"total": 99}, "given.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
