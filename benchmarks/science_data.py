@@ -35,6 +35,23 @@ def cells(random: np.random.Generator, number: int = 3600) -> dict[str, Array]:
     return {"counts": counts, "labels": np.array([f"type {letter}" for letter in "ABCDEF"])[kind]}
 
 
+def treated(random: np.random.Generator, number: int = 4800) -> dict[str, Array]:
+    """Cells as above, of four donors, half of them treated: one program, which each type follows in its own way."""
+    base = random.normal(0.3, 1.5, _GENES)
+    effects = random.normal(0, 1.1, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.35)
+    program = random.normal(0, 0.8, _GENES) * (random.random(_GENES) < 0.4)
+    own = random.normal(0, 0.3, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.1)
+    response = random.uniform(0.8, 1.2, (_TYPES, 1)) * program + own
+    of_donor = random.normal(0, 0.2, (4, _GENES))
+    kind, donor, treated = (random.integers(0, many, number) for many in (_TYPES, 4, 2))
+    depth = random.lognormal(0.0, 0.45, (number, 1))
+    mean = np.exp(base + effects[kind] + of_donor[donor] + treated[:, None] * response[kind]) * depth
+    concentration = np.exp(random.normal(0.4, 0.5, _GENES))
+    counts = random.poisson(random.gamma(concentration, mean / concentration))
+    words = [np.array(list("ABCDEF")), np.array(["d1", "d2", "d3", "d4"]), np.array(["control", "treated"])]
+    return {"counts": counts, "type": words[0][kind], "donor": words[1][donor], "condition": words[2][treated]}
+
+
 def photons(random: np.random.Generator, number: int = 3000, side: int = 32) -> dict[str, Array]:
     """Microscope images [1, 32, 32]: one to five blurred spots of varying brightness on a dim background."""
     y, x = np.mgrid[:side, :side]
@@ -98,6 +115,7 @@ def _successors() -> Array:
 
 MAKERS: dict[str, Maker] = {
     "cells": cells,
+    "treated": treated,
     "photons": photons,
     "camera": camera,
     "spikes": spikes,

@@ -1,0 +1,134 @@
+"""Real counts that any environment has: `python -m benchmarks.real_counts tokens tokens.npz`.
+
+They are made from the Python files of installed packages, so that they change a little with these; the files are taken
+in an order that a seed decides.
+
+    tokens    how often each of some 80 signs and words occurs in a file; beside them its `package` and `kind`, tests or
+              source
+    opcodes   how often each of the 60 most frequent instructions occurs in a compiled function
+    words     how often each of the 200 most frequent words occurs in the docstrings of a file
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dis
+import keyword
+import random
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_SIGNS = [*"()[]{}:,.=+-*/%<>@#\"'|&\\;", "==", "->", "**", "!=", "+="]
+_NAMES = ["None", "True", "False", "self", "print", "range", "len", "int", "str", "float", "__init__", "super"]
+_NAMES += ["list", "dict"]
+_TOKEN = re.compile(r"[A-Za-z_]\w*|==|!=|->|\*\*|\+=|[^\s\w]")
+_PACKAGES = ["matplotlib", "networkx", "numba", "numpy", "scipy", "sklearn", "sympy", "torch"]
+_SIZES, _FEWEST = (300, 60_000), 20
+"""Bytes of a file; instructions or words of a sample at least."""
+
+
+def sources(seed: int, packages: list[str] | None = None) -> Iterator[tuple[Path, str]]:
+    """Files within the folder of packages, shuffled, and what they say."""
+    root = Path(sysconfig.get_paths()["purelib"])
+    files = sorted(path for path in root.rglob("*.py") if _SIZES[0] < path.stat().st_size < _SIZES[1])
+    random.Random(seed).shuffle(files)
+    for path in files:
+        inside = path.relative_to(root)
+        if packages is None or inside.parts[0] in packages:
+            yield inside, path.read_text(errors="replace")
+
+
+def tokens(number: int, seed: int) -> dict[str, Array]:
+    """[N, D] with package and kind."""
+    kept = [*_SIGNS, *(word for word in keyword.kwlist if word.islower()), *_NAMES]
+    rows, packages, kinds = [], [], []
+    for path, text in sources(seed, _PACKAGES):
+        found = Counter(_TOKEN.findall(text))
+        rows.append([found[word] for word in kept])
+        packages.append(path.parts[0])
+        kinds.append("tests" if any("test" in part for part in path.parts[1:]) else "source")
+        if len(rows) == number:
+            break
+    return {**_table(rows), "package": np.array(packages), "kind": np.array(kinds)}
+
+
+def opcodes(number: int, seed: int) -> dict[str, Array]:
+    """[N, 60]."""
+    return _frequent(_functions(seed), number, 60)
+
+
+def words(number: int, seed: int) -> dict[str, Array]:
+    """[N, 200]."""
+    return _frequent(_documents(seed), number, 200)
+
+
+def _functions(seed: int) -> Iterator[Counter[str]]:
+    for path, text in sources(seed):
+        waiting: list[Any] = []
+        try:
+            waiting = [compile(text, str(path), "exec", dont_inherit=True)]
+        except (SyntaxError, ValueError):
+            continue
+        while waiting:
+            code = waiting.pop()
+            inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+            waiting += inner
+            if code.co_name.isidentifier():  # a function or class, no module or comprehension
+                yield Counter(step.opname for step in dis.get_instructions(code))
+
+
+def _documents(seed: int) -> Iterator[Counter[str]]:
+    for _, text in sources(seed):
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except (SyntaxError, ValueError):
+            continue
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        said = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+        yield Counter(re.findall(r"[a-z]{2,}", " ".join(said).lower()))
+
+
+def _frequent(samples: Iterator[Counter[str]], number: int, most: int) -> dict[str, Array]:
+    """Counts of what occurs in the most samples, one in each file's turn."""
+    kept = []
+    for sample in samples:
+        if sum(sample.values()) >= _FEWEST:
+            kept.append(sample)
+        if len(kept) == number:
+            break
+    often = Counter(word for sample in kept for word in sample)
+    names = [word for word, _ in often.most_common(most)]
+    return _table([[sample[name] for name in names] for sample in kept])
+
+
+def _table(rows: list[list[int]]) -> dict[str, Array]:
+    x = np.array(rows)
+    return {"counts": x[:, x.std(0) > 0]}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    makers = {"tokens": tokens, "opcodes": opcodes, "words": words}
+    parser.add_argument("kind", choices=list(makers))
+    parser.add_argument("path", type=Path, help="of the .npz to write")
+    parser.add_argument("--number", type=int, default=4500, help="of samples")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(argv)
+    arrays = makers[given.kind](given.number, given.seed)
+    np.savez_compressed(given.path, **arrays)  # type: ignore[arg-type]
+    x = arrays["counts"]
+    print(f"{given.path}: {list(x.shape)}, largest {x.max()}, zeros {(x == 0).mean():.2f}")
+
+
+if __name__ == "__main__":
+    main()
