@@ -20,6 +20,7 @@ from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _DARK = 16
 """Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
+_OF_VECTORS = {"num_steps": 13, "inpainting_particles": 4}
+"""How vectors with known elements are drawn: in 100 evaluations by the trapezoidal rule (docs/results/counts.md)."""
 _OF_POSTERIORS = ("operator", "noise", "measurement", "calibrate")
 
 
@@ -237,7 +240,9 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
             raise UserError(f"{name} is for posteriors: posterior=auto must be given")
     if not any(request.get(name) for name in ("sampler", "classes", "given", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
-    description = describe_sampler(request.get("sampler") or {}, model.config)
+    asked = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    few = request.get("inpaint") and len(model.shape) == 1 and isinstance(model.process, PureDeath)
+    description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
     sampler: Sampler = make(description, "sampler")
     classes = labels_asked(model, request.get("classes"), request.get("given"))
     if classes is None and sampler.guidance.scale != 1:

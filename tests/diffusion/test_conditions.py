@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -179,12 +181,17 @@ def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
         given.compared_with(data)
 
 
-def test_what_was_asked_for_is_the_condition() -> None:
+def test_what_was_asked_for_is_the_condition(tmp_path: Path) -> None:
     model, _ = conditional()
     model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
     asked = {"classes": ["b"], "sampler": {"guidance": {"_target_": "blackout.diffusion.Guidance", "scale": 2.0}}}
     assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
     assert requested(model, {}).condition == {}
+    np.savez(tmp_path / "known.npz", x0=np.ones(5, dtype=int), mask=np.arange(5) < 3)
+    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.make_sampler", "num_steps": 40}
+    given = {"inpaint": str(tmp_path / "known.npz"), "num_samples": 2, "sampler": {"num_steps": None}}
+    ours, theirs = (requested(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
+    assert (ours.num_steps, ours.inpainting_particles) == (13, 4) and theirs.num_steps == 2
 
 
 def test_scores_of_a_class_that_is_never_trained_are_warned_of() -> None:
