@@ -41,8 +41,6 @@ _LARGEST_HISTOGRAM = 255
 """Largest count of which histograms are a baseline: above it most cells were never seen."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
-_ROUNDS = 20
-"""Of fitting the factors of classes and words."""
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
 """Components that know every element's mean and concentration."""
 _PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
@@ -146,13 +144,12 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
 
         `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape].
         """
-        mean, labels = mean_image(source.train, source.sums), source.train_labels
+        mean, labels, number = mean_image(source.train, source.sums), source.train_labels, source.num_classes
         measured = elements_of(source.train, mean, source.sums)
         known = {"mean": mean, "concentration": measured.concentration, "gain": measured.gain}
-        if labels is None or source.num_classes is None or source.num_classes * mean.numel() > _LARGEST_MEANS:
+        if labels is None or number is None or number * mean.numel() > _LARGEST_MEANS:
             return known
-        of_classes = class_means(source.train, labels, source.num_classes, mean, list(source.covariates.values()))
-        return known | {"class_mean": of_classes}
+        return known | {"class_mean": class_means(source.train, labels, number, mean, [*source.covariates.values()])}
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """`label_dropout` and `validation_draws`; warns of scores of samples that are never learnt."""
@@ -292,7 +289,7 @@ def class_means(
     of = (totals.double() + spread * mean).view(*sides, *mean.shape)
     many = (sizes.double() + spread).view(*sides, *sizes.shape[1:])
     rates = mean.double().expand(of.shape)
-    for axis in [0, *(k for k, levels in enumerate(covariates, 1) if isinstance(levels[0], str))] * _ROUNDS:
+    for axis in [0, *(k for k, levels in enumerate(covariates, 1) if isinstance(levels[0], str))] * 20:
         others = [k for k in range(len(sides)) if k != axis]
         rates = rates * of.sum(others, keepdim=True) / (many * rates).sum(others, keepdim=True)
     return rates.reshape(totals.shape).float()
@@ -302,8 +299,7 @@ def shifts(data: Mapping[str, Any], known: Mapping[str, Tensor]) -> Tensor | Non
     """log E[X_0 | class] - log E[X_0] of every class and of none, where there are covariates."""
     if "covariates" not in data or "class_mean" not in known:
         return None
-    shifts = torch.log(known["class_mean"] / known["mean"])
-    return torch.cat([shifts, torch.zeros_like(shifts[:1])])
+    return torch.log(torch.cat([known["class_mean"], known["mean"][None]]) / known["mean"])
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from blackout.networks.inputs import (
     measure,
     time_label,
 )
-from blackout.networks.mlp import ElementwiseMLP, ResidualMLP, SequenceConvolution, StateInputs
+from blackout.networks.mlp import ResidualMLP, SequenceConvolution, StateInputs
 from blackout.networks.ncsnpp import NCSNpp
 from blackout.networks.sets import (
     EdgeEncoder,
@@ -31,7 +31,7 @@ from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP",
+    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements",
     "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
     "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",

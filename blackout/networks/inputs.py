@@ -20,7 +20,7 @@ from blackout.component import Stats, component
 from blackout.counts import time_on
 from blackout.errors import UserError, ensure, error_context
 from blackout.networks.layers import best_memory_format
-from blackout.networks.mlp import ElementwiseMLP, SequenceConvolution
+from blackout.networks.mlp import ResidualMLP, SequenceConvolution
 from blackout.networks.unet import UNet
 
 Inputs: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -161,7 +161,7 @@ _WIDTHS = ((64, 32), (512, 16))
 """Channels of the finest level on up to so many places; 8 beyond."""
 _CHOSEN = ("levels", "width", "depth", "channels", "dropout", "ordered")
 """What the user may choose of a body that is left to the data."""
-_KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
+_KINDS = {"ResidualMLP": ResidualMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
 def described_body(shape: Sequence[int], levels: int | None = None, **chosen: Any) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
         return _described_unet(tuple(shape[1:]) or tuple(shape), chosen.get("channels"), dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
-        return {"_target_": "blackout.networks.ElementwiseMLP", **sizes, "dropout": dropout}
+        return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "units": 8}
     sizes = {"levels": levels, "width": width or 96, "depth": depth or 6, "kernel": 3}
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 

@@ -52,6 +52,9 @@ class FiLMPerceptron(nn.Module):
 class ResidualMLP(nn.Module):
     """Residual perceptrons on the flattened data: no notion of neighbourhood, any shape.
 
+    They say what elements say of each other; beside them stands, where there are `units`, what each says of itself. In
+    a perceptron alone every element's own curve must pass through hidden units that all elements share.
+
     Args:
         shape: of the data, (D,) or (C, H, W).
         outputs: number of output groups per element of the data.
@@ -60,6 +63,7 @@ class ResidualMLP(nn.Module):
         dropout: probability within them.
         num_classes: number of classes of a conditional network; None for an unconditional one.
         covariate_levels: levels of each covariate, see `ClassEmbedding`.
+        units: hidden units of every element's own perceptron; 0 for none.
 
     Raises:
         ValueError: a number is out of its range.
@@ -74,6 +78,7 @@ class ResidualMLP(nn.Module):
         dropout: float = 0.0,
         num_classes: int | None = None,
         covariate_levels: Sequence[int] | None = None,
+        units: int = 0,
     ) -> None:
         super().__init__()
         check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
@@ -85,6 +90,7 @@ class ResidualMLP(nn.Module):
         self.norm = LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, width, covariate_levels)
+        self.own = OwnFunctions(size, outputs, units) if units else None
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs.
@@ -101,6 +107,7 @@ class ResidualMLP(nn.Module):
             h = block(h, embedding)
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
+            raw = raw if self.own is None else raw + self.own(x, label)
         return raw.reshape(len(x), -1, *self.shape[1:])
 
 
@@ -129,39 +136,6 @@ class OwnFunctions(nn.Module):
         hidden = torch.tanh(torch.addcmul(shift, x[:, :, None], self.slope))
         weight = self.weight(embedding).view(len(x), self.outputs, self.size, self.units)
         return (weight * hidden[:, None]).sum(-1).flatten(1)
-
-
-@component("body")
-class ElementwiseMLP(ResidualMLP):
-    """`ResidualMLP`, which says what elements say of each other, plus what each says of itself.
-
-    In a perceptron alone every element's own curve must pass through hidden units that all elements share.
-
-    Args:
-        shape, outputs, width, depth, dropout, num_classes, covariate_levels: as for `ResidualMLP`.
-        units: hidden units of every element's own perceptron.
-    """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        outputs: int = 1,
-        width: int = 256,
-        depth: int = 4,
-        dropout: float = 0.0,
-        num_classes: int | None = None,
-        units: int = 8,
-        covariate_levels: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(shape, outputs, width, depth, dropout, num_classes, covariate_levels)
-        check_sizes("perceptron", units=units)
-        self.own = OwnFunctions(math.prod(shape), outputs, units)
-
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """As `ResidualMLP.forward`."""
-        raw = super().forward(x, label, classes)
-        with full_precision(raw):
-            return raw + self.own(x.flatten(1).to(raw.dtype), label).view_as(raw)
 
 
 @component("inputs")

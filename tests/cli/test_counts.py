@@ -30,7 +30,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     counts = table(tmp_path / "cells.csv")
     options = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind", "conditional=true")
     outcome = run("train", *SHORT, *SMALL, *options, f"runs_dir={tmp_path}", "run_id=a")
-    assert outcome.code == 0 and "ElementwiseMLP" in outcome.out, outcome.err
+    assert outcome.code == 0 and "ResidualMLP" in outcome.out, outcome.err
     directory = tmp_path / "cells/a"
     scored = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"c2st_auc", "variance_ratio"} <= scored.keys()
@@ -107,7 +107,7 @@ def test_other_processes_take_their_own_parts(run, tmp_path, process):
     outcome = run("train", *SHORT, *SMALL, *options, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0, outcome.err
     network = json.loads((tmp_path / "x/a/model/config.json").read_text())["model"]["network"]
-    kind = "SequenceConvolution" if process == "absorbing" else "ElementwiseMLP"
+    kind = "SequenceConvolution" if process == "absorbing" else "ResidualMLP"
     assert network["body"]["_target_"].endswith(kind)
 
 

@@ -16,7 +16,7 @@ from blackout.diffusion.family import elements_of
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
 from blackout.evaluation.reference import read_samples
-from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
 from blackout.programs.results import save_samples
 
 PHOTONS = torch.poisson(torch.ones(60, 5) * 3, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
@@ -25,7 +25,7 @@ DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=
 
 def model() -> BlackoutDiffusion:
     elements = elements_of(PHOTONS, PHOTONS.float().mean(0))
-    network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1), CountInputs((5,)))
+    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, units=8), CountInputs((5,)))
     measure(network, elements)
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20), elements.mean).eval()
     made.config = {"data": {"name": "camera", **DATA.facts}}

@@ -11,7 +11,7 @@ from blackout.networks import (
     CountInputs,
     CountNetwork,
     Elements,
-    ElementwiseMLP,
+    ResidualMLP,
     SequenceConvolution,
     body_for,
     measure,
@@ -102,7 +102,7 @@ def test_the_heads_link_is_the_poisson_losss_own() -> None:
 
 
 @pytest.mark.parametrize(("shape", "levels", "kind"), [
-    ((7,), None, "ElementwiseMLP"), ((16,), 5, "SequenceConvolution"), ((1, 8, 8), None, "UNet"),
+    ((7,), None, "ResidualMLP"), ((16,), 5, "SequenceConvolution"), ((1, 8, 8), None, "UNet"),
     ((2, 5, 6), None, "UNet"), ((3, 32, 32), None, "UNet"),
 ])  # fmt: skip
 def test_a_body_fits_the_data(shape: tuple[int, ...], levels: int | None, kind: str) -> None:
@@ -114,7 +114,7 @@ def test_a_body_fits_the_data(shape: tuple[int, ...], levels: int | None, kind: 
 
 def test_elements_are_told_apart_and_hear_of_each_other() -> None:
     torch.manual_seed(0)
-    for body in (ElementwiseMLP((4,), width=8, depth=1), SequenceConvolution((4,), levels=6, width=8, depth=2)):
+    for body in (ResidualMLP((4,), width=8, depth=1, units=8), SequenceConvolution((4,), levels=6, width=8, depth=2)):
         with torch.no_grad():
             for parameter in body.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -138,7 +138,7 @@ def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     from blackout.diffusion.samplers import make_sampler
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
-    silent = CountNetwork(ElementwiseMLP((1,), width=8, depth=1), CountInputs([1]))  # at first
+    silent = CountNetwork(ResidualMLP((1,), width=8, depth=1, units=8), CountInputs([1]))  # at first
     measure(silent, elements)
     sampler = make_sampler(batch_size=4000)
     model = BlackoutDiffusion(silent, GammaHead(elements), PureDeath(200), elements.mean, sampler=sampler).eval()

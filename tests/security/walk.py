@@ -51,7 +51,7 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
         "law": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],
     },
-    "blackout.networks.ElementwiseMLP": {"width": 8, "depth": 1},
+    "blackout.networks.ResidualMLP": {"width": 8, "depth": 1},
     "blackout.networks.SequenceConvolution": {"shape": [8], "levels": 6, "width": 8, "depth": 1},
     "blackout.evaluation.Scorer": {
         "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
