@@ -38,6 +38,9 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
 
         W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1],    the ends being mean - std W at t of 97.5 and 2.5 %.
 
+    Of two values the number of the larger one is binomial, and a lattice that no smooth law is near where it is small:
+    the ends are those of the mid-p test, P(X < k) + P(X <= k) = 1.95 and .05 [Lancaster 1961].
+
     A variance that one of n draws may have made is worth fewer of them: with the excess kurtosis k, t has n / (1 + k -
     g^2) degrees of freedom, half of what [Satterthwaite 1946] takes of draws whose k is known.
     The law: tests/test_intervals.py.
@@ -45,13 +48,21 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     Args:
         place: as for `spread`.
     """
-    from scipy.special import stdtrit  # which nothing but scores needs
+    from scipy.special import bdtr, stdtrit  # which nothing but scores needs
 
     if (n := len(x)) < 3:
         return -math.inf, math.inf
     mean, std, (rest, freedom) = float(x.mean()), spread(x, place), _rest(x, place)
     if std == 0:
         return mean, mean
+    values = x.unique()
+    if len(values) == 2 and place is None:
+        from scipy.optimize import brentq
+
+        k, least, apart = int((x == values[1]).sum()), float(values[0]), float(values[1] - values[0])
+        shares = (brentq(lambda p, q: bdtr(k - 1, n, p) + bdtr(k, n, p) - q, 0, 1, q) for q in (1.95, 0.05))
+        low, high = (least + apart * share for share in shares)
+        return low, high
     z, size = rest / std, rest.shape[1]
     skewness = float((z**3).mean()) * size**2 / ((size - 1) * (size - 2))
     beyond = max(0.0, float((z**4).mean()) - 3 - skewness**2)
