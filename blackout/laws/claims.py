@@ -575,15 +575,9 @@ class JumpSubject(Subject):
         return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
 
     def p_values(self, kernel: str, n: int) -> list[float]:
-        p: list[float] = []
-        denoiser = self.denoiser
-        for s, t in self.tested:
-            law = independent(self.steps[kernel](self.toy, s, t))
-            for state in _probable(self.toy.marginal(t)):
-                drawn = step_draws(self.toy, denoiser, self.law, self.kernels[kernel], state, s, t, n, seed=len(p))
-                p.append(p_value(drawn, law[state]))
-        drawn = loop_draws(self.toy, denoiser, self.law, self.kernels[kernel], self.grid, 2 * n)
-        return [*p, p_value(drawn, self.final_law(kernel, self.grid))]
+        laws = {(s, t): (self.toy.marginal(t), independent(self.steps[kernel](self.toy, s, t))) for s, t in self.tested}
+        drawn = loop_draws(self.toy, self.denoiser, self.law, self.kernels[kernel], self.grid, 2 * n)
+        return [*_of_steps(self, self.kernels[kernel], laws, n), p_value(drawn, self.final_law(kernel, self.grid))]
 
 
 @dataclass(frozen=True)
@@ -617,21 +611,25 @@ class StaySubject(Subject):
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
     def p_values(self, kernel: str, n: int) -> list[float]:
-        p: list[float] = []
-        toy, fraction, denoiser = self.subject.toy, 0.5, self.subject.denoiser
-        corrector = partial(LevelCorrector(fraction), TauLeap())
-        for s, t in ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)):
-            law = independent(stay(toy, s, fraction * (t - s)))
-            for state in _probable(toy.marginal(s)):
-                drawn = step_draws(toy, denoiser, self.subject.law, corrector, state, s, t, n, seed=len(p))
-                p.append(p_value(drawn, law[state]))
-        return p
+        toy, share, tested = self.subject.toy, 0.5, ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5))
+        laws = {(s, t): (toy.marginal(s), independent(stay(toy, s, share * (t - s)))) for s, t in tested}
+        return _of_steps(self.subject, partial(LevelCorrector(share), TauLeap()), laws, n)
 
 
-def _probable(law: Array) -> list[int]:
-    """The most probable state, and one that is so only now and then."""
-    order = np.argsort(-law)
-    return [int(order[0]), int(order[len(order) // 3])]
+def _of_steps(
+    subject: JumpSubject, kernel: Kernel, laws: Mapping[tuple[float, float], tuple[Array, Array]], n: int
+) -> list[float]:
+    """Tests of single steps (s, t): from the most probable state there, and from one that is so only now and then.
+
+    Args:
+        laws: of each, where it starts from [states ** elements], and the distribution of the step.
+    """
+    p, denoiser = list[float](), subject.denoiser
+    for (s, t), (marginal, law) in laws.items():
+        for state in np.argsort(-marginal)[[0, len(marginal) // 3]].tolist():
+            drawn = step_draws(subject.toy, denoiser, subject.law, kernel, state, s, t, n, seed=len(p))
+            p.append(p_value(drawn, law[state]))
+    return p
 
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
