@@ -50,6 +50,8 @@ from blackout.random import RandomSource, SampleStreams, binomial, categorical, 
 _TINY = 1e-300
 LIMIT = 1.0
 """Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
+_LATER = math.log(100)
+"""Of what X_t is given a level of X_0, at t beside at s: beyond, levels that X_s all but excludes say what X_t was."""
 _TREND = 0.2
 """Share by which extrapolated counts may differ from predicted ones where they weigh births."""
 _ROUGH = 0.09
@@ -156,7 +158,7 @@ class Potential(Protocol):
         """What the step adds to the logarithm of every particle's weight, float64 [rows]; -inf is a weight of 0."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class GuidanceWeight:
     """The density of paths of p(x) p(c | x)^g relative to that of walks of p(x | c): p(c | X_0)^(g - 1), step by step.
 
@@ -167,8 +169,11 @@ class GuidanceWeight:
 
     and all of them together log p(c | X_0), up to a constant: weights of exact models are bounded for g > 1, by
     p(c)^(1 - g), where walks at guided rates have single steps of many nats. What several that move in one step say
-    of each other no model was asked: together they may add `LIMIT` nats at most, so that evidence that each of them
-    repeats does not count twice. The error is that of two moves in one step, of first order.
+    of each other no model was asked at X_t. Of finitely many states the model at X_s is asked for the way back to X_t:
+    of exact models both are right where one element moves, and their mean is where two do. It weighs a step when the
+    next one asks there. Where the way back is no answer, since X_s excludes levels of X_0 that X_t does not, and of
+    births, all that move together may add `LIMIT` nats at most, so that evidence that each of them repeats does not
+    count twice. The error is then that of two moves in one step, of first order.
 
     Other processes are walked at guided rates, and weigh exp(V (t - s)), V as in `blackout.diffusion.guidance`.
 
@@ -177,30 +182,59 @@ class GuidanceWeight:
     """
 
     process: Process
+    _last: tuple[Stage, Tensor] | None = field(default=None, init=False)
 
     def __call__(self, step: Step) -> Tensor:
         """Log weights of a step, float64 [rows]: see `Potential`."""
         total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
-            if stage.pair is not None:
-                total = total + (self._evidence if weighs(self.process) else self._tilt)(stage.pair, stage)
+            if stage.pair is None:
+                continue
+            if not isinstance(self.process, FiniteProcess):
+                total = total + (self._births if weighs(self.process) else self._tilt)(stage.pair, stage)
+                continue
+            if self._last is not None:
+                total = total + self._asked_back(*self._last, stage.pair, stage)
+            self._last = stage, self._evidence(stage.pair, stage.before, stage.t, stage.after, stage.s)
+        if step.number == 0 and self._last is not None:  # nobody is asked any more
+            stage, evidence = self._last
+            total, self._last = total + self._limited(evidence, stage.after != stage.before), None
         return total
 
-    def _evidence(self, pair: GuidedPair, stage: Stage) -> Tensor:
-        """(g - 1) [log p(c | X_s) - log p(c | X_t)], float64 [rows]."""
-        if isinstance(self.process, FiniteProcess):
-            reached, moved = stage.after.long()[..., None], (stage.after != stage.before).long()
-            laws = (self.process.step_pmf(one.expected, stage.before, stage.s, stage.t) for one in pair.both)
-            log_c, log_p = (law.gather(-1, reached).squeeze(-1).clamp(min=_TINY).log() for law in laws)
-            evidence = log_c - log_p
-        else:
-            now = [one.expected.clamp(min=_TINY) for one in pair.both]
-            ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
-            # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
-            y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
-            moved = stage.births
-            evidence = moved * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
-        weight = (pair.scale - 1) * per_sample(evidence)
+    def follow(self, rows: Tensor) -> None:
+        """Particles were exchanged for copies."""
+        if self._last is not None:
+            stage, evidence = self._last
+            self._last = replace(stage, before=stage.before[rows], after=stage.after[rows]), evidence[rows]
+
+    def _asked_back(self, last: Stage, evidence: Tensor, pair: GuidedPair, stage: Stage) -> Tensor:
+        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the stage before this one, float64 [rows]."""
+        assert isinstance(self.process, FiniteProcess)
+        x, s, likelihood = stage.before, stage.t, self.process.log_likelihood
+        answers = likelihood(x, s).amin(1) > math.log(2 * _TINY)
+        answers &= (likelihood(last.before, last.t) - likelihood(last.before, s)).amax(1) < _LATER
+        answers &= per_row(per_sample(x != last.after) == 0, x)  # not where a corrector has been
+        back = self._evidence(pair, x, s, last.before, last.t)
+        evidence = torch.where(answers, (evidence - back) / 2, evidence)
+        return self._limited(evidence, (last.after != last.before) & ~answers)
+
+    def _evidence(self, pair: GuidedPair, x: Tensor, t: Tensor, reached: Tensor, other: Tensor) -> Tensor:
+        """What `reached` at another time says for the class beside x at t, element by element, [rows, ...]."""
+        assert isinstance(self.process, FiniteProcess)
+        laws = (self.process.relative(one.expected, x, t, other) for one in pair.both)
+        log_c, log_p = (law.gather(-1, reached.long()[..., None]).squeeze(-1).clamp(min=_TINY).log() for law in laws)
+        return (pair.scale - 1) * (log_c - log_p)
+
+    def _births(self, pair: GuidedPair, stage: Stage) -> Tensor:
+        now = [one.expected.clamp(min=_TINY) for one in pair.both]
+        ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
+        # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
+        y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
+        evidence = stage.births * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
+        return self._limited((pair.scale - 1) * evidence, stage.births)
+
+    def _limited(self, evidence: Tensor, moved: Tensor) -> Tensor:
+        weight = per_sample(evidence)
         return torch.where(per_sample(moved) > 1, weight.clamp(max=LIMIT), weight)
 
     def _tilt(self, pair: GuidedPair, stage: Stage) -> Tensor:

@@ -132,7 +132,7 @@ def test_rough_data_are_guided_at_the_default_cost(name):
         matrices = chains.of_generator(process.generator().numpy(), process.ordered)
         exact = [ExactJumpDenoiser(chains.JumpToy("rough", cube, matrices), chains.JumpToy.origins) for cube in cubes]
     counting, n = CountingDenoiser(GuidedDenoiser(*exact, 3.0, 5)), 1500
-    steps = 32 if name == "trapezoidal" else 64
+    steps = 64 if name in ("pure_death", "absorbing") else 32
     times, streams = logit_times(steps, 5.0, -7.0), SampleStreams(0, torch.arange(n))
     walk = sample(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean)
     evaluations = counting.evaluations
@@ -141,7 +141,7 @@ def test_rough_data_are_guided_at_the_default_cost(name):
     assert counting.evaluations == 2 * evaluations <= 128
     found, floor = distance(drawn.samples, law, 6)
     assert found < min(math.hypot(floor, 0.05), distance(walk, law, 6)[0])
-    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.03 if name == "trapezoidal" else 0.1)
+    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.1 if name == "pure_death" else 0.04)
     assert float((drawn.spread > SPREAD).double().mean()) < 0.02
 
 

@@ -124,16 +124,18 @@ class FiniteProcess(ABC):
         The model's step [Austin 2021, eq. 4].
         """
         s, t = per_sample_time(s, xt), per_sample_time(t, xt)
-        full = self._over_likelihood(expected, xt, t)
-        model = self.propagate(full, torch.zeros_like(s), s) * self.columns(_flat(xt), s, t)
-        return model.view(*xt.shape, -1)
+        return self.relative(expected, xt, t, s) * self.columns(_flat(xt), s, t).view(*xt.shape, -1)
 
-    def _over_likelihood(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
-        """P(o | X_t) / P_0t[o, X_t], zero beyond the data's levels: [B, D, S]."""
+    def relative(self, expected: Tensor, xt: Tensor, t: Time, other: Time) -> Tensor:
+        """P(X_other,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
+
+        That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
+        """
+        other, t = per_sample_time(other, xt), per_sample_time(t, xt)
         weights = expected.double().movedim(1, -1).reshape(len(xt), -1, self.max_count + 1)
         seen = self.columns(_flat(xt), torch.zeros_like(t), t)
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
-        return ratio / seen.clamp(min=_TINY)
+        return self.propagate(ratio / seen.clamp(min=_TINY), torch.zeros_like(other), other).view(*xt.shape, -1)
 
     def prior_pmf(self, t: Time) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
@@ -240,8 +242,7 @@ class FiniteJumpProcess(FiniteProcess):
         rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
         [B, S, ...] per unit of t.
         """
-        t = per_sample_time(t, xt)
-        ratio = self.propagate(self._over_likelihood(expected, xt, t), torch.zeros_like(t), t)
+        ratio = self.relative(expected, xt, t, t).view(len(xt), -1, self.num_states)
         return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
