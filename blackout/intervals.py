@@ -59,10 +59,9 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     if len(values) == 2 and place is None:
         from scipy.optimize import brentq
 
-        k, least, apart = int((x == values[1]).sum()), float(values[0]), float(values[1] - values[0])
-        shares = (brentq(lambda p, q: bdtr(k - 1, n, p) + bdtr(k, n, p) - q, 0, 1, q) for q in (1.95, 0.05))
-        low, high = (least + apart * share for share in shares)
-        return low, high
+        k, (least, most) = int((x == values[1]).sum()), values.tolist()
+        low, high = (brentq(lambda p, q: bdtr(k - 1, n, p) + bdtr(k, n, p) - q, 0, 1, q) for q in (1.95, 0.05))
+        return least + (most - least) * low, least + (most - least) * high
     z, size = rest / std, rest.shape[1]
     skewness = float((z**3).mean()) * size**2 / ((size - 1) * (size - 2))
     beyond = max(0.0, float((z**4).mean()) - 3 - skewness**2)

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser, Prediction
+from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
 
-_TINY = 1e-300
 _LARGEST = 600.0
 """Of logarithms of rates: their sums must stay finite."""
 
@@ -104,7 +103,7 @@ class GuidedPair:
 
     def tilt(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
         """a^(1 - g) a_c^g of rates [Nisonoff 2024] or probabilities, of any shape, float64; 0 where a_c is."""
-        log = (1 - self.scale) * unconditional.clamp(min=_TINY).log() + self.scale * conditional.clamp(min=_TINY).log()
+        log = (1 - self.scale) * unconditional.clamp(min=TINY).log() + self.scale * conditional.clamp(min=TINY).log()
         return torch.where(conditional > 0, log.clamp(max=_LARGEST).exp(), 0.0)
 
 

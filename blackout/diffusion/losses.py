@@ -28,6 +28,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import per_row
 from blackout.diffusion.predictions import (
+    TINY,
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
@@ -204,7 +205,6 @@ def _needed(part: object, prediction: object, target: object) -> tuple[Observati
     )
 
 
-_TINY = 1e-300
 _RATE_WEIGHTINGS: dict[str, Weight] = {
     "paper": lambda s, t: (t - s) * -torch.expm1(-t),
     "likelihood": lambda s, t: t - s,
@@ -215,7 +215,7 @@ _RATE_WEIGHTINGS: dict[str, Weight] = {
 
 def rate_loss(kappa: Tensor, rate: Tensor) -> Tensor:
     """kappa - lambda log kappa, elementwise float64, least over kappa at E[lambda] [Santos 2023, eq. 72]."""
-    return kappa - torch.special.xlogy(rate, kappa.clamp(min=_TINY))
+    return kappa - torch.special.xlogy(rate, kappa.clamp(min=TINY))
 
 
 @component("loss")

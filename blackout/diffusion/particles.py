@@ -39,7 +39,7 @@ from blackout.diffusion.kernels import (
     step_law,
     stochastic_rounding,
 )
-from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
@@ -47,11 +47,8 @@ from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, systematic, uniform
 
-_TINY = 1e-300
 LIMIT = 1.0
 """Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
-_LATER = math.log(100)
-"""Of what X_t is given a level of X_0, at t beside at s: beyond, levels that X_s all but excludes say what X_t was."""
 _TREND = 0.2
 """Share by which extrapolated counts may differ from predicted ones where they weigh births."""
 _ROUGH = 0.09
@@ -92,11 +89,6 @@ class Stage:
     def fraction(self) -> Tensor:
         """Of the missing units, how many come back on average: a scalar, or every row's own share."""
         return step_fraction(self.s, self.t) if self.share is None else self.share
-
-    @property
-    def births(self) -> Tensor:
-        """What was added, float64 [rows, ...]."""
-        return (self.after.long() - self.before.long()).double()
 
     def expected(self, model: int) -> Tensor:
         """What the pair's conditional (0) or unconditional (1) model expects to be missing, [rows, ...]."""
@@ -186,16 +178,14 @@ class GuidanceWeight:
 
     def __call__(self, step: Step) -> Tensor:
         """Log weights of a step, float64 [rows]: see `Potential`."""
-        total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
+        process, total = self.process, torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
-            if stage.pair is None:
-                continue
-            if not isinstance(self.process, FiniteProcess):
-                total = total + (self._births if weighs(self.process) else self._tilt)(stage.pair, stage)
-                continue
-            if self._last is not None:
-                total = total + self._asked_back(*self._last, stage.pair, stage)
-            self._last = stage, self._evidence(stage.pair, stage.before, stage.t, stage.after, stage.s)
+            if stage.pair is not None and isinstance(process, FiniteProcess):
+                if self._last is not None:
+                    total = total + self._asked_back(process, *self._last, stage.pair, stage)
+                self._last = stage, _evidence(process, stage.pair, stage.before, stage.t, stage.after, stage.s)
+            elif stage.pair is not None:
+                total = total + (self._births if weighs(process) else self._tilt)(stage.pair, stage)
         if step.number == 0 and self._last is not None:  # nobody is asked any more
             stage, evidence = self._last
             total, self._last = total + self._limited(evidence, stage.after != stage.before), None
@@ -207,31 +197,25 @@ class GuidanceWeight:
             stage, evidence = self._last
             self._last = replace(stage, before=stage.before[rows], after=stage.after[rows]), evidence[rows]
 
-    def _asked_back(self, last: Stage, evidence: Tensor, pair: GuidedPair, stage: Stage) -> Tensor:
-        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the stage before this one, float64 [rows]."""
-        assert isinstance(self.process, FiniteProcess)
-        x, s, likelihood = stage.before, stage.t, self.process.log_likelihood
-        answers = likelihood(x, s).amin(1) > math.log(2 * _TINY)
-        answers &= (likelihood(last.before, last.t) - likelihood(last.before, s)).amax(1) < _LATER
+    def _asked_back(self, process: FiniteProcess, last: Stage, evidence: Tensor, pair: GuidedPair, at: Stage) -> Tensor:
+        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the last stage, float64 [rows]."""
+        x, s, likelihood = at.before, at.t, process.log_likelihood
+        answers = likelihood(x, s).amin(1) > math.log(2 * TINY)
+        # where X_t was far likelier at t than at s, levels that X_s all but excludes would say what it was
+        answers &= (likelihood(last.before, last.t) - likelihood(last.before, s)).amax(1) < math.log(100)
         answers &= per_row(per_sample(x != last.after) == 0, x)  # not where a corrector has been
-        back = self._evidence(pair, x, s, last.before, last.t)
+        back = _evidence(process, pair, x, s, last.before, last.t)
         evidence = torch.where(answers, (evidence - back) / 2, evidence)
         return self._limited(evidence, (last.after != last.before) & ~answers)
 
-    def _evidence(self, pair: GuidedPair, x: Tensor, t: Tensor, reached: Tensor, other: Tensor) -> Tensor:
-        """What `reached` at another time says for the class beside x at t, element by element, [rows, ...]."""
-        assert isinstance(self.process, FiniteProcess)
-        laws = (self.process.relative(one.expected, x, t, other) for one in pair.both)
-        log_c, log_p = (law.gather(-1, reached.long()[..., None]).squeeze(-1).clamp(min=_TINY).log() for law in laws)
-        return (pair.scale - 1) * (log_c - log_p)
-
     def _births(self, pair: GuidedPair, stage: Stage) -> Tensor:
-        now = [one.expected.clamp(min=_TINY) for one in pair.both]
+        now = [one.expected.clamp(min=TINY) for one in pair.both]
         ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
         # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
         y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
-        evidence = stage.births * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
-        return self._limited((pair.scale - 1) * evidence, stage.births)
+        births = stage.after.long() - stage.before.long()
+        evidence = births * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
+        return self._limited((pair.scale - 1) * evidence, births)
 
     def _limited(self, evidence: Tensor, moved: Tensor) -> Tensor:
         weight = per_sample(evidence)
@@ -245,6 +229,13 @@ class GuidanceWeight:
             share * self.process.rates(one.expected, stage.before, stage.t) for share, one in plain
         )
         return per_sample(excess) * (stage.t - stage.s)
+
+
+def _evidence(process: FiniteProcess, pair: GuidedPair, x: Tensor, t: Tensor, y: Tensor, u: Tensor) -> Tensor:
+    """What y at another time u says for the class beside x at t, element by element, [rows, ...]."""
+    laws = (process.relative(one.expected, x, t, u) for one in pair.both)
+    log_c, log_p = (law.gather(-1, y.long()[..., None]).squeeze(-1).clamp(min=TINY).log() for law in laws)
+    return (pair.scale - 1) * (log_c - log_p)
 
 
 @dataclass
@@ -292,12 +283,12 @@ class KnownWeight:
 
     def _of_births(self, stage: Stage) -> Tensor:
         assert isinstance(stage.prediction, CountPrediction)
-        r, births = stage.fraction, stage.births
+        r, births = stage.fraction, (stage.after.long() - stage.before.long()).double()
         missing = (self.x0.long() - stage.before.long()).clamp(min=0).double()
         now = stage.prediction.expected
         rate = torch.maximum(stage.ahead(lambda at: at.prediction.expected), _FLOOR * now)
         # the logarithm of the mean itself where it is not extrapolated: finite where the mean underflows
-        log_rate = torch.where(rate == now, stage.prediction.log_mean.double(), rate.clamp(min=_TINY).log())
+        log_rate = torch.where(rate == now, stage.prediction.log_mean.double(), rate.clamp(min=TINY).log())
         # log of Poisson(births; y r) / Binomial(births; missing, r), in which births! cancels
         stayed = missing - births
         bridge = torch.lgamma(missing + 1) - torch.lgamma(stayed.clamp(min=0) + 1) + births * r.log()
@@ -308,11 +299,11 @@ class KnownWeight:
         assert isinstance(self.process, FiniteProcess)
         law = step_law(self.process, stage.prediction, stage.before, stage.s, stage.t)
         if isinstance(stage.prediction, GuidedPair):
-            law = law / law.sum(-1, keepdim=True).clamp(min=_TINY)
+            law = law / law.sum(-1, keepdim=True).clamp(min=TINY)
         bridge = self.process.bridge_pmf(self.x0, stage.before, stage.s, stage.t)
         reached = stage.after.long()[..., None]
         log_model, log_bridge = (
-            p.gather(-1, reached).squeeze(-1).clamp(min=_TINY).log() for p in (law, bridge.view(law.shape))
+            p.gather(-1, reached).squeeze(-1).clamp(min=TINY).log() for p in (law, bridge.view(law.shape))
         )
         return log_model - log_bridge
 
@@ -455,7 +446,7 @@ class _Halved:
         y_rho = predicted_count(self, denoiser, process, x_rho, rho).expected
         change = y_rho - (1 - half) * y
         off, left = (per_sample(x).view(-1, self._number).sum(1) for x in (change.abs(), y_rho))
-        self._off = off / left.clamp(min=_TINY)
+        self._off = off / left.clamp(min=TINY)
         most = torch.where(rough, _TREND * y_rho, math.inf)
         ahead = y_rho + torch.maximum(torch.minimum(change, most), -torch.minimum(most, y_rho))
         return _births(rough, ahead, process, x_rho, s, rho, generator)
@@ -469,7 +460,7 @@ class _Halved:
         rate = torch.minimum(predicted_count(self, denoiser, process, xt, rho).expected, process.max_count - xt.long())
         rate = rate.flatten(1) / missing
         total = rate.sum(1, keepdim=True)
-        waited = -torch.log1p(-uniform(tuple(total.shape), generator, xt.device)) / total.clamp(min=_TINY)
+        waited = -torch.log1p(-uniform(tuple(total.shape), generator, xt.device)) / total.clamp(min=TINY)
         which = categorical(torch.where(total > 0, rate, 1.0), generator)[:, None]
         first = torch.zeros_like(rate, dtype=torch.int64).scatter_(1, which, (waited < gain).long())
         x = (xt + first.view(xt.shape)).to(xt.dtype)

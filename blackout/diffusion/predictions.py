@@ -38,6 +38,8 @@ class Prediction(Protocol):
 Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
 """(xt [B, ...], t float64 scalar or [B]) -> prediction given X_t."""
 Kind = TypeVar("Kind")
+TINY = 1e-300
+"""What probabilities and rates are raised to before their logarithm is taken."""
 NEVER = -1e4
 """The logarithm of a mean of 0: finite, so that no births times it are 0, and 0 when it is exponentiated in float64."""
 

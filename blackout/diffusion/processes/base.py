@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, Time, expand_time, per_row
-from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.predictions import TINY, Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.errors import ensure
 from blackout.random import RandomSource
@@ -26,7 +26,7 @@ from blackout.random import RandomSource
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
 Target = TypeVar("Target", covariant=True)
-_LOG_TINY, _TINY = -690.0, 1e-300
+_LOG_TINY = -690.0
 _WIDTH = 3.0
 """Of the logistic distribution of u that estimates of the continuous bound draw from.
 
@@ -179,7 +179,7 @@ def check_max_count(max_count: int) -> None:
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
     """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0 [Campbell 2022, Proposition 2]."""
-    log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
+    log_ratio = torch.log(rate.clamp(min=TINY)) - torch.log(kappa.clamp(min=TINY))
     return kappa - rate + rate * log_ratio
 
 

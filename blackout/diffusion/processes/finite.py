@@ -19,11 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.counts import Time, count_dtype, per_row, per_sample_time, time_on
-from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
+from blackout.diffusion.predictions import TINY, CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, Observation, bound_to_prior, path_ends, per_sample, predicted
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
-_TINY = 1e-300
 _REMEMBERED = 0.05
 """Largest total variation between X_t given X_0 and the prior that a final time may leave."""
 
@@ -93,7 +92,7 @@ class FiniteProcess(ABC):
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]: of P_0t; what is impossible is finite, near -690."""
         t = per_sample_time(t, xt)
         columns = self.columns(_flat(xt), torch.zeros_like(t), t)[..., : self.max_count + 1]
-        return _levels_first(columns.clamp(min=_TINY).log(), xt)
+        return _levels_first(columns.clamp(min=TINY).log(), xt)
 
     def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
@@ -106,7 +105,7 @@ class FiniteProcess(ABC):
         first = self.rows(_flat(x0), torch.zeros_like(s), s)
         joint = first * self.columns(_flat(xt), s, t)
         mass = joint.sum(-1, keepdim=True)
-        return torch.where(mass > 0, joint / mass.clamp(min=_TINY), first).view(*x0.shape, -1)
+        return torch.where(mass > 0, joint / mass.clamp(min=TINY), first).view(*x0.shape, -1)
 
     def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
@@ -115,7 +114,7 @@ class FiniteProcess(ABC):
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
         """
         model, exact = self.step_pmf(expected, xt, s, t), self.bridge_pmf(x0, xt, s, t)
-        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=_TINY))
+        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=TINY))
         return divergence.sum(-1)
 
     def step_pmf(self, expected: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
@@ -135,7 +134,7 @@ class FiniteProcess(ABC):
         weights = expected.double().movedim(1, -1).reshape(len(xt), -1, self.max_count + 1)
         seen = self.columns(_flat(xt), torch.zeros_like(t), t)
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
-        return self.propagate(ratio / seen.clamp(min=_TINY), torch.zeros_like(other), other).view(*xt.shape, -1)
+        return self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other).view(*xt.shape, -1)
 
     def prior_pmf(self, t: Time) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
@@ -242,15 +241,14 @@ class FiniteJumpProcess(FiniteProcess):
         rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
         [B, S, ...] per unit of t.
         """
-        ratio = self.relative(expected, xt, t, t).view(len(xt), -1, self.num_states)
-        return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
+        return _levels_first(self._rates_into(_flat(xt)).view(*xt.shape, -1) * self.relative(expected, xt, t, t), xt)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
         t = per_sample_time(t, xt)
         row = self.rows(_flat(x0), torch.zeros_like(t), t)
         seen = row.gather(-1, _flat(xt)[..., None])
-        ratio = torch.where(seen > 0, row / seen.clamp(min=_TINY), 0.0)
+        ratio = torch.where(seen > 0, row / seen.clamp(min=TINY), 0.0)
         return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
 
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:

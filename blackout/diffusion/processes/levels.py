@@ -15,6 +15,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.counts import Time
+from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes.base import check_max_count
 from blackout.diffusion.processes.finite import FiniteJumpProcess
 
@@ -82,9 +83,6 @@ class MatrixExponential:
         return matrix / matrix.sum(-1, keepdim=True)
 
 
-_TINY = 1e-300
-
-
 class _Forgetting(FiniteJumpProcess):
     """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I, exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T.
 
@@ -136,7 +134,7 @@ class _Forgetting(FiniteJumpProcess):
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         kept, pi = self._kept(torch.zeros_like(t), t)
         kept = kept[..., 0].expand(u.shape)
-        reached, spread = pi.cumsum(0), (1 - kept).clamp(min=_TINY)
+        reached, spread = pi.cumsum(0), (1 - kept).clamp(min=TINY)
         below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
         above = torch.searchsorted(reached, ((u - kept) / spread).contiguous(), right=True)
         drawn = torch.where(below < x, below, torch.maximum(above, x))
