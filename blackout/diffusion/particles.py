@@ -532,8 +532,7 @@ class _Swarm:
         u = uniform((len(weight), 1), source_at(self._generator, self._k + 1), weight.device)
         self._log_normaliser += torch.where(few, self._log_mean(), 0.0)
         self._log_weight = torch.where(few[:, None], 0.0, self._log_weight)
-        stay = torch.arange(self._number, device=weight.device)
-        ancestors = torch.where(few[:, None], systematic(weight, u), stay)
+        ancestors = torch.where(few[:, None], systematic(weight, u), torch.arange(self._number, device=weight.device))
         first = self._number * torch.arange(len(weight), device=weight.device)
         rows = (first[:, None] + ancestors).flatten()
         for potential in self._potentials:

@@ -511,8 +511,7 @@ class PureDeathSubject(Subject):
         return evaluations(kernel, times), total_variation(law, self.toy.p0)
 
     def p_values(self, kernel: str, n: int) -> list[float]:
-        p: list[float] = []
-        denoiser, likely = ExactDenoiser(self.toy), np.argsort(-self.toy.p0)
+        p, denoiser, likely = list[float](), ExactDenoiser(self.toy), np.argsort(-self.toy.p0)
         for s, t in _TESTED:
             marginal = self.toy.marginal(math.exp(-t))
             for state in {0, int(marginal.argmax()), int(likely[len(likely) // 8])}:
@@ -616,9 +615,7 @@ class StaySubject(Subject):
         return _of_steps(self.subject, partial(LevelCorrector(share), TauLeap()), laws, n)
 
 
-def _of_steps(
-    subject: JumpSubject, kernel: Kernel, laws: Mapping[tuple[float, float], tuple[Array, Array]], n: int
-) -> list[float]:
+def _of_steps(subject: JumpSubject, kernel: Kernel, laws: Mapping[Any, tuple[Array, Array]], n: int) -> list[float]:
     """Tests of single steps (s, t): from the most probable state there, and from one that is so only now and then.
 
     Args:
@@ -766,10 +763,8 @@ def _birth_death() -> Iterator[tuple]:
     law = processes.BirthDeath(len(_COUNTS) - 1, _ARRIVALS)
     toy = JumpToy("one pixel", _COUNTS, of_birth_death(_ARRIVALS, law.num_states))
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
-    exact: dict[str, JumpStep] = {
-        "birth_death_bridge": partial(birth_death_bridge, mean=_ARRIVALS),
-        "tau_leap": tau_leap_counts,
-    }
+    bridge = partial(birth_death_bridge, mean=_ARRIVALS)
+    exact: dict[str, JumpStep] = {"birth_death_bridge": bridge, "tau_leap": tau_leap_counts}
     expected = partial(missing_and_immigrants, mean=_ARRIVALS)
     start = partial(start_poisson, mean=_ARRIVALS)
     subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start)
