@@ -29,7 +29,7 @@ from benchmarks.count_rivals import COMPONENTS, Mixture, flat
 from blackout import load_model
 from blackout.data import counts
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.sampling import number_of_particles
+from blackout.diffusion.particles import number_of_particles
 
 Array = npt.NDArray[Any]
 _HIDDEN, _NEAREST = 0.2, 32

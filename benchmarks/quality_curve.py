@@ -31,8 +31,8 @@ from torch.nn.functional import avg_pool2d
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
 from blackout.diffusion.draw import describe_sampler
+from blackout.diffusion.model import try_sampler
 from blackout.diffusion.samplers import Sampler
-from blackout.diffusion.sampling import try_sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.programs.cli import one_line_errors

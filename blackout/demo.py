@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, refuse, run_command
 from blackout.family import Draw, Samples
 from blackout.files import refuse_address

@@ -4,6 +4,7 @@ Every component is exported here, and so named in YAML files and saved models (`
 can move.
 """
 
+from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
 from blackout.diffusion.family import CountDiffusion
@@ -85,17 +86,17 @@ from blackout.diffusion.schedules import (
 )
 
 __all__ = [
-    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge",
-    "BirthDeathHead", "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion",
-    "CategoricalPrediction", "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction",
-    "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Distillation", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
-    "GammaHead", "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess",
-    "Kernel", "KnownElements", "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture",
-    "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "Ordinal",
-    "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "Prediction",
-    "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
-    "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
-    "adaptive_times", "bits_per_dim", "count_dtype", "count_evaluations", "energy_score", "fisher_times",
-    "from_generator", "likelihood_bound", "log_softplus", "logistic_times", "logit_times", "make_sampler",
-    "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",
+    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathHead",
+    "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "CalibratedDenoiser", "CategoricalPrediction",
+    "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction", "CrossEntropy", "Denoiser",
+    "DiscreteTimeChain", "Distillation", "Evaluation", "FiniteJumpProcess", "FiniteProcess", "GammaHead",
+    "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess", "Kernel", "KnownElements",
+    "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture", "LogisticMixtureHead", "Loss",
+    "MultistepLeap", "Observation", "Ordinal", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal",
+    "Prediction", "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule",
+    "SoftplusHead", "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "TotalDenoiser",
+    "Trapezoidal", "Uniform", "UniformChain", "adaptive_times", "bits_per_dim", "count_dtype", "count_evaluations",
+    "energy_score", "fisher_times", "from_generator", "likelihood_bound", "log_softplus", "logistic_times",
+    "logit_times", "make_sampler", "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times",
+    "stochastic_rounding",
 ]  # fmt: skip

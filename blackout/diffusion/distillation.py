@@ -22,10 +22,9 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.kernels import BinomialBridge
-from blackout.diffusion.model import GOLDEN_RATIO, NOISE, VALIDATION, BlackoutDiffusion
+from blackout.diffusion.model import GOLDEN_RATIO, NOISE, VALIDATION, BlackoutDiffusion, try_sampler
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
-from blackout.diffusion.sampling import try_sampler
 from blackout.errors import UserError, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.export import read_model

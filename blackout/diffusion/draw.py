@@ -20,9 +20,9 @@ from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.particles import number_of_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
-from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
 from blackout.family import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing

@@ -1,30 +1,34 @@
-"""The model: it wires process, network, head, loss and sampler together and contains no formula."""
+"""The model: it wires process, network, head, loss and sampler together and draws batches; it has no formula."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from blackout.diffusion.calibration import calibration, distances
-from blackout.diffusion.guidance import Guidance, check_classes, drop_labels, start_mean
+from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser, calibration, distances, tied
+from blackout.diffusion.data_stats import DataEnds
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import MultistepLeap
 from blackout.diffusion.likelihood import at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
+from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import draw_batch, number_of_particles, taken_apart, try_sampler
-from blackout.diffusion.schedules import Schedule, stratified
-from blackout.errors import UserError, ensure, refuse
-from blackout.family import Drawn
+from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
+from blackout.diffusion.schedules import Schedule, logit_survival, stratified
+from blackout.errors import UserError, ensure, error_context, refuse
+from blackout.family import Drawn, Samples
 from blackout.networks import ResidualMLP
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
@@ -38,6 +42,12 @@ _CALIBRATED, _SHARE = 1024, 8
 """Samples that a sampler is calibrated on where they cost at most an eighth of training's evaluations, else half."""
 _PAIR_SAMPLES, _PAIR_SEED = 512, 6
 """On which distances of pairs are measured; not by the run's seed, which a saved model does not know."""
+_NO_CLAIM = (
+    "guidance: the weights of particles spread over more than 5 nats: such samples are no draws of p(x) p(c | x)^g, "
+    "and their log_normaliser is NaN; take more steps or more particles, or a smaller guidance"
+)
+_TRIED = 9
+"""Times of a grid at which a sampler is tried."""
 
 
 class BlackoutDiffusion(Model):
@@ -372,3 +382,123 @@ def _named(given: Any) -> dict[str, Any]:
         return dict(given)
     parts = [given] if isinstance(given, Tensor) else given
     return dict(zip(("x0", "label"), parts, strict=False)) if isinstance(parts, Sequence) else {}
+
+
+def draw_batch(
+    model: BlackoutDiffusion,
+    sampler: Sampler,
+    streams: SampleStreams,
+    shape: tuple[int, ...],
+    callback: Callback | None,
+    classes: Tensor | None,
+    known: KnownElements | None,
+    number: int,
+    total: float | None,
+    pairs: list[list[Any]],
+) -> Samples:
+    """One batch of `shape`; see `BlackoutDiffusion.batches`.
+
+    Args:
+        number: of particles that every sample is drawn from.
+        pairs: of elements that are `tied`.
+
+    Returns:
+        "samples", counts of `shape`; from particles also "log_normaliser", float64 [B], see `particles.Weighed`.
+    """
+    times = model.times(sampler)
+    mean = None
+    if sampler.poisson_start:
+        scale = sampler.guidance.at(float(times[-1]))
+        mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
+    found = model.config.get("calibration") if sampler.calibrated else None
+    if found and not np.isin(logit_survival(times[1:]).numpy().round(6), np.round(found["logits"], 6)).all():
+        found = None  # of another walk: what comes about on the way is another number in one of fewer steps
+
+    def denoiser_of(labels: Tensor | None) -> Denoiser:
+        return CalibratedDenoiser(model.denoiser(labels), **found) if found else model.denoiser(labels)
+
+    denoiser = denoiser_of(None)
+    if classes is not None:
+        guidance, given = sampler.guidance, denoiser_of(classes.repeat_interleave(number))
+        denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
+    denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
+    walk = denoiser, model.process, times, shape, streams, callback
+    how: dict[str, Any] = {
+        "kernel": sampler.kernel,
+        "correction": sampler.correction,
+        "known": known,
+        "device": model.device,
+        "mean": mean,
+    }
+    if number == 1:
+        drawn = sample(*walk, **how)
+        return {"samples": tied(drawn, pairs) if pairs and known is None else drawn}
+    weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+    weighed = sample_particles(*walk, number=number, potentials=weights, **how)
+    unknown = (weighed.spread > SPREAD) if weights else torch.zeros_like(weighed.spread, dtype=torch.bool)
+    if bool(unknown.any()):
+        warnings.warn(_NO_CLAIM, stacklevel=2)
+    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser.masked_fill(unknown, math.nan)}
+
+
+def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
+    """Look at the grid of a sampler, and take a few of its steps on an empty sample, with predictions of nothing.
+
+    Raises:
+        UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
+            not one of the process, or ends too early for the data.
+    """
+    if getattr(sampler.kernel, "planes", 0) != getattr(getattr(model, "network", None), "noise", 0):
+        raise UserError("sampler: students are drawn by joint_bridge, and nothing else is: see experiment=distill")
+    with error_context("sampler"):
+        if sampler.calibrated and not isinstance(model.process, PureDeath):
+            raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")
+        times = model.times(sampler)
+        model.process.check_final_time(times[-1])
+        lent = isinstance(sampler.kernel, MultistepLeap) and sampler.poisson_start
+        check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None, lent)
+    few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
+    raw = torch.zeros(1, model.head.outputs, *model.shape)
+
+    def check(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+        if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
+            made = f"it made {list(xt.shape)} of {[1, *model.shape]}"
+            raise ValueError(f"{misfit(sampler.kernel, model.process, model.head)}: {made}")
+
+    def blank(xt: Tensor, t: Tensor) -> Prediction:
+        return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
+
+    # guided as the sampler would guide a model that has classes, wherever it would
+    scale = 1.0 if model.num_classes is None else sampler.guidance.scale
+    denoiser = GuidedDenoiser(blank, blank, scale, model.process.max_count)
+    how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
+    walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
+    with error_context("sampler"):
+        inpaints = (sampler.inpainting_particles or 1) > 1
+        if not (sampler.guidance.particles > 1 or inpaints):
+            sample(*walk, **how)
+            return
+        if inpaints:
+            how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        how["kernel"] = taken_apart(sampler).kernel
+        weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+        sample_particles(*walk, number=2, potentials=weights, **how)
+
+
+def check_end(
+    model: BlackoutDiffusion, t: Tensor, grid: Callable[[int], Tensor], where: str | None, lent: bool = False
+) -> None:
+    """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
+
+    Raises:
+        ValueError: see `DataEnds.check`.
+    """
+    ends = DataEnds.of(model.config.get("data", {}))
+    if ends is not None and isinstance(model.process, PureDeath):
+        ends.check(grid, t, where, lent)
+
+
+def misfit(component: object, process: Process, head: Head) -> str:
+    """Words for a component that does not go with a process and a head."""
+    kinds = [type(one).__name__ for one in (component, process, head)]
+    return f"{kinds[0]} does not fit the process {kinds[1]} with the head {kinds[2]}"

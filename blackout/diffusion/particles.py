@@ -31,6 +31,7 @@ from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
+    MultistepLeap,
     StatefulKernel,
     Trapezoidal,
     grown,
@@ -43,8 +44,8 @@ from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Pred
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample, source_at
-from blackout.diffusion.schedules import reverse_clock, step_fraction
+from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, Sampler, begin, sample, source_at
+from blackout.diffusion.schedules import reverse_clock, step_fraction, widest
 from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, systematic, uniform
 
 LIMIT = 1.0
@@ -61,6 +62,27 @@ _AHEAD, _LEAST = 0.5, 1e-3
 """Power of a guess of the known elements' data, which takes elements for independent; what it is at least."""
 _FLOOR = 0.1
 """Least extrapolated count, as a share of the predicted one: a known birth must not come out impossible."""
+
+INPAINTING_PARTICLES = 16
+"""Of every sample with known elements, unless the sampler says otherwise."""
+
+
+def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
+    """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
+    guidance, number = sampler.guidance, 1
+    if guided and guidance.scale not in (0, 1):
+        number = guidance.particles
+    if not inpainted:
+        return number
+    possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel)
+    return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
+
+
+def taken_apart(sampler: Sampler) -> Sampler:
+    """The sampler for walks whose states are exchanged or given: by single steps, between ends that suit these."""
+    if not isinstance(sampler.kernel, MultistepLeap):
+        return sampler
+    return replace(sampler, kernel=sampler.kernel.single, grid=widest(sampler.grid))
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.data.file_formats import COUNTS, read_store
+from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.plots import grid
 from blackout.diffusion.samplers import Sampler
-from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.files import check_size

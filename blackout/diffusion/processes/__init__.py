@@ -11,8 +11,8 @@ from blackout.diffusion.processes.discrete_time import (
 )
 from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
 from blackout.diffusion.processes.generator import from_generator
-from blackout.diffusion.processes.levels import Absorbing, Ordinal, Uniform
 from blackout.diffusion.processes.pure_death import PureDeath
+from blackout.diffusion.processes.uniform_absorbing import Absorbing, Ordinal, Uniform
 
 __all__ = [
     "Absorbing",

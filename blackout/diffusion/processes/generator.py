@@ -12,7 +12,7 @@ import torch
 
 from blackout.component import component
 from blackout.data.file_formats import sparse_matrix
-from blackout.diffusion.processes.levels import DenseGenerator
+from blackout.diffusion.processes.uniform_absorbing import DenseGenerator
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import load_arrays
 
