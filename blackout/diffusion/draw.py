@@ -279,6 +279,5 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
-    facts = checked_facts(model)
-    described: dict[str, Any] = resolve(config, with_ends(facts), "sampler")
+    described: dict[str, Any] = resolve(config, with_ends(checked_facts(model)), "sampler")
     return described
