@@ -116,5 +116,5 @@ def test_covariates_are_levels_of_equally_many_samples(tmp_path: Path) -> None:
     assert torch.equal(label, data.train_labels // len(totals) % 2)  # a with .5, b with 4
     told = torch.tensor(totals)[level]
     assert float((told - data.train.sum(1)).abs().mean()) < 0.1 * float(told.mean())
-    with pytest.raises(UserError, match="column 'kind' is text"):
-        counts(tmp_path / "x.csv", covariates=["dose", "kind"])
+    words = counts(tmp_path / "x.csv", covariates=["dose", "kind"])
+    assert words.covariates == {"dose": (0.5, 4.0), "kind": ("a", "b")} and words.facts["covariate_levels"] == [2, 2]
