@@ -58,6 +58,7 @@ def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counts, name, 2)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("process", "head", "kernel", "corrector", "last"),
     [
