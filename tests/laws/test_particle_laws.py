@@ -164,7 +164,7 @@ def test_particles_complete_known_elements_where_overwriting_does_not(pixel, y):
 
     overwritten, _ = draw(1, 4000)
     assert distance(overwritten[:, [1 - pixel]], law)[0] > 0.2
-    for number, n, most in ((16, 2500, 0.05), (64, 1500, 0.03))[: 2 - pixel]:
+    for number, n, most in ((16, 2500, 0.05), (64, 5000, 0.03))[: 2 - pixel]:
         x, log_normaliser = draw(number, n)
         found, _ = distance(x[:, [1 - pixel]], law)
         assert found < most and bool((x[:, pixel] == y).all())

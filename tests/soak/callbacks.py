@@ -80,6 +80,7 @@ class LiveTensors(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
         if trainer.global_step in self._steps:
+            trainer.strategy.checkpoint_io.teardown()  # of a save that is being written, a copy is alive
             self._counts.append(live_tensors())
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
