@@ -167,12 +167,12 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
     best.
     """
     best = min(bits, key=bits.__getitem__)
-    found = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform"
+    found, use = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform", best.replace("_", " ")
     if best != "uniform":
-        found += f", {bits[best]:.2f} of the best classical fit, {best.replace('_', ' ')}"
+        found += f", {bits[best]:.2f} of the best classical fit, {use}"
     if value > bits["uniform"] + 1e-4:
-        return f"{found}: THIS MODEL IS WORSE THAN UNIFORM, use {best.replace('_', ' ')}; more data, or fewer steps"
-    return f"{found}: use {'this model' if value <= bits[best] else best.replace('_', ' ')}"
+        return f"{found}: for probabilities THIS MODEL IS WORSE THAN UNIFORM, use {use}; more data, or fewer steps"
+    return f"{found}: use {'this model' if value <= bits[best] else use}"
 
 
 _BESIDE = ("exact", "of_perfect", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
