@@ -10,6 +10,7 @@ import csv
 import importlib
 import io
 import json
+import logging
 import math
 import mmap
 import os
@@ -559,6 +560,7 @@ def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Arr
 
 def _tiff(path: Path, layer: str | None) -> Store:
     library = _library("tifffile", path)
+    logging.getLogger("tifffile").disabled = True  # of damaged files one line is said, not one of every tag
     with opened(path) as content, library.TiffFile(content, name=path.name, _multifile=False) as file:
         series = file.series[0]
         size = math.prod(series.shape) * series.dtype.itemsize

@@ -19,6 +19,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import refuse
 from blackout.family import Source, Split
+from blackout.files import memory
 from blackout.flows.annealing import samples_of
 from blackout.flows.targets import Target
 from blackout.random import fold_seed
@@ -138,7 +139,7 @@ def planar_points(density: Density = "moons", number: int = 100_000, seed: int =
     Raises:
         UserError: no points.
     """
-    refuse(number < 1, f"dataset.number must be at least 1, not {number}")
+    refuse(not 1 <= number <= memory() // 256, f"dataset.number must be at least 1 and fit into memory, not {number}")
     scale = code_scale(density)
     # different streams: seed 1 decides the scale
     splits = [sample_density(density, n, seed * 2 + k + 2) for k, n in enumerate((number, _HELD_OUT))]

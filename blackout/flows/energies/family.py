@@ -20,6 +20,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
 from blackout.family import Draw, Samples, Source
+from blackout.files import memory
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, decode, encode, known_samples
@@ -193,10 +194,9 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
             return _states(make(fill(dict(chosen), facts, "dataset"), "dataset"))
         if not (target := made.get("target")):
             raise UserError("dataset=... must be given, such as dataset=counts dataset.path=binary.npy")
-        number = made.get("number")
-        if type(number) is not int or number < 2:
-            raise UserError(f"number must be a whole number of samples of at least 2, not {number!r}")
         law = make_target(target)
+        number, most = made.get("number", 0), memory() // (16 * law.sites)  # both halves, and their chains
+        refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
         return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
 
     def source_of(self, data: Any) -> BinaryData:
