@@ -161,10 +161,10 @@ def test_other_processes_are_guided_exactly_by_particles(case, kernel):
     assert total_variation(walks, law) > 0.03  # of immigration and death the guided walk, else that of the class
     grid = grid_of(process, few)
     exact, total = enumerated(case, kernel, 2.0, grid)
-    n = 1500
+    n = 3000
     drawn = sample_particles(
         GuidedDenoiser(*denoisers(process, (given, plain)), 2.0, 2), process, grid, (n, 2),
-        SampleStreams(1, torch.arange(n)), number=16, potentials=[GuidanceWeight(process)], kernel=kernel,
+        SampleStreams(0, torch.arange(n)), number=16, potentials=[GuidanceWeight(process)], kernel=kernel,
         mean=torch.tensor(plain.mean),
     )  # fmt: skip
     found, floor = distance(drawn.samples, exact, 3)
