@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,13 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 def pytest_warning_recorded(warning_message: Any) -> None:
     """Warnings are told by what they say: for their classes, who hands out tests would have to import torch."""
     warning_message.message, warning_message.category = UserWarning(str(warning_message.message)), UserWarning
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file, what its tensors had goes back to the system."""
+    if nextitem is None or nextitem.path != item.path:
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -232,8 +232,12 @@ def _import_everything() -> None:
     from tests.soak import forks
 
     compositions.remember()
-    for name in ("blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "tensorboard.backend"):
-        importlib.import_module(name)  # by tests, and what is compiled in a fresh clone
+    for name in (  # by tests, and what is compiled in a fresh clone
+        "blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "sklearn.ensemble",
+        "sklearn.linear_model", "sklearn.model_selection", "wandb", "wandb.proto.wandb_internal_pb2",
+        "tensorboard.backend.event_processing.event_accumulator", "blackout.laws.claims", "blackout.demo",
+    ):  # fmt: skip
+        importlib.import_module(name)
     forks.preload()
     from blackout.programs import cli
 

@@ -393,6 +393,11 @@ def store(files: Mapping[str, Any], folder: Path) -> Read:
     return partial(read_store, folder / "x.zarr")
 
 
+def spaces(path: Path) -> None:
+    with path.open("wb") as file:
+        file.writelines([b" " * 10**6] * 100)
+
+
 def inline(**metadata: Any) -> dict[str, Any]:
     """A group that says itself what is in it."""
     return GROUP | {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata}}
@@ -442,7 +447,7 @@ STORES: dict[str, dict[str, Any]] = {
     "no shape": {".zarray": {"zarr_format": 2, "dtype": "<i8"}},
     "a list to fill with": {".zarray": V2 | {"fill_value": [1]}}, "no JSON": {".zarray": "{"},
     "deep JSON": {".zarray": "[" * 10**5}, "JSON of other bytes": {".zarray": b"\xff\xfe{"},
-    "a long number": {".zarray": '{"shape": 1' + "0" * 9999 + "}"}, "a JSON of 100 MB": {".zarray": b" " * 10**8},
+    "a long number": {".zarray": '{"shape": 1' + "0" * 9999 + "}"}, "a JSON of 100 MB": {".zarray": spaces},
     "a pipe for metadata": {".zarray": os.mkfifo}, "a pipe for numbers": {".zarray": V2, "0.0": os.mkfifo},
     "a link to numbers": {".zarray": V2, "0.0": lambda path: path.symlink_to("/etc/passwd")},
     "a link to a folder": {".zgroup": GROUP_2, "a": lambda path: path.symlink_to("/")},
