@@ -31,8 +31,8 @@ from torch import Tensor
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.likelihood import path_log_weights
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.processes.base import predicted, widening
-from blackout.diffusion.schedules import logit_times, step_fraction
+from blackout.diffusion.processes.base import predicted
+from blackout.diffusion.schedules import logit_times, step_fraction, widening
 from blackout.random import SampleStreams
 
 Integers: TypeAlias = NDArray[np.int64]

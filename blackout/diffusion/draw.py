@@ -17,12 +17,13 @@ from torch import Tensor
 from blackout.data import CountData
 from blackout.data.labels import divided
 from blackout.diffusion.conditions import labels_asked, total_asked
-from blackout.diffusion.data_stats import checked_facts, with_ends
+from blackout.diffusion.data_stats import checked_facts
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import number_of_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError
 from blackout.family import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing

@@ -19,7 +19,7 @@ from blackout.data.count_data import Sums, loaded, narrow, parts, sums
 from blackout.data.labels import Level
 from blackout.data.shards import Rows
 from blackout.diffusion.conditions import all_labels
-from blackout.diffusion.data_stats import checked_facts, with_ends
+from blackout.diffusion.data_stats import checked_facts
 from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.heads import Head
 from blackout.diffusion.model import BlackoutDiffusion, check_end, misfit, try_sampler
@@ -27,6 +27,7 @@ from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.report import check_settings, histogram_bits, likelihood_report
+from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, error_context
 from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, gain, measure

@@ -30,9 +30,9 @@ from torch import Tensor
 from blackout.counts import expand_time
 from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
 from blackout.diffusion.processes import Process
-from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, predicted, widening
+from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, predicted
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import step_fraction, widening
 from blackout.random import RandomSource, SampleStreams
 
 _IMPOSSIBLE = 1e-30

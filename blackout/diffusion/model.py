@@ -15,7 +15,6 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser, calibration, distances, tied
-from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -26,7 +25,7 @@ from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_parti
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
-from blackout.diffusion.schedules import Schedule, logit_survival, stratified
+from blackout.diffusion.schedules import DataEnds, Schedule, logit_survival, stratified
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Drawn, Samples
 from blackout.networks import ResidualMLP

@@ -3,6 +3,16 @@
 All in float64 and built from the logit u = log(q / (1 - q)) of the survival probability q = e^-t, because q and 1 - q
 are both needed to full relative precision: t = softplus(-u). A grid is a tensor `times` [T + 1], increasing from
 times[0] = 0.
+
+Where a grid may end, data say. Sampling of pure death starts from Poisson counts, which have the mean of X_T and no
+correlations. With M = diag E[X_0] and the eigenvalues c of the excess M^-1/2 (Cov X_0 - M) M^-1/2, those that they
+miss cost, for Gaussian counts and to second order for all,
+
+    KL(X_T || Poisson(q_T E[X_0])) = 1/2 sum [q_T c - log(1 + q_T c)] = q_T^2 ||c||^2 / 4 - ...,
+
+so that the final time follows from D = Var(sum X) / E(sum X), the dispersion of the total count, and from the norm
+||c|| (`blackout.data.count_data`). The first time after 0 follows from the largest count, because the last step makes
+all births that are left at once.
 """
 
 from __future__ import annotations
@@ -20,6 +30,14 @@ from torch import Tensor
 from blackout.component import Stats, component
 from blackout.errors import ensure
 
+DISPERSION = 0.05
+"""q_T D of a start chosen from the data: the totals of samples are then right to a quarter of a per cent."""
+_CHOSEN_NATS = 0.01
+_LARGEST_DISPERSION, _LARGEST_NATS, _LARGEST_LENT = 0.25, 0.05, 0.3
+"""What is refused: beyond it the totals of samples would lose more than 4 % of their variance. The last one is for
+kernels whose first step lends the start what it lacks (`MultistepLeap`)."""
+_FIRST, _FINAL_TIME = 5.0, 15.0
+"""Ends that serve counts up to 255, whatever the data."""
 _NEARLY_NOTHING = -7.0
 """Logit of survival at which every process has forgotten nearly everything."""
 _MANY = 50
@@ -68,8 +86,105 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
     return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
+def widening(max_count: int) -> float:
+    """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0."""
+    return max(0.0, math.log(max_count / 255))
+
+
+@dataclass(frozen=True)
+class DataEnds:
+    """The ends of time that data ask for.
+
+    Args:
+        total_dispersion: D.
+        covariance_excess: ||c||.
+        max_count: the largest count.
+    """
+
+    total_dispersion: float
+    covariance_excess: float
+    max_count: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> DataEnds | None:
+        """From the facts in a model's description; None where they do not say, as those of exactly known laws."""
+        names = ("total_dispersion", "covariance_excess", "max_count")
+        return cls(*(facts[name] for name in names)) if all(name in facts for name in names) else None
+
+    @property
+    def first(self) -> float:
+        """Logit of survival of the first time after 0: 5 for counts up to 255; the same few units are left beyond."""
+        return _FIRST + widening(self.max_count)
+
+    @property
+    def last(self) -> float:
+        """Logit of survival of the final time: q_T D at most 0.05, and the start at most 0.01 nats off."""
+        survival = min(
+            DISPERSION / max(self.total_dispersion, 1e-30),
+            2 * math.sqrt(_CHOSEN_NATS) / max(self.covariance_excess, 1e-30),
+            0.5,
+        )
+        return math.log(survival) - math.log1p(-survival)
+
+    @property
+    def final_time(self) -> float:
+        """The same as a time, at least the paper's 15, and long enough for a grid that is symmetric in the logit."""
+        return max(_FINAL_TIME, math.log1p(math.exp(-self.last)), self.first)
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """What grids may ask for by name: first, last and final_time."""
+        return {"first": self.first, "last": self.last, "final_time": self.final_time}
+
+    def start_nats(self, t: Tensor | float) -> float:
+        """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4. Ours (tests/laws/test_end_laws.py)."""
+        return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
+
+    def fits(self, t: Tensor | float, lent: bool = False) -> bool:
+        """Whether samples may start at time t: at most 0.05 nats off, 0.3 where `lent`, q_T D at most 0.25."""
+        close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
+        return close and self.start_nats(t) <= (_LARGEST_LENT if lent else _LARGEST_NATS)
+
+    def check(self, grid: Callable[[int], Tensor], t: Tensor, where: str | None, lent: bool = False) -> None:
+        """Refuse a grid that ends too early for the data.
+
+        Args:
+            grid: num_steps -> times.
+            t: its final time.
+            where: the name of the setting that holds the grid, for the advice; None where it holds none yet.
+            lent: whether the first step lends the start what it lacks.
+
+        Raises:
+            ValueError: sampling from there would miss how the counts of a sample go together.
+        """
+        if self.fits(t, lent):
+            return
+        nats, dispersion = self.start_nats(t), math.exp(-float(t)) * self.total_dispersion
+        end = float(logit_survival(torch.as_tensor(t, dtype=torch.float64)))
+        raise ValueError(
+            f"the grid ends at logit {end:.4g}, too early for these data: there their total count has "
+            f"{1 + dispersion:.3g} times the variance of the Poisson counts that samples start from, "
+            f"up to {nats:.2g} nats off; {self._remedy(grid, where)}"
+        )
+
+    def _remedy(self, grid: Callable[[int], Tensor], where: str | None) -> str:
+        """Which end would do, as a setting where there is one."""
+        given = grid.keywords if isinstance(grid, partial) else {}
+        if where is not None and "final_time" in given:
+            return f"{where}.grid.final_time={math.ceil(self.final_time * 10) / 10} would do"
+        if where is not None and "last" in given:
+            return f"{where}.grid.last={math.floor(self.last * 10) / 10} would do"
+        return f"sampler/grid=logit_data, which ends at {self.last:.4g}, would do"
+
+
+def with_ends(facts: Stats) -> dict[str, Any]:
+    """Facts of the data, with the ends of time that follow from them as `data_ends`, where they do."""
+    ends = DataEnds.of(facts)
+    return {**facts} if ends is None else {**facts, "data_ends": ends.facts}
+
+
 def ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
-    """`first`, `last` and `final_time` where they are null: the data's (`blackout.diffusion.data_stats`)."""
+    """`first`, `last` and `final_time` where they are null: the data's, see `DataEnds`."""
     known = stats.get("data_ends", {})
     return {name: end for name, end in known.items() if name in given and given[name] is None}
 
@@ -135,7 +250,7 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
 def adaptive_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """`logit_times` whose ends move in where steps are few, for `MultistepLeap`. float64 [T + 1]. Ours.
 
-    A start of Poisson counts at survival q is q^2 |c|^2 / 4 nats off (`blackout.diffusion.data_stats`), T steps of
+    A start of Poisson counts at survival q is q^2 |c|^2 / 4 nats off, see `DataEnds`, T steps of
     second order lose T^-4: both keep in step with q in proportion to T^-2, from 50 steps down, and up to 5 times what
     is right for many, where the totals of the start have a quarter too little variance (tests/laws/test_end_laws.py).
     The odds of being missing at the first time go with T^-3, to e^5 times theirs: that is what was best on digits.

@@ -36,7 +36,6 @@ from blackout.posterior.chains import (
     Relaxed,
     Run,
     accepted,
-    anneal,
     check_levels,
     check_start,
     suggested,
@@ -74,6 +73,20 @@ class StepInfo:
     z: Tensor
     acceptance: Tensor | float
     calls: int
+
+
+def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[float, ...]:
+    """Levels from `first` to `last`, evenly spaced in their logarithm [Chu 2025, appendix C.3].
+
+    Raises:
+        ValueError: fewer than one, or levels that do not fall from first to last > 0.
+    """
+    ensure(sweeps >= 1, f"sweeps must be at least 1, not {sweeps}")
+    if not (math.inf > first >= last > 0):
+        raise ValueError(f"levels must fall from first_level={first} to last_level={last}, which must be above 0")
+    if sweeps == 1:
+        return (float(first),)
+    return tuple(first * (last / first) ** (k / (sweeps - 1)) for k in range(sweeps))
 
 
 @dataclass(frozen=True)

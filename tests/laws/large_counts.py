@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion import likelihood
-from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.schedules import DataEnds
 
 
 def prediction(y, like):

@@ -14,13 +14,20 @@ from scipy import stats
 
 from blackout.data.count_data import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
-from blackout.diffusion.data_stats import DataEnds, with_ends
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.diffusion.processes.base import proposal
 from blackout.diffusion.samplers import sample
-from blackout.diffusion.schedules import adaptive_times, logit_survival, logit_times, time_of_logit, widest
+from blackout.diffusion.schedules import (
+    DataEnds,
+    adaptive_times,
+    logit_survival,
+    logit_times,
+    time_of_logit,
+    widest,
+    with_ends,
+)
 from blackout.laws.toys import pixel_pair
 from blackout.programs.settings import sections
 from blackout.random import SampleStreams

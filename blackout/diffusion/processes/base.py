@@ -153,18 +153,13 @@ class CountProcess(ABC):
         return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
     def check_final_time(self, t: Time) -> None:
-        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.data_stats`)."""
+        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.schedules`)."""
         return
 
 
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
     """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
     return per_row(torch.cat([torch.full((1,), value, device=x.device) for value in values]), x)
-
-
-def widening(max_count: int) -> float:
-    """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0."""
-    return max(0.0, math.log(max_count / 255))
 
 
 def plateau(max_count: int) -> float:

@@ -19,9 +19,8 @@ from blackout.diffusion.processes.base import (
     check_max_count,
     jump_axis,
     plateau,
-    widening,
 )
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import step_fraction, widening
 from blackout.random import RandomSource, binomial, poisson
 
 
@@ -102,7 +101,7 @@ class PureDeath(CountProcess):
         """Where sampling starts: all black [Santos 2023, Algorithm 2], or Poisson(e^-t E[X_0]) when the mean is given.
 
         The latter is ours (tests/laws/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit left,
-        which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.data_stats` says
+        which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.schedules` says
         how much that is, and when it is little.
 
         Args:
