@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -291,10 +292,10 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     Raises:
         ValueError: `holdout` outside (0, 1).
     """
-    from sklearn.datasets import load_digits  # slow to import, and only these two sources need it
-
-    bunch = load_digits()
-    return CountData.from_array(bunch.images.astype(np.uint8), bunch.target, 16, holdout, seed, "digits")
+    here = find_spec("sklearn")  # whose `load_digits` reads this too, but takes a second to import
+    assert here is not None and here.origin is not None
+    rows = np.loadtxt(Path(here.origin).parent / "datasets/data/digits.csv.gz", np.int64, delimiter=",")
+    return CountData.from_array(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1], 16, holdout, seed, "digits")
 
 
 @component("dataset")
@@ -313,7 +314,7 @@ def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     Raises:
         ValueError: crops that do not fit into their part of the photographs, or values out of range.
     """
-    from sklearn.datasets import load_sample_images
+    from sklearn.datasets import load_sample_images  # slow to import
 
     ensure(size >= 1 and stride >= 1, f"patches: size and stride must be at least 1, got size={size}, stride={stride}")
     ensure(0 < holdout < 1, f"patches: holdout must be a share between 0 and 1 (both excluded), got {holdout}")

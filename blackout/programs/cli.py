@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from blackout.component import leaves
 from blackout.errors import UserError, ends_in_one_line, nearest, refused
+from blackout.programs import put_off_torchmetrics
 from blackout.programs.settings import CONF, EVERYWHERE, PROGRAMS, home, options, sections
 from blackout.training.instantiate import find
 
@@ -267,6 +268,7 @@ def program_of(command: list[str]) -> str:
 @task
 def train(cfg: DictConfig) -> Path:
     """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+    put_off_torchmetrics()
     from blackout.programs.train import train
 
     return train(cfg)

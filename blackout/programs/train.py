@@ -68,8 +68,6 @@ _SAMPLES, _FEWER, _SHOWN = 64, 8, 4
 """Samples at the end of a run, of one that has seen fewer than that, and those of them whose way there is shown."""
 _FEWEST_STEPS = 10
 """Of the closing samples, whatever the budget."""
-_LARGE = 1 << 24
-"""Counts of a training set, from which fitting baselines takes longer than a few steps."""
 _WORTH_IT = 0.75
 """Of single precision's time: where a convolution in bfloat16 takes less, a step with all its conversions does too."""
 _SAID = frozenset(
@@ -424,9 +422,9 @@ def close(
         report |= scorer.provenance | beside
     if isinstance(family, FitsBaselines):
         size = data_module.source.size("train") or 0
-        large = budget < size and size * math.prod(data_module.source.facts.get("shape", ())) > _LARGE
-        report["baselines"] = family.baselines(data_module.source, {"few": budget} if large else {})
-        if large and not any(report["baselines"].values()):
+        few = {"few": budget} if budget < size else {}
+        report["baselines"] = family.baselines(data_module.source, few)
+        if few and not any(report["baselines"].values()):
             left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits, load_sample_images
 
 from blackout.data import digits, patches
 
@@ -13,6 +13,11 @@ def test_digits_are_counts_with_a_stratified_split() -> None:
     assert data.test.shape == (359, 1, 8, 8)
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 16, 10)
     assert data.train_labels is not None and data.test_labels is not None
+    published = load_digits()
+    both = torch.cat([data.train, data.test]).flatten(1).numpy(), torch.cat([data.train_labels, data.test_labels])
+    assert sorted(zip(map(bytes, both[0]), both[1].tolist(), strict=True)) == sorted(
+        zip(map(bytes, published.data.astype("uint8")), published.target.tolist(), strict=True)
+    )
     held, kept = torch.bincount(data.test_labels), torch.bincount(data.train_labels)
     assert ((held - 0.2 * (held + kept)).abs() <= 1).all()
     assert digits().fingerprint("test") == data.fingerprint("test") != digits(seed=1).fingerprint("test")
