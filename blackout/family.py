@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -227,8 +227,7 @@ def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
         UserError: another option.
     """
     for name in request:
-        if name not in (*options, "num_samples"):
-            raise UserError(f"{name}: no such option")
+        refuse(name not in (*options, "num_samples"), f"{name}: no such option")
 
 
 @runtime_checkable

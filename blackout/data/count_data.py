@@ -107,7 +107,7 @@ def covariance_excess(counts: Tensor | Rows, known: Sums | None = None) -> float
     """||M^-1/2 (Cov X - M) M^-1/2||_F, M = diag E[X]: 0 for independent Poisson counts.
 
     From the squared products of all pairs among at most 1,024 evenly spaced samples, without the bias that the square
-    of an estimated covariance has.
+    of an estimated covariance has. Ours, with its law in `tests/laws/test_end_laws.py`.
 
     Args:
         counts: integers [N, *shape].

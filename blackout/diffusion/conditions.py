@@ -14,7 +14,7 @@ from torch import Tensor
 from blackout.data.labels import TOTAL, divided, few
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 
 _SHARES = 16
 """Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
@@ -159,8 +159,7 @@ def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[Any]]]:
     if model.num_classes is None:
         raise UserError("classes, given: this model was trained without classes and covariates, with conditional=false")
     alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
-    if rest or not alone:
-        raise UserError(f"the model's {model.num_classes} classes are not combinations with its covariates")
+    refuse(rest or not alone, f"the model's {model.num_classes} classes are not combinations with its covariates")
     return alone, known
 
 
@@ -190,6 +189,5 @@ def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
         classes = [names.index(one) if isinstance(one, str) else one for one in classes]
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
-    if not all(0 <= one < number for one in classes):
-        raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
+    refuse(not all(0 <= one < number for one in classes), f"classes must be in 0..{number - 1}, not {classes}")
     return torch.tensor(classes)

@@ -24,7 +24,7 @@ from blackout.diffusion.particles import number_of_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import with_ends
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.training.instantiate import make, resolve
@@ -237,8 +237,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if request.get("posterior"):
         return _posterior(model, request)
     for name in _OF_POSTERIORS:
-        if request.get(name):
-            raise UserError(f"{name} is for posteriors: posterior=auto must be given")
+        refuse(request.get(name), f"{name} is for posteriors: posterior=auto must be given")
     if not any(request.get(name) for name in ("sampler", "classes", "given", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     asked = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
@@ -266,8 +265,7 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if request.get("sampler"):
         sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
     component = make(request["posterior"], "posterior")
-    if not hasattr(component, "asked"):
-        raise UserError("posterior must be a way of sampling such as posterior=auto")
+    refuse(not hasattr(component, "asked"), "posterior must be a way of sampling such as posterior=auto")
     return component.asked(model, sampler, request)
 
 

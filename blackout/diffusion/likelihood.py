@@ -49,7 +49,8 @@ def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
 def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor:
     """y - N + N log(N / y), elementwise, float64, >= 0: the relative entropy rate of two birth intensities.
 
-    [Santos 2023, eq. 63] with the constant that completes it (tests/laws/test_likelihood_laws.py).
+    [Santos 2023, eq. 63] with the constant that completes it (tests/laws/test_likelihood_laws.py). All are of one
+    shape, [B, ...].
     """
     n = target.double()
     return mean.double() - n + torch.special.xlogy(n, n) - torch.where(n > 0, n * log_mean.double(), 0.0)

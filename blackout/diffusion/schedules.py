@@ -93,7 +93,7 @@ def widening(max_count: int) -> float:
 
 @dataclass(frozen=True)
 class DataEnds:
-    """The ends of time that data ask for.
+    """The ends of time that data ask for. Ours (tests/laws/test_end_laws.py).
 
     Args:
         total_dispersion: D.

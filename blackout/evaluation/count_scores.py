@@ -24,7 +24,6 @@ from blackout.data.shards import Rows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.features import SampleRows
-from blackout.evaluation.image_scores import library_versions
 from blackout.evaluation.reference import read_labels, read_samples
 from blackout.family import Samples, Source
 
@@ -140,7 +139,6 @@ class CountScores:
         made = {
             "scores_of": "counts", "num_samples": self.num_samples, "most": scorer.most, "seed": scorer.seed,
             "reference": {"split": "test", "size": len(data.test), "sha256": data.fingerprint("test"), **under},
-            "versions": library_versions(),
         }  # fmt: skip
         return {"metrics": made}
 

@@ -44,8 +44,7 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
     if counts.dtype is torch.uint8 and max_count == 255:
         return counts
     low, high = (int(v) for v in torch.aminmax(counts))
-    if low < 0 or high > max_count:
-        raise UserError(f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
+    refuse(low < 0 or high > max_count, f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
     return ((510 * counts.long() + max_count) // (2 * max_count)).to(torch.uint8)
 
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from blackout.evaluation.reference import (
     read_samples,
 )
 from blackout.family import Samples, Scores, Source
-from blackout.version import __version__
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
@@ -263,7 +261,7 @@ class ImageScores:
                 part.reset()
 
     def provenance(self) -> dict[str, Any]:
-        """What must agree for scores to be comparable, in plain values: extractor, reference, constants, versions."""
+        """What must agree for scores to be comparable, in plain values: extractor, reference, constants."""
         real, most = self.reference, self.max_count
         compared = None
         if real is not None:
@@ -276,14 +274,7 @@ class ImageScores:
             "reference": compared,
             "options": {**asdict(self.options), "kernel_subset_size": self._subset_size},
             "images": "uint8 as they are" if most == 255 else mapped,
-            "versions": library_versions(),
         }
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of the libraries that can affect a score."""
-    libraries = ("torch", "torchvision", "torch-fidelity", "torchmetrics", "numpy")
-    return {"blackout": __version__, **{name: version(name) for name in libraries}}
 
 
 def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

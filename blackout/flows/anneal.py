@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from blackout.errors import UserError, error_context, run_command
+from blackout.errors import UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, write_json
 from blackout.flows.annealing import anneal, group_size, temper
 from blackout.flows.checks import judge
@@ -42,8 +42,7 @@ def _target(given: argparse.Namespace) -> Target:
     settings: dict[str, Any] = {}
     for word in given.settings:
         name, equals, value = word.partition("=")
-        if not equals:
-            raise UserError(f"{word}: settings of the target are given as name=value, such as size=10")
+        refuse(not equals, f"{word}: settings of the target are given as name=value, such as size=10")
         settings[name] = yaml.safe_load(value)
     return make_target({"_target_": f"blackout.flows.{_TARGETS[given.target]}", **settings})
 

@@ -73,6 +73,8 @@ def judge(
 ) -> Verdict:
     """Compare estimates with short annealings and with what is known exactly; widen their error of log Z if it must be.
 
+    Ours (tests/flows/test_weights.py).
+
     Args:
         target: the law.
         x, log_weights: states [N, d] and weights [N] of the draw.

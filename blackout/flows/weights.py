@@ -16,13 +16,13 @@ NORMAL = 1.96
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """(sum e^w)^2 / (N sum e^2w), a share of N in (0, 1], over the last axis [Ou 2025, eq. 38]."""
+    """(sum e^w)^2 / (N sum e^2w), a share of N in (0, 1]: [..., N] -> [...] [Ou 2025, eq. 38]."""
     total = 2 * torch.logsumexp(log_weights, -1) - torch.logsumexp(2 * log_weights, -1)
     return total.exp() / log_weights.shape[-1]
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """log of the mean of e^w over the last axis: the estimate of log Z [Ou 2025, eq. 30, the denominator]."""
+    """log of the mean of e^w, [..., N] -> [...]: the estimate of log Z [Ou 2025, eq. 30, the denominator]."""
     return torch.logsumexp(log_weights, -1) - math.log(log_weights.shape[-1])
 
 
@@ -115,6 +115,7 @@ def estimates(
 ) -> dict[str, float]:
     """log Z with error, ends of its interval and lower bound, ESS, and weighted means with errors and ends.
 
+    Self-normalised importance sampling [Ou 2025, eq. 30], with errors of ours (tests/flows/test_weights.py).
     The ESS of chains that were resampled is that of as many independent ones whose log Z has the same standard error;
     one group has none.
 

@@ -299,7 +299,7 @@ def start(toy: JumpToy, t: float) -> Array:
 
 
 def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
-    """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts."""
+    """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts, [states ** elements]."""
     rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
     return independent(poisson_pmf(rates, toy.size - 1)[None])[0]
 

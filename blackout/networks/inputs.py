@@ -437,7 +437,10 @@ class CountInputs(nn.Module):
         return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
 
     def told(self, t: Tensor, shift: Tensor) -> Tensor:
-        """What e^shift times the means, [B, *shape], say of the logarithm of what is missing at times [B]."""
+        """What e^shift times the means, [B, *shape], say of the logarithm of what is missing at times [B].
+
+        The change in the mean of a Gamma posterior of shape r. Ours (tests/networks/test_elements.py).
+        """
         expected, r = _per_example(torch.exp(-t), shift) * self.mean, self.concentration
         return shift - torch.log((r + expected * torch.exp(shift)) / (r + expected))
 

@@ -228,6 +228,8 @@ def check_start(start: str) -> None:
 def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
     """Which proposals a Metropolis step takes, bool [n]: with probability min(1, ratio), out of L = 0 always.
 
+    [Hastings 1970]; that no time is lost where L = 0 is ours.
+
     Args:
         log_ratio: log of the ratio, [n].
         now: log L of the states before, [n].
@@ -266,7 +268,7 @@ class Coupling:
         return self.process.sample(x, torch.tensor(t, dtype=torch.float64, device=x.device), source)
 
     def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
-        """log K_t(x, z) of one element, float64 [max_count + 1, num_states].
+        """log K_t(x, z) of one element, float64 [max_count + 1, num_states]: the process's own law, see `Coupling`.
 
         Raises:
             ValueError: too many levels for a table.

@@ -187,8 +187,8 @@ def prior_p_value(y: Tensor, own: Tensor) -> float:
 
 
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
-    """Of numbers with logarithms [S]: the logarithm of their mean, and its standard error by the delta method,
-    NaN for fewer than two.
+    """Of numbers with logarithms [S]: the logarithm of their mean, and its standard error by the delta method, two
+    floats; NaN for fewer than two.
     """
     top = logarithms.max()
     if np.isneginf(top):

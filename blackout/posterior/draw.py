@@ -25,7 +25,7 @@ from blackout.data.file_formats import COUNTS, read_store
 from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.plots import grid
 from blackout.diffusion.samplers import Sampler
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.files import check_size
 from blackout.posterior.noise import Noise
@@ -202,8 +202,7 @@ def _numbers(text: str, asked: str) -> Tensor:
         if not low <= high < STRIDE or high - low >= _MOST:
             raise UserError(f"measurement={asked}: {part} is no range of numbers, or too large")
         numbers.extend(range(low, high + 1))
-    if len(set(numbers)) < len(numbers):
-        raise UserError(f"measurement={asked} names a number twice")
+    refuse(len(set(numbers)) < len(numbers), f"measurement={asked} names a number twice")
     return torch.tensor(numbers, dtype=torch.int64)
 
 
@@ -238,14 +237,11 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     else:
         whole = {"y": store.arrays.get("y", store.arrays.get(COUNTS)), "x0": store.arrays.get("x0")}
         arrays = {name: _whole(array, path) for name, array in whole.items() if array is not None}
-    if "y" not in arrays:
-        raise UserError(f"measurement={path} has no array y")
+    refuse("y" not in arrays, f"measurement={path} has no array y")
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"measurement={path}: {name} must be numbers, not {array.dtype}")
+        refuse(array.dtype.kind not in "biuf", f"measurement={path}: {name} must be numbers, not {array.dtype}")
     y = _rows(arrays["y"].astype(np.float64), operator.measured(shape), f"measurement={path}: y")
-    if not bool(torch.isfinite(y).all()):
-        raise UserError(f"measurement={path}: y must be finite")
+    refuse(not bool(torch.isfinite(y).all()), f"measurement={path}: y must be finite")
     if "x0" not in arrays:
         return y, None
     x0 = _rows(arrays["x0"], shape, f"measurement={path}: x0").long()
@@ -293,8 +289,7 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
     Raises:
         UserError: parts that do not go together, or not with the model.
     """
-    if not request.get("operator"):
-        raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
+    refuse(not request.get("operator"), "operator must be given: operator=identity, inpaint_box, pool, ...")
     parts, unknown = _unknown(request)
     with error_context("operator"):
         operator = make(parts["operator"], "operator")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
-from blackout.evaluation import over_seeds
+from blackout.evaluation.image_scores import over_seeds
 from blackout.family import Conditional, Draw, Drawn, FitsBaselines, Scorer, Scores, Source
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.programs.results import provenance, write_scores

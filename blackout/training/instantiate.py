@@ -74,8 +74,7 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
             target = pkgutil.resolve_name(address)
     except AttributeError as error:
         raise UserError(f"{where}: {address} cannot be found: {error}") from None
-    if not callable(target):
-        raise UserError(f"{where}: {address} is no class or function")
+    refuse(not callable(target), f"{where}: {address} is no class or function")
     return typing.cast(Callable[..., Any], target)
 
 

@@ -49,7 +49,11 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")
     assert report["held_out_data"]["values"]["fd_digits"] < report["values"]["fd_digits"]
     assert report["over_seeds"]["fd_digits"]["std"] > 0
-    assert report["extractor"]["identity"] and report["reference"]["hash"] and report["versions"]["torch"]
+    assert (
+        report["extractor"]["identity"]
+        and report["reference"]["hash"]
+        and report["made_with"]["versions"]["torch-fidelity"]
+    )
     bits = report["likelihood"]
     for split in ("train", "test"):
         assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 200

@@ -173,7 +173,10 @@ def check_max_count(max_count: int) -> None:
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0 [Campbell 2022, Proposition 2]."""
+    """kappa - lambda + lambda log(lambda / kappa) of rates [B, ...], float64 [B, ...], >= 0.
+
+    [Campbell 2022, Proposition 2].
+    """
     log_ratio = torch.log(rate.clamp(min=TINY)) - torch.log(kappa.clamp(min=TINY))
     return kappa - rate + rate * log_ratio
 

@@ -226,7 +226,7 @@ class Conserved(Target):
 
     @property
     def log_volume(self) -> float:
-        """log of the multinomial coefficient d! / (n_0! n_1! ...), the number of such states."""
+        """log of the multinomial coefficient d! / (n_0! n_1! ...), a float: by definition the number of such states."""
         return math.lgamma(self.sites + 1) - sum(math.lgamma(n + 1) for n in self.numbers.tolist())
 
     def uniform(self, uniforms: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays
 from blackout.permutations.answers import Condition, answers, whole
@@ -183,8 +183,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     """
     if not isinstance(path, str):
         raise UserError(f"input must be the name of a file, not {path!r}")
-    if not any(name in data for name in ("item_shape", "num_conditions")):
-        raise UserError("input: this model has no context")
+    refuse(not any(name in data for name in ("item_shape", "num_conditions")), "input: this model has no context")
     file = Path(path).expanduser()
     if data.get("kind") not in (None, "rankings"):
         source = model.require_source()
@@ -193,17 +192,14 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
     values = load_arrays(existing_file(file))
     if isinstance(values, dict):
-        if name not in values:
-            raise UserError(f"{file}: holds no array `{name}`, but {', '.join(sorted(values)) or 'nothing'}")
+        refuse(name not in values, f"{file}: holds no array `{name}`, but {', '.join(sorted(values)) or 'nothing'}")
         values = values[name]
-    if values.dtype.kind not in "iuf":
-        raise UserError(f"{file}: numbers are needed, not {values.dtype}")
+    refuse(values.dtype.kind not in "iuf", f"{file}: numbers are needed, not {values.dtype}")
     if values.ndim == 1:
         values = values[:, None] if width == 1 else values[None]
     if values.shape[1:] != (width,) or not len(values):
         raise UserError(f"{file}: an array [m, {width}] is needed, not {list(values.shape)}")
-    if not np.isfinite(values).all():
-        raise UserError(f"{file}: holds numbers that are not finite")
+    refuse(not np.isfinite(values).all(), f"{file}: holds numbers that are not finite")
     array = torch.from_numpy(np.ascontiguousarray(values))
     if name == "condition":
         return {name: array.float()}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import Dropout, LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -295,8 +295,7 @@ class Passes:
         own = {name: settings[name] for name in ("passes", "order") if settings.get(name) is not None}
         for name, value in {**options, **own}.items():
             kind, said = _KINDS[name]
-            if type(value) is not kind:
-                raise UserError(f"{name} must be {said}, not {value!r}")
+            refuse(type(value) is not kind, f"{name} must be {said}, not {value!r}")
         return replace(self, **options, **own)
 
     def checked(self, n: int, objective: str) -> Passes:

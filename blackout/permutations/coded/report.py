@@ -238,7 +238,7 @@ def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[st
 
 
 def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
-    """KL(p || q) in bits, of log-probabilities [m] in nats."""
+    """KL(p || q) = sum p log2(p / q) in bits, of log-probabilities [m] in nats: its definition."""
     terms = log_p.exp() * (log_p - log_q)
     return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)
 

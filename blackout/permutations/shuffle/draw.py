@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
@@ -149,8 +149,7 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
     if chosen:
         description = chosen if "_target_" in chosen else {**description, **chosen}
         decoder = make(description, "sampler")
-        if not hasattr(decoder, "evaluations"):
-            raise UserError("sampler: this model is decoded by greedy, beam, sample or seams")
+        refuse(not hasattr(decoder, "evaluations"), "sampler: this model is decoded by greedy, beam, sample or seams")
         check_kind(decoder, model.data["kind"])
         if isinstance(decoder, Seams) and decoder.weight is None:
             decoder = decoder.fitted(cast(Puzzles, model.require_source()))

@@ -139,6 +139,7 @@ class ShuffleDiffusion(Model):
         """An upper bound on -log2 p(right order | items), [b], for items [b, n, ...] in their right order.
 
         From one walk each: log n! + sum over steps of log q(forward) - log p(back), the first exactly.
+        [Zhang 2025, eq. 12].
         """
         denoiser = self.denoiser(items)
         states, back = self.shuffle.walks(denoiser.free, len(items), 1, streams)
