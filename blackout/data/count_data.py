@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 24  # elements widened at a time
 _LOADED = 1 << 26  # elements of counts on the disk that are compared with others
 _PAIRED = 1024  # samples whose pairs estimate the excess: 1 % off on CIFAR-10, in a third of a second
 
-_MOST_TIED, TIED_FROM, _FEWEST_TIED, _SHARP = 256, 4, 50, 0.2
+_MOST_TIED, TIED_FROM, _FEWEST_TIED, _SHARP = 256, 1, 50, 0.2
 """Elements among which pairs are looked for, the least count that tells, samples that have it, and what is sharp."""
 _FEWEST_PLACES = 16  # of a series
 _MOST_NUMBERS, _MOST_LEVELS, _OFTEN, _CERTAIN = 1 << 22, 4096, 100, 5.0
@@ -148,7 +148,7 @@ def equal_pairs(counts: Tensor | Rows) -> list[list[Any]]:
     """[i, j, share] of elements of vectors that are equal far more often than they differ by one: brackets, copies.
 
     Counts that go together by their means and variances alone are about as often equal as one apart, on either side.
-    The share of samples in which they are equal is of those with a count of at least 4 in one of them. Every element
+    The share of samples in which they are equal is of those with a count above 0 in one of them. Every element
     stands in the place of j once at most, and then in no place of i. Of at most 1,024 evenly spaced samples, and 256
     elements. Ours, with its law in `tests/diffusion/test_pairs.py`.
 

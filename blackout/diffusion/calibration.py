@@ -24,6 +24,8 @@ from blackout.random import SampleStreams
 
 _LEAST = 1e-12
 """Units that are still missing where the total is there already."""
+_PARTED, _PARTS = 1e-3, 997
+"""How far apart distances are that would be equal, in units of theirs, and in how many steps."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +143,15 @@ def tied(samples: Tensor, pairs: list[list[Any]]) -> Tensor:
     Args:
         pairs: [i, j, share, distance] with the largest distance that is made 0, from `distances`.
     """
-    made = samples.clone()
+    made, rows = samples.clone(), samples.double()
     for i, j, _, most in pairs:
-        made[:, j] = torch.where(_apart(made.double(), i, j) <= most, made[:, i], made[:, j])
+        made[:, j] = torch.where(_apart(rows, i, j) <= most, made[:, i], made[:, j])
     return made
 
 
 def _apart(rows: Tensor, i: int, j: int) -> Tensor:
-    return (rows[:, i] - rows[:, j]).abs() / (rows[:, i] + rows[:, j] + 1).sqrt()
+    """Distances [n]. Those of small counts would have few values: what other counts a sample has sets it apart from
+    others, whole numbers alone, so that no more samples than wanted are below one of them.
+    """
+    among = (rows * torch.arange(1, 1 + rows.shape[1], device=rows.device)).sum(1) % _PARTS / _PARTS
+    return (rows[:, i] - rows[:, j]).abs() / (rows[:, i] + rows[:, j] + 1).sqrt() * (1 + _PARTED * among)
