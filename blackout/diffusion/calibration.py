@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.counts import per_row
 from blackout.data.count_data import TIED_FROM
 from blackout.diffusion.kernels import Kernel
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
@@ -73,8 +74,7 @@ class CalibratedDenoiser:
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
         """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
         factor = np.interp(logit_survival(t.cpu()), self.logits, self.factors)
-        shape = -1, *[1] * (xt.ndim - 1)
-        return _scaled(self.denoiser(xt, t), torch.as_tensor(factor).reshape(shape).to(xt.device))
+        return _scaled(self.denoiser(xt, t), per_row(torch.as_tensor(factor), xt).to(xt.device))
 
 
 def _scaled(prediction: Prediction, factor: Tensor) -> CountPrediction:
