@@ -53,8 +53,7 @@ class TotalDenoiser:
         axes = tuple(range(1, xt.ndim))
         lacking = self.total - xt.sum(axes, keepdim=True, dtype=torch.float64)
         factor = lacking.clamp(min=_LEAST) / prediction.expected.sum(axes, keepdim=True).clamp(min=_LEAST)
-        log_mean = prediction.log_mean + factor.log().float()
-        return CountPrediction(log_mean.exp(), log_mean)
+        return _scaled(prediction, factor)
 
 
 @dataclass(frozen=True)
