@@ -59,6 +59,16 @@ def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
 
 
+@pytest.mark.parametrize("t", [0.01, 1.0, 9.0])
+def test_a_scale_is_the_deviation_of_what_is_missing(t):
+    """Binomial of X_0, of mean 5 and deviation 40, but for the units that survive, whose noise is counted too."""
+    head, gone = LogisticMixtureHead(ScaledHead(5.0), 400, 5.0, 40.0, 1), 1 - np.exp(-t)
+    law = head(torch.zeros(1, 4, 1), torch.zeros(1, 1, dtype=torch.uint8), torch.tensor(t).double()).distribution
+    variance = (float(law.log_scale.exp()) / (np.log(2) + 0.02)) ** 2
+    missing = gone * (1 - gone) * 5 + (gone * 40) ** 2
+    assert missing * 0.999 < variance < (missing + gone**2 * 5) * 1.001
+
+
 def test_counts_beyond_single_precision_have_their_own_probabilities():
     """One logistic of scale 3 about 300,000,000, where float32 has every 32nd whole number."""
     location = 300_000_000.0

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.likelihood import likelihood_bound
-from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
+from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss, rate_loss
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import (
     Absorbing,
@@ -190,6 +190,30 @@ def test_losses_are_least_at_the_exact_law(name, loss):
         return float(loss(CategoricalPrediction(log_probs), target, t - 0.05, t).double().mean())
 
     assert mean_loss(0.0) < min(mean_loss(0.6), mean_loss(-0.6))
+
+
+def test_the_birth_death_loss_is_the_loss_of_the_rates_of_both_kinds_of_units():
+    """What is missing comes back at q / (1 - q) each, and immigrants leave at 1 / (1 - q) each."""
+    process, s, t = BirthDeath(4, 1.9), torch.full((50,), 0.6).double(), torch.full((50,), 0.7).double()
+    _, target = process.observe(draw_data(P0, 50), t, SampleStreams(0, torch.arange(50)).at(0))
+    generator = torch.Generator().manual_seed(0)
+    one, other = (torch.rand(50, 2, 1, generator=generator) + 0.1 for _ in range(2))
+    factors = torch.stack([torch.exp(-t), torch.ones_like(t)], 1)[..., None] / -torch.expm1(-t)[:, None, None]
+
+    def both(y):
+        loss = BirthDeathLoss("likelihood")(BirthDeathPrediction(y, y.log()), target, s, t)
+        return loss, ((t - s)[:, None, None] * rate_loss(factors * y, factors * target.statistic)).sum(1).float()
+
+    (loss, rates), (loss_of_other, rates_of_other) = both(one), both(other)
+    torch.testing.assert_close(loss - loss_of_other, rates - rates_of_other, atol=1e-5, rtol=1e-5)
+
+
+def test_what_a_chain_replaces_grows_evenly_and_ends_with_all():
+    """[Austin 2021, appendix A.2]: 1 / (T - k + 1) in step k, so that k / T is replaced after k steps."""
+    k = torch.arange(13.0)
+    for name, chance in (("uniform", 1 / 5), ("absorbing", 0.0)):
+        stays = CHAINS[name].rows(torch.zeros(13, 1, dtype=torch.int64), torch.zeros(13), k)[:, 0, 0]
+        torch.testing.assert_close(stays, 1 - k.double() / 12 * (1 - chance))
 
 
 def test_the_birth_death_loss_is_least_at_the_means():

@@ -57,6 +57,19 @@ def test_a_silent_network_predicts_the_posterior_mean_of_a_negative_binomial_cou
         assert float(y[k]) == pytest.approx(exact, rel=2e-3)  # the gain's own weight
 
 
+def test_with_a_gain_the_posterior_mean_is_that_of_brighter_elements() -> None:
+    """20,000 elements of a sample twice as bright as usual: what is missing where X_t is k, within four errors."""
+    torch.manual_seed(0)
+    own, mean, q = 1.5, 3.0, torch.exp(-T)
+    elements = Elements(torch.full((20_000,), mean), torch.full((20_000,), 1 / (1 / own + 1 / 4)), torch.tensor(4.0))
+    x0 = torch.poisson(torch.distributions.Gamma(own, own / (2 * mean)).sample((1, 20_000)))
+    xt = torch.binomial(x0, q.float().expand(x0.shape))
+    y = GammaHead(elements)(torch.zeros(1, 1, 20_000), xt.long(), T).mean
+    for k in (0, 2, 6):
+        missing = (x0 - xt)[xt == k]
+        assert abs(float(missing.mean() - y[xt == k].mean())) < 4 * float(missing.std()) / len(missing) ** 0.5
+
+
 def test_every_element_is_on_its_own_scale() -> None:
     elements = Elements(torch.tensor([0.01, 1.0, 3000.0]), torch.tensor([0.05, 0.5, 50.0]), torch.tensor(10.0))
     network = CountNetwork(torch.nn.Identity(), CountInputs([3]))

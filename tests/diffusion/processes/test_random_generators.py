@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blackout.diffusion.kernels import leap
 from blackout.diffusion.processes import DiscreteTimeChain, from_generator
 from blackout.errors import UserError
 from blackout.laws import toys as chains
@@ -38,6 +39,15 @@ def test_laws_are_those_of_expm_and_bayes(process, s, step):
     assert np.isfinite(rates).all() and (rates >= 0).all()
     expected = brute_force.reverse_rates(q, whole)[:levels]
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_jumps_of_one_step_add_up_only_where_levels_have_an_order(ordered):
+    process = from_generator(3, np.diag([2.0, 2.0, 2.0], 1) - np.diag([2.0, 2.0, 2.0, 0.0]), ordered)
+    xt = torch.zeros(200, dtype=torch.uint8)
+    moves = [(torch.full((200, 1), 2.0).double(), torch.ones(200, 1, dtype=torch.int64))]
+    reached = leap(process, xt, moves, 1.0, SampleStreams(0, torch.arange(200)).at(0))
+    assert int(reached.max()) == (3 if ordered else 1)
 
 
 @st.composite
