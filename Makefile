@@ -16,8 +16,9 @@ sample: $(VENV)/installed  ## more samples from the default run
 
 test: $(VENV)/installed  ## before every commit: formatting, types, tests
 	$(RUN) -m ruff check .
-	$(RUN) -m mypy --cache-dir $(VENV)/mypy blackout train.py sample.py tests/structure/test_protocols.py
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not deep" -n 2 --dist worksteal
+	$(RUN) -m mypy --cache-dir $(VENV)/mypy blackout train.py sample.py tests/structure/test_protocols.py & types=$$!; \
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not deep" -n 2 --dist worksteal; tests=$$?; \
+	wait $$types && exit $$tests  # types are looked at while what tests is imported
 
 test-deep: $(VENV)/installed  ## before a merge: the tests that take long, or look at what rarely breaks
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m deep -n 2 --dist worksteal

@@ -36,7 +36,7 @@ def model(tmp_path_factory):
 
 def test_the_report_holds_the_provenance(run, model, tmp_path):
     outcome = run(
-        "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "seeds=2", "likelihood.images=200",
+        "sample", f"ckpt={model}", "num_samples=120", "evaluate=true", "seeds=2", "likelihood.images=80",
         "likelihood.finite_steps=5", "likelihood.paths=3", f"out={tmp_path}", "seed=4",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -45,7 +45,7 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
         report["values"]
     )
     assert "fid" not in report["values"]
-    assert report["num_samples"] == 250 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
+    assert report["num_samples"] == 120 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
     assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")
     assert report["held_out_data"]["values"]["fd_digits"] < report["values"]["fd_digits"]
     assert report["over_seeds"]["fd_digits"]["std"] > 0
@@ -56,7 +56,7 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     )
     bits = report["likelihood"]
     for split in ("train", "test"):
-        assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 200
+        assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 80
         finite, weighted = bits[split]["finite_time"], bits[split]["importance_weighted"]
         assert finite["value"] == pytest.approx(sum(part["value"] for part in finite["parts"].values()))
         limit = bits[split]["continuous"]["value"] + bits[split]["ends"]["value"]

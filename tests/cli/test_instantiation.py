@@ -54,7 +54,9 @@ def offered():
 
 
 CHOICES = [(group, choice) for group, choice in offered()]
-APART = ("schedule", "sampler/grid", "logger", "optimizer", "callbacks", "trainer")
+APART = (
+    "schedule", "sampler/grid", "logger", "optimizer", "callbacks", "trainer", "loss", "head", "sampler", "metrics",
+)  # fmt: skip
 """Groups whose choices do not ask for others: one of each is made at a time."""
 LARGE = ("celeba64", "cifar10")
 """In the names of what takes a second; the papers' recipes are trained in test_papers.py."""

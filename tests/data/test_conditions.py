@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from blackout.data import CountData
-from blackout.data.labels import divided
+from blackout.data.labels import classes, divided
 from blackout.errors import UserError
 
 
@@ -77,3 +78,9 @@ def test_how_often_labels_occur_is_told_where_there_are_covariates() -> None:
     counts = DATA.facts["label_counts"]
     assert len(counts) == 12 and sum(counts) == 800 and counts[5] == int((TRAIN[1] == 5).sum())
     assert "label_counts" not in CountData("plain", TRAIN[0], TEST[0], 800, TRAIN[1] // 4, TEST[1] // 4).facts
+
+
+def test_a_number_on_the_edge_of_two_bins_is_in_the_upper_one() -> None:
+    x = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
+    codes, words, _ = classes(["x"], {"x": x, "total": x}, bins=2)
+    assert codes.tolist() == [0, 0, 1, 1, 1] and words == ("x 0.5..1", "x 2..4")

@@ -42,6 +42,8 @@ def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> 
     together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
     assert relations(together, rare)["excess_difference"] == pytest.approx(0.25)
     assert relations(together, rare)["equal_difference"] == 0.5
+    empty = np.array([[0, 0], [0, 0], [0, 5]])  # equal only where both are 0
+    assert relations(empty, rare)["equal_difference"] == 0
 
 
 @pytest.fixture(autouse=True)

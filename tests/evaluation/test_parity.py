@@ -177,6 +177,8 @@ def test_density_and_coverage_by_their_definition() -> None:
     inside = [[abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake]
     result = precision_recall(fake, real, neighbours=1, density_neighbours=1)
     assert result.density == pytest.approx(sum(map(sum, inside)) / len(fake))
+    other = precision_recall(fake, real, neighbours=2, density_neighbours=1)  # whose balls are precision's alone
+    assert (other.density, other.coverage) == (result.density, result.coverage)
     assert result.coverage == pytest.approx(sum(any(row[i] for row in inside) for i in range(4)) / 4)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,3 +137,13 @@ def test_the_correlation_of_neighbours_is_what_the_mean_energy_says(target: Isin
     found = correlations(states.view(-1, 3, 3), q, share.numpy())
     assert found == pytest.approx([1.0, (q * alike - 1) / (q - 1)], abs=1e-9)
     assert correlations(states.view(-1, 3, 3), q) == pytest.approx([1.0, 0.0], abs=1e-12)
+
+
+def test_times_follow_the_deviation_and_the_variance_of_a_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as wide from the middle on: until there 1/4 of the length, 1/10 of the variance, .29 by the rule."""
+    times = [k / 1000 for k in range(1001)]
+    wide = [torch.tensor([-1.0, 1.0]) * (1 if t < 0.5 else 3) for t in times]
+    pilot = SimpleNamespace(times=times, dlogp_dt_at=wide)
+    monkeypatch.setattr("blackout.flows.annealing.anneal", lambda *_, **__: pilot)
+    middle = ((1 / 4 + 1 / 10) / 2 + 1 - math.sqrt(0.5)) / 2
+    assert abs(float(spaced(Ising(2, 0.1), 1000)[round(1000 * middle)]) - 0.5) < 2e-3

@@ -130,6 +130,22 @@ def test_pareto_shapes() -> None:
     assert pareto_shape(torch.zeros(100)) == -math.inf and pareto_shape(u) < 0.2
 
 
+def test_the_pareto_shape_of_few_weights_is_the_published_estimate() -> None:
+    """[Zhang 2009], drawn to 1/2 as if by ten more weights [Vehtari 2024, appendix C], one candidate at a time."""
+    w = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tail = sorted(w.tolist())[-13:]
+    x = [math.exp(one - tail[0]) - 1 for one in tail[1:]]
+    rows = []
+    for j in range(1, 31 + math.isqrt(12)):
+        b = 1 / x[-1] + (1 - math.sqrt((30 + math.isqrt(12)) / (j - 0.5))) / (3 * x[2])
+        k = -sum(math.log(1 - b * one) for one in x) / 12
+        rows.append((b, 12 * (math.log(b / k) + k - 1)))
+    total = sum(math.exp(log_l) for _, log_l in rows)
+    b = sum(b * math.exp(log_l) / total for b, log_l in rows)
+    shape = sum(math.log(1 - b * one) for one in x) / 12
+    assert abs(pareto_shape(w) - (12 * shape + 5) / 22) < 1e-9
+
+
 class _FirstOrder(Target):
     """Its ordered states, a few of 2^16, have most of the mass, and no single site leads to them."""
 

@@ -331,3 +331,9 @@ def test_metropolis_begins_at_a_possible_state():
     dark = Measured(Matrix(torch.zeros(1, 8)), Poisson(), torch.tensor([1.0]))
     with pytest.raises(ValueError, match="positive likelihood"):
         possible_state(dark, Coupling(PureDeath(4)), x, 6.0, streams)
+
+
+def test_the_truth_is_anywhere_among_draws_of_its_own_law():
+    rng = np.random.default_rng(0)
+    samples, truth = (rng.choice(3, size, p=[0.5, 0.3, 0.2]) for size in ((4, 20_000), 20_000))
+    assert stats.kstest(positions(samples, truth, rng), "uniform").pvalue > 1e-3

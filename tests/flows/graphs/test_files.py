@@ -166,3 +166,12 @@ def test_energies_are_those_of_dimod(tmp_path: Path) -> None:
             side = np.append(x, 0)
             value = (side[cut.edges[:, 0]] != side[cut.edges[:, 1]]) @ cut.of_edges
             assert abs(problem.value(value) - best.energy) < 1e-9
+
+
+def test_the_energy_of_spins_is_that_of_bits(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(BQM))
+    (graph,) = read_graphs(tmp_path / "a.json")
+    for x in np.ndindex(2, 2):
+        one, two = (2 * bit - 1 for bit in x)
+        energy = graph.offset + graph.of_nodes @ x + graph.of_edges[0] * x[0] * x[1]
+        assert energy == 0.5 + one - 1.5 * two + 2 * one * two
