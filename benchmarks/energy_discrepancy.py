@@ -15,10 +15,10 @@ from torch import Tensor
 
 from blackout.errors import UserError, run_command
 from blackout.files import new_file
-from blackout.flows.energies.data import BITS, DENSITIES, code_scale, encode, sample_density
+from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
 from blackout.flows.energies.negative import discrepancy
 from blackout.flows.plots import save_arrays
-from blackout.flows.targets import EnergyNetwork
+from blackout.flows.targets.energies import BITS, EnergyNetwork, encode
 
 _RATE, _NEGATIVES = 0.1, 32
 """Probability that a bit flips, each time, and negatives of every state."""

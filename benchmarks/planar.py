@@ -19,11 +19,11 @@ from torch import Tensor
 from blackout.errors import UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealing import anneal
-from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, Points, code_scale, decode, encode
+from blackout.flows.energies.data import DENSITIES, BinaryData, Points, code_scale
 from blackout.flows.model import ChainSampler
 from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target
-from blackout.flows.targets.energies import Learned
+from blackout.flows.targets.energies import BITS, Learned, decode, encode
 from blackout.flows.weights import jackknife, log_mean_exp
 from blackout.training.export import load_model
 

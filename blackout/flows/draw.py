@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,10 @@ from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
     Collected,
     grid,
+    landscape,
     named,
     observed_path,
+    points_over,
     reference,
     save_diagnostics,
     save_path,
@@ -112,8 +115,14 @@ class FlowDraw(ChainDraw):
         return FlowOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """A grid of the states, black at 0."""
+        """A grid of the states, black at 0; of those that code points the points, None for some side by side."""
+        if self.model.target.plane:
+            return None if columns else points_over(self._ground, samples["samples"])
         return grid(samples["samples"], self.model.target.levels, columns)
+
+    @cached_property
+    def _ground(self) -> Image.Image:
+        return landscape(self.model.target)
 
 
 class FlowOutputs(Collected):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from blackout.family import Samples
@@ -19,6 +19,7 @@ from blackout.flows.annealing import samples_of
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
+from blackout.flows.targets.energies import BITS, decode, encode
 from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
 
 _REFERENCE, _SWEEPS = 512, 200
@@ -28,6 +29,26 @@ _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
 _GREY, _GAP, _SIDE = 96, 4, 64
 """Between the states of a grid, pixels there, and pixels along a state, about."""
+_CELLS, _REACH, _DEPTH, _PLANE = 100, 0.75, 12.0, 400
+"""Of a landscape: cells along it, its share of the plane of all states, nats below the top that are black; pixels."""
+
+
+@torch.no_grad()
+def landscape(target: Target) -> Image.Image:
+    """log rho over the plane that states code, the highest the brightest."""
+    line = torch.linspace(-_REACH, _REACH, _CELLS, dtype=torch.float64) * 2 ** (BITS - 1)
+    plane = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
+    height = target.log_density(encode(plane, 1.0).to(target.device)).double().cpu()
+    shades = (160 * (1 + (height - height.max()) / _DEPTH)).clamp(min=0).to(torch.uint8)
+    return Image.fromarray(shades.view(_CELLS, _CELLS).numpy()).convert("RGB").resize((_PLANE, _PLANE))
+
+
+def points_over(ground: Image.Image, states: Tensor) -> Image.Image:
+    """States [n, 32] that code points, over the landscape of their law [Ou 2025, fig. 4]."""
+    picture, places = ground.copy(), decode(states.cpu(), 2.0 ** (BITS - 1)) / _REACH
+    for x, y in ((places * torch.tensor([1, -1]) + 1) * _PLANE / 2).tolist():
+        ImageDraw.Draw(picture).ellipse((x - 2, y - 2, x + 2, y + 2), fill=(251, 146, 60))
+    return picture
 
 
 def grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image:

@@ -47,6 +47,7 @@ def test_experiments_are_what_their_papers_say(experiment: str, tmp_path: Path) 
     assert config["experiment_name"] == name.replace("/", "_") and config["dataset"] is None
     assert config["callbacks"]["checkpoints"]["mode"] == "max" and config["trainer"]["precision"] == "32-true"
     assert (model.network.partition is not None) == (name == "dnfs/figure15_leaps")
+    assert model.target.plane == (name == "dnfs/figure4/moons")
     if name == "dnfs/figure5":
         assert model.target.shape == (10, 10) and config["rollout"]["points"] == 64
         assert config["optimizer"]["lr"] == 1e-3 and config["trainer"]["max_steps"] == 100_000

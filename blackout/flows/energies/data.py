@@ -22,34 +22,12 @@ from blackout.family import Source, Split
 from blackout.files import memory
 from blackout.flows.annealing import samples_of
 from blackout.flows.targets import Target
+from blackout.flows.targets.energies import BITS, encode
 from blackout.random import fold_seed
 
-BITS = 16
-"""Of a coordinate: a sign, and the Gray code of the size."""
 _SIZES = 5000
 """Points whose largest coordinate decides the scale."""
 Points = NDArray[np.float64]
-
-
-def encode(points: Tensor, scale: float) -> Tensor:
-    """Points [n, 2] as bits, uint8 [n, 32]: of each coordinate a sign and 15 bits of Gray code, the highest first.
-
-    [Ou 2025, section 4.1], as the authors' code does it.
-    """
-    size = (points.abs() * scale).long().clamp(max=2 ** (BITS - 1) - 1)
-    gray = size ^ (size >> 1)
-    places = torch.arange(BITS - 2, -1, -1)
-    bits = torch.cat([(points < 0).long()[..., None], (gray[..., None] >> places) & 1], -1)
-    return bits.flatten(1).to(torch.uint8)
-
-
-def decode(x: Tensor, scale: float) -> Tensor:
-    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
-    bits = x.long().view(-1, 2, BITS)
-    # a Gray code is undone by running exclusive ors from the highest bit
-    binary = bits[..., 1:].cumsum(-1) % 2
-    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
-    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale
 
 
 def code_scale(density: str) -> float:

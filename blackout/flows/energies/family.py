@@ -8,22 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
-from blackout.family import Draw, Samples, Source
+from blackout.family import Draw, Source
 from blackout.files import memory
 from blackout.flows.annealing import anneal
-from blackout.flows.draw import FlowDraw, preview, requested
-from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, decode, encode, known_samples
+from blackout.flows.draw import preview, requested
+from blackout.flows.energies.data import DENSITIES, BinaryData, known_samples
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
@@ -151,8 +149,6 @@ def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor
 
 
 _MOST_LEVELS = 256
-_CELLS, _REACH, _DEPTH, _SIDE = 100, 0.75, 12.0, 400
-"""Of a landscape: cells along it, its share of the plane of all states, nats below the top that are black; pixels."""
 _ALONE = 0.3
 """Share of a run in which the energy alone is trained, where its likelihood can be summed over all states."""
 
@@ -226,11 +222,11 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
             raise UserError("energy: choose mlp or pairs; simulation: events")
         if not isinstance(network, LocallyEquivariant):
-            name = type(network).__name__
-            raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf or lemlp")
+            raise UserError(f"rates: {type(network).__name__} is not locally equivariant: choose lesite, letf or lemlp")
         if energy.levels != network.levels:
             advice = "energy=mlp takes any number" if isinstance(energy, PairEnergy) else "they must agree"
             raise UserError(f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}")
+        energy.plane = (description.get("dataset") or {}).get("density") in DENSITIES
         alone, negative = training.pop("alone", 0), training.get("negative")
         if training.get("pretraining", 0) is None:
             training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0
@@ -259,11 +255,11 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
         """As for a flow."""
-        return _shown(model, requested(model, request))
+        return requested(model, request)
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""
-        return _shown(model, preview(model, model.rollout))
+        return preview(model, model.rollout)
 
     def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
@@ -272,36 +268,6 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
     def baselines(self, source: BinaryData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
         return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
-
-
-@dataclass
-class PlanarDraw(FlowDraw):
-    """Chains whose states code points of the plane."""
-
-    @cached_property
-    @torch.no_grad()
-    def _heights(self) -> Image.Image:
-        """log rho over the plane, the highest the brightest."""
-        line = torch.linspace(-_REACH, _REACH, _CELLS, dtype=torch.float64) * 2 ** (BITS - 1)
-        plane = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
-        height = self.model.target.log_density(encode(plane, 1.0).to(self.model.device)).double().cpu()
-        shades = (160 * (1 + (height - height.max()) / _DEPTH)).clamp(min=0).to(torch.uint8)
-        return Image.fromarray(shades.view(_CELLS, _CELLS).numpy()).convert("RGB").resize((_SIDE, _SIDE))
-
-    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """Points over the landscape of the energy; None for states side by side."""
-        if columns:
-            return None
-        picture, places = self._heights.copy(), decode(samples["samples"].cpu(), 2.0 ** (BITS - 1)) / _REACH
-        for x, y in ((places * torch.tensor([1, -1]) + 1) * _SIDE / 2).tolist():
-            ImageDraw.Draw(picture).ellipse((x - 2, y - 2, x + 2, y + 2), fill=(251, 146, 60))
-        return picture
-
-
-def _shown(model: EnergySampler, draw: FlowDraw) -> FlowDraw:
-    """The draw with pictures for its data."""
-    planar = (model.config.get("dataset") or {}).get("density") in DENSITIES
-    return PlanarDraw(**vars(draw)) if planar else draw
 
 
 def _of_the_model(

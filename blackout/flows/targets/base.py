@@ -45,6 +45,8 @@ class Target(nn.Module):
     """Whether states of which one site differs are states of the law, too."""
     many = False
     """Whether it is many laws, of which a flow learns all."""
+    plane = False
+    """Whether a state codes a point of the plane, as `targets.energies.encode` does."""
     frozen: Tensor | None = None
     """Sites of each row that never move, bool [B, d]; None where there are none."""
 

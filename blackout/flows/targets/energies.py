@@ -1,4 +1,4 @@
-"""Energies that are learned, p ~ exp(-E) [Ou 2025, eq. 12]: of pairs, or neural networks, also those of a file.
+"""Energies that are learned, p ~ exp(-E) [Ou 2025, section 4.2]: of pairs, or neural networks, also those of a file.
 
 Those of pairs have a start from their data: the couplings of greatest likelihood, or of pseudo-likelihood.
 """
@@ -24,6 +24,8 @@ from blackout.flows.targets.base import Target, all_states, of_flips, read_array
 from blackout.flows.targets.lattice import magnetisation
 from blackout.training.export import load_model
 
+BITS = 16
+"""Of a coordinate: a sign, and the Gray code of the size."""
 _SPREAD = 6.0
 """Scale of an energy network's first weights at the start, over PyTorch's; spins of +-1 in place of bits are 2."""
 
@@ -135,10 +137,13 @@ class EnergyNetwork(Learned):
     Args:
         sites: number of bits.
         widths: of the hidden layers.
+        plane: whether the bits code a point of the plane, see `encode`.
     """
 
-    def __init__(self, sites: int, widths: Sequence[int] = (256, 256, 256)) -> None:
+    def __init__(self, sites: int, widths: Sequence[int] = (256, 256, 256), plane: bool = False) -> None:
         super().__init__(2, [sites])
+        ensure(not plane or sites == 2 * BITS, f"points of the plane have {2 * BITS} bits, not {sites}")
+        self.plane = plane
         sizes = [sites, *widths, 1]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.widths = list(widths)
@@ -176,7 +181,8 @@ class EnergyNetwork(Learned):
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """Its sizes: the weights travel as tensors."""
-        return {"_target_": "blackout.flows.EnergyNetwork", "sites": self.sites, "widths": self.widths}
+        kept = {"sites": self.sites, "widths": self.widths, "plane": self.plane}
+        return {"_target_": "blackout.flows.EnergyNetwork", **kept}
 
     @property
     def _first(self) -> nn.Linear:
@@ -252,8 +258,12 @@ class NetworkEnergy(EnergyNetwork):
 
 
 @component("target", ask="target=energy_network target.path=...")
-def read_energy_network(path: str | Path) -> EnergyNetwork:
+def read_energy_network(path: str | Path, plane: bool = False) -> EnergyNetwork:
     """The energy network in an .npz with arrays `weight_0` [n_1, d], `bias_0` [n_1], `weight_1`, ... to one output.
+
+    Args:
+        path: of the file.
+        plane: whether its states are points of the plane, which pictures then show.
 
     Raises:
         UserError: unreadable, or arrays that are no such network.
@@ -272,7 +282,7 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
         if weight.shape != (after, before) or bias.shape != (after,):
             raise UserError(f"target.path: {path}: weights {list(weight.shape)} do not follow layers of {before}")
     refuse(sizes[-1] != 1, f"target.path: {path}: an energy has one output, not {sizes[-1]}")
-    network = EnergyNetwork(sizes[0], sizes[1:-1])
+    network = EnergyNetwork(sizes[0], sizes[1:-1], plane)
     for layer, (weight, bias) in zip(network.layers, layers, strict=True):
         layer.load_state_dict({"weight": weight, "bias": bias})
     return network.requires_grad_(False)
@@ -289,8 +299,7 @@ def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
     Raises:
         UserError: neither is given, or both; unreadable, or a model without an energy.
     """
-    if (path is None) == (ckpt is None):
-        raise UserError("target: give either target.path, an .npz of weights, or target.ckpt, a run of family=energy")
+    refuse((path is None) == (ckpt is None), "give either target.path, an .npz, or target.ckpt, a run of family=energy")
     if path is not None:
         return read_energy_network(path)
     target = getattr(load_model(str(ckpt)), "target", None)
@@ -366,3 +375,24 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
     if truth is not None and bool(truth.any()):
         values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())
     return values
+
+
+def encode(points: Tensor, scale: float) -> Tensor:
+    """Points [n, 2] as bits, uint8 [n, 32]: of each coordinate a sign and 15 bits of Gray code, the highest first.
+
+    [Ou 2025, section 4.1], as the authors' code does it.
+    """
+    size = (points.abs() * scale).long().clamp(max=2 ** (BITS - 1) - 1)
+    gray = size ^ (size >> 1)
+    places = torch.arange(BITS - 2, -1, -1)
+    bits = torch.cat([(points < 0).long()[..., None], (gray[..., None] >> places) & 1], -1)
+    return bits.flatten(1).to(torch.uint8)
+
+
+def decode(x: Tensor, scale: float) -> Tensor:
+    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
+    bits = x.long().view(-1, 2, BITS)
+    # a Gray code is undone by running exclusive ors from the highest bit
+    binary = bits[..., 1:].cumsum(-1) % 2
+    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
+    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale

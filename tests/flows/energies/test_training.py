@@ -17,11 +17,12 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
+from blackout.flows.draw import FlowDraw
 from blackout.flows.energies import EnergyFamily
-from blackout.flows.energies.data import BinaryData, decode, encode, known_samples
-from blackout.flows.energies.family import PlanarDraw, classical_nats
+from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.flows.energies.family import classical_nats
 from blackout.flows.energies.model import EnergySampler
-from blackout.flows.targets.energies import NetworkEnergy, PairEnergy, most_likely
+from blackout.flows.targets.energies import NetworkEnergy, PairEnergy, decode, encode, most_likely
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
@@ -35,8 +36,8 @@ SMALL = (
 
 def test_points_of_the_plane_are_shown_where_they_are_over_what_is_likely_there() -> None:
     points = torch.tensor([[0.5, 0.25], [-0.6, -0.6]], dtype=torch.float64) * 2**15
-    target = SimpleNamespace(log_density=lambda x: 10 * decode(x, 2.0**15)[:, 0])  # the more to the right, the likelier
-    draw = PlanarDraw(SimpleNamespace(target=target, device="cpu"), Events(3))  # type: ignore[arg-type]
+    likely = {"log_density": lambda x: 10 * decode(x, 2.0**15)[:, 0], "plane": True, "device": "cpu"}  # the more right
+    draw = FlowDraw(SimpleNamespace(target=SimpleNamespace(**likely)), Events(3))  # type: ignore[arg-type]
     states = encode(points, 1.0)
     torch.testing.assert_close(decode(states, 1.0), points, rtol=0, atol=0.51)
     shown = np.asarray(draw.picture({"samples": states}), int)
