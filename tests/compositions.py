@@ -2,7 +2,7 @@
 
 The list of files depends on the choices of groups alone, and the configuration before what the command line sets
 on that list alone; both are kept by exactly that. Folders of the user's are read anew each time, and fresh interpreters
-that tests start compose as ever. YAML is read and written by libyaml, ten times as quick as the same in Python.
+that tests start compose as ever. YAML is written by libyaml, as the programs read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from hydra._internal import config_loader_impl as loader
 from hydra._internal import defaults_list
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
-from hydra._internal.hydra import Hydra
 from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -43,7 +42,6 @@ _make_list = loader.create_defaults_list
 _compose = loader.ConfigLoaderImpl._compose_config_from_defaults_list
 _parse = OverridesParser.parse_rule
 _load = OmegaConf.load
-_mode = Hydra.get_mode
 
 
 def _places(repo: IConfigRepository) -> tuple[tuple[str, str, str], ...] | None:
@@ -123,18 +121,12 @@ def _parsed(self: OverridesParser, word: str, rule: str) -> Any:
     return pickle.loads(_words[word, rule])
 
 
-def _mode_of(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-    """Hydra composes everything once more to see whether the settings ask for a sweep; no file of ours does."""
-    return _mode(self, config_name, overrides) if any("hydra.mode" in word for word in overrides) else None
-
-
 def remember() -> None:
     """From now on, in this process."""
     if yaml.__with_libyaml__:
-        yaml.SafeLoader, yaml.SafeDumper = yaml.CSafeLoader, yaml.CSafeDumper
+        yaml.SafeDumper = yaml.CSafeDumper
     OmegaConf.load = staticmethod(_loaded)
     OverridesParser.parse_rule = _parsed
-    Hydra.get_mode = _mode_of
     CachingConfigRepository.load_config = _choice
     loader.ConfigLoaderImpl._load_single_config = _choice_alone
     defaults_list._create_interpolation_map = _map_of
