@@ -28,7 +28,8 @@ _MISSED = 0.05
 """Share of Z below which a mode is not missed."""
 _LEAST_ESS, _MOST_SHAPE, _MOST_R_HAT = 0.05, 0.7, 1.1
 _FEW = 100
-"""Effective samples below which the upper end of the annealing's interval is one of the draw's, too."""
+"""Effective samples below which weights do not know their own error: of a draw, whose interval then goes up to that of
+the annealing; of the annealing, which then says nothing of a draw that lies above it."""
 
 
 @dataclass
@@ -94,7 +95,7 @@ def judge(
     verdict.values["ess_annealed"] = float(effective_sample_size(annealed))
     reach = [log_z]
     # an estimate of a mean of positive weights is seldom far too high, and often far too low
-    sound = pareto_shape(annealed) < _MOST_SHAPE and verdict.values["ess_annealed"] > _LEAST_ESS
+    sound = pareto_shape(annealed) < _MOST_SHAPE and verdict.values["ess_annealed"] * _CHAINS > _FEW
     if other > log_z or sound:
         spread = math.hypot(its, error) if math.isfinite(error) else its
         if abs(other - log_z) > 2 * spread:

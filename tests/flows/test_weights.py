@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
-from blackout.flows import FlowSampler, Rollout
-from blackout.flows.annealing import anneal
+from blackout.flows import Clusters, FlowSampler, Rollout
+from blackout.flows.annealing import anneal, samples_of
 from blackout.flows.checks import judge, modes
 from blackout.flows.draw import upper_bound
 from blackout.flows.path import States
@@ -171,6 +171,16 @@ def test_a_missed_mode_is_noticed_and_nothing_else_is() -> None:
             assert ("missed_mode" in verdict.flags) != complete and bool(verdict.flags) != complete
             assert abs(values["log_z"] - true_log_z) < 1.96 * values["log_z_error"] + 0.02
     assert len(modes(Ising(4, 0.5), states[:1], 0)) >= 2
+
+
+def test_an_annealing_of_few_effective_samples_says_nothing_of_a_draw_above_it() -> None:
+    target = Ising(10, 0.2203434)
+    x, weights = samples_of(target, 128, 32, 0, Clusters()), torch.full((128,), 93.6103, dtype=torch.float64)
+    values = estimates(target, x, weights, target.log_density(x))
+    verdict = judge(target, x, weights, values, 5)
+    below = 93.6103 - verdict.values["log_z_annealed"]
+    assert below > 3 * verdict.values["log_z_annealed_error"]  # weights of such annealings are skewed
+    assert not verdict.flags and values["log_z_error"] < 1e-6
 
 
 def test_what_contradicts_an_exact_value_is_said() -> None:
