@@ -286,6 +286,12 @@ def test_every_cell_of_a_table_composes(name):
                 assert config.evaluate and str(job.result) == f"{config.out}/metrics.json"
 
 
+def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
+    beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
+    (card,) = pages.cards({"values": {"distance": 3.0}, "beside": {"distance": beside}})
+    assert card["place"] == 0.5 and [value for _, value in card["others"]] == [1.0, 9.0, 5.0]
+
+
 def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):
     scores = iter((4.771, 5.0, 6.0, 7.0))
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
 from blackout.programs.cli import _nearest
 from blackout.programs.plan import cost_per_sample
-from blackout.programs.sweeps import number_of_jobs
+from blackout.programs.sweeps import _add_row, number_of_jobs
 from tests.cli.conftest import TINY
 from tests.cli.test_experiments import stand_in
 
@@ -125,6 +125,13 @@ class Bug:
 def test_a_sweep_knows_how_many_jobs_it_has():
     assert number_of_jobs(["-m", "seed=1,2,3", "optimizer.lr=1e-3,2e-3", "run_id=a"]) == 6
     assert number_of_jobs(["-m", "hydra/sweeper=optuna", "seed=1,2"]) is None and number_of_jobs(["x"]) is None
+
+
+def test_a_job_that_runs_again_has_one_row(tmp_path):
+    for job, loss in ((2, 0.5), (10, 0.1), (2, 0.4)):
+        _add_row(tmp_path / "results.csv", {"job": job, "loss": loss})
+    with (tmp_path / "results.csv").open() as file:
+        assert [(row["job"], row["loss"]) for row in csv.DictReader(file)] == [("2", "0.4"), ("10", "0.1")]
 
 
 @pytest.mark.parametrize(("word", "meant"), [("lr", "optimizer.lr"), ("epochs", "trainer.max_steps"), ("b", None)])

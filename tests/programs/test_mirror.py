@@ -88,6 +88,17 @@ def test_killed_between_any_two_changes_of_the_store(address, tmp_path, monkeypa
     assert step_at(address, tmp_path / "third") == 3
 
 
+def test_what_a_run_goes_on_from_is_copied_when_all_else_is_there(address, tmp_path, monkeypatch):
+    mirror, copied = Mirror(address, tmp_path / "here"), []
+    save(tmp_path / "here", 1)
+    for name in ("checkpoints/best.ckpt", "checkpoints/step_2.ckpt", "samples/final.png"):
+        (tmp_path / "here" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "here" / name).write_text("")
+    monkeypatch.setattr(mirror._store, "mv", lambda part, there: copied.append(there))
+    mirror.push()
+    assert len(copied) == 5 and copied[-1] == f"{mirror._root}/checkpoints/last.ckpt"
+
+
 def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_shown(address, tmp_path, capsys):
     mirror = Mirror(address, tmp_path / "here")
     save(tmp_path / "here", 1)

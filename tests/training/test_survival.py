@@ -173,3 +173,13 @@ def test_a_checkpoint_of_something_else_is_named_as_such(run, tmp_path_factory, 
     before = [file.read_bytes() for file in kept]
     run("train", *LONG, f"runs_dir={tmp_path}", "run_id=a").assert_refused("last.ckpt", word)
     assert [file.read_bytes() for file in kept] == before
+
+
+def test_rows_beyond_the_checkpoint_that_a_run_goes_on_from_are_gone(tmp_path):
+    path = tmp_path / "metrics.csv"
+    for steps, loss in (((2, 4, 5), 1.0), ((4,), 2.0)):
+        logger = MetricsCSV(path)
+        for step in steps:
+            logger.log_metrics({"train/loss": loss}, step)
+        logger.flush()
+    assert {step: row["train/loss"] for step, row in read_rows(path).items()} == {2: "1.0", 4: "2.0"}
