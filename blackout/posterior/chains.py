@@ -320,19 +320,30 @@ class Relaxed:
 
     def log_likelihood(self, z: Tensor) -> Tensor:
         """log Lt(z), float64 [n], of states [n, *shape]."""
-        return self._mean(z, self.problem.log_likelihood)
+        return self._mean([self.problem.log_likelihood(view) for view in self.views(z)])
 
-    def terms(self, z: Tensor) -> Tensor:
-        """Of a local problem, term by term: float64 [n, K]."""
-        return self._mean(z, cast(Measured, self.problem).terms)
+    def terms(self, z: Tensor, elements: Tensor, states: int) -> Tensor:
+        """Of a local problem, term by term, z [n, *shape] with all these elements at 0, 1, ...: [states * n, K]."""
+        problem, shape, levels = cast(Measured, self.problem), tuple(z.shape[1:]), torch.arange(states, device=z.device)
+        if not problem.operator.linear:
+            tried = z.flatten(1).expand(states, -1, -1).clone()
+            tried[:, :, elements] = levels.to(z.dtype).view(-1, 1, 1)
+            return self._mean([problem.terms(view) for view in self.views(tried.view(-1, *shape))])
+        chosen = torch.zeros(math.prod(shape), dtype=torch.float64, device=z.device)
+        chosen[elements] = 1
+        chosen, of_views = chosen.view(1, *shape), list[Tensor]()
+        unit = problem.operator(chosen)
+        for others, values in zip(self.views(z), self.views(levels), strict=True):
+            m = problem.operator(others * (1 - chosen)) + values.view(-1, *[1] * unit.ndim) * unit
+            of_views.append(problem.terms_of(m.flatten(0, 1), shape))
+        return self._mean(of_views)
 
     def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
         """That of some rows of a local problem."""
         return replace(self, problem=cast(Measured, self.problem).select(rows, shape))
 
-    def _mean(self, z: Tensor, log_l: Callable[[Tensor], Tensor]) -> Tensor:
+    def _mean(self, of_views: list[Tensor]) -> Tensor:
         """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
-        of_views = [log_l(view) for view in self.views(z)]
         if len(of_views) == 1:
             return of_views[0]
         values = torch.stack(of_views)

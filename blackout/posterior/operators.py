@@ -52,6 +52,8 @@ class Operator(ABC):
     """Whether data must be 0 and 1."""
     counting: bool = False
     """Whether every element of y is a sum of elements of x: units of m then vanish with those of x."""
+    linear: ClassVar[bool] = False
+    """Whether G(a x + b z) = a G(x) + b G(z): levels of an element are then tried at the price of a sum each."""
 
     @property
     def noise(self) -> Noise:
@@ -94,6 +96,7 @@ class Separable(Operator):
     """m = x, or x where it is seen."""
 
     counting = True
+    linear = True
 
     def __call__(self, x: Tensor) -> Tensor:
         """x, float64 [n, *shape]."""
@@ -226,6 +229,8 @@ class Function(Operator):
 
 class Sums(Operator):
     """m = A x with A >= 0."""
+
+    linear = True
 
     @property
     def noise(self) -> Noise:

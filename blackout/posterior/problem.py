@@ -178,10 +178,12 @@ class Measured:
 
     def terms(self, x: Tensor) -> Tensor:
         """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K]."""
-        m = self.operator(x)
-        values = self.noise.log_prob(self.rows(m), m)
-        seen = self.operator.seen(tuple(x.shape[1:]))
-        return (values if seen is None else torch.where(seen.to(x.device), values, 0.0)).flatten(1)
+        return self.terms_of(self.operator(x), tuple(x.shape[1:]))
+
+    def terms_of(self, m: Tensor, shape: Shape) -> Tensor:
+        """`terms` by m = G(x) [n, *measured] of data of this shape."""
+        values, seen = self.noise.log_prob(self.rows(m), m), self.operator.seen(shape)
+        return (values if seen is None else torch.where(seen.to(m.device), values, 0.0)).flatten(1)
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """See `Operator.incidence`."""

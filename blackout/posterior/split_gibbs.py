@@ -27,6 +27,7 @@ from torch import Tensor
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
+from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.errors import UserError, ensure, refuse
 from blackout.posterior.chains import (
@@ -41,9 +42,10 @@ from blackout.posterior.chains import (
     suggested,
     where_rows,
 )
-from blackout.posterior.noise import Exact
+from blackout.posterior.noise import Exact, Poisson, like
+from blackout.posterior.operators import Identity, Sums
 from blackout.posterior.problem import Blind, Measured, Prior, Problem
-from blackout.random import RandomSource, SampleStreams, categorical, uniform
+from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)
 """Levels of the moves after the last sweep, in turn: the first go from one mode to another, the last mend details."""
@@ -256,7 +258,10 @@ def make_step(
         incidence = problem.incidence(shape)
         made = [] if incidence is None else blocks(incidence, math.prod(shape))
         if made and (kind == "heat_bath" or len(made) <= _MOST_COLOURS):
-            return HeatBath(problem, coupling, made, passes)
+            operator, photons = problem.operator, kind == "auto" and type(problem.noise) is Poisson
+            weighted = isinstance(operator, Sums) and not operator.counting and isinstance(operator.noise, Poisson)
+            apart = photons and weighted and isinstance(coupling.process, PureDeath)
+            return (Photons if apart else HeatBath)(problem, coupling, made, passes)
     if kind == "heat_bath":
         raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
     return Metropolis(problem, coupling, proposals or 4 * math.prod(shape), restarted)
@@ -328,14 +333,16 @@ class HeatBath:
                 source = streams.at(turn * len(self.blocks) + number)
                 flat, elements = z.flatten(1).clone(), block.elements.to(x.device)
                 log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
-                log_l = self._log_levels(z, relaxed, block, table.shape[1])
-                weight = torch.softmax(log_k + log_l, -1)
-                impossible = torch.isneginf(log_k + log_l).all(-1, keepdim=True)
+                reached = int((log_k > -math.inf).flatten(0, 1).any(0).nonzero()[-1]) + 1  # of pure death: x's largest
+                log_l = self._log_levels(z, relaxed, block, reached)
+                weight = torch.softmax(log_k[..., :reached] + log_l, -1)
+                impossible = torch.isnan(weight).any(-1, keepdim=True)
                 if bool(impossible.any()):
-                    weight = torch.where(impossible, _rescue(log_k, log_l), weight)
+                    log_l = self._log_levels(z, relaxed, block, table.shape[1])
+                    weight = torch.where(impossible, _rescue(log_k, log_l), torch.softmax(log_k + log_l, -1))
                 flat[:, elements] = categorical(weight, source).to(flat.dtype)
                 z = flat.view_as(z)
-                calls += table.shape[1]
+                calls += reached
         return StepInfo(z, 1.0, calls)
 
     def _log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
@@ -344,14 +351,43 @@ class HeatBath:
         rows = max(1, _CHUNK // (states * max(z[0].numel(), len(block.terms), 1)))
         parts = []
         for chunk in torch.arange(len(z), device=z.device).split(rows):
-            tried = z[chunk].flatten(1).expand(states, -1, -1).clone()
-            levels = torch.arange(states, dtype=z.dtype, device=z.device).view(-1, 1, 1)
-            tried[:, :, elements] = levels.expand(-1, len(chunk), len(elements))
-            terms = relaxed.select(chunk, shape).terms(tried.view(-1, *shape))
+            terms = relaxed.select(chunk, shape).terms(z[chunk], elements, states)
             mine = terms[:, block.terms.to(z.device)].view(states, len(chunk), -1)
             total = torch.zeros(states, len(chunk), len(elements), dtype=torch.float64, device=z.device)
             parts.append(total.index_add_(2, block.places.to(z.device), mine).permute(1, 2, 0))
         return torch.cat(parts)
+
+
+class Photons(HeatBath):
+    """Photons of weighted sums: each is told the element that it came from, given x; then elements are independent.
+
+    Those of one detector are shared out by weight times x, as in the iterations of [Richardson 1972], but drawn, and so
+    are those that no detector saw: all elements then have one exposure. Where the level allows an exact likelihood of
+    thinned photons, they and z are a draw given x, and no bias is left whatever the weights are. Ours
+    (tests/posterior/test_laws.py). At other levels it is a heat bath, as where rows have exposures of their own.
+    """
+
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
+        """A step of z given x, [n, *shape] each, at time t."""
+        shape, operator, noise = tuple(x.shape[1:]), self.problem.operator, self.problem.noise
+        assert isinstance(operator, Sums) and isinstance(noise, Poisson)
+        m, each = operator(x), torch.arange(x[0].numel(), device=x.device)
+        left, rest = self.problem.rows(m).double().expand(m.shape), noise.mean(m)
+        exposure = like(noise.exposure, left, "exposure")
+        if (exposure.ndim and len(exposure) > 1) or bool(((rest == 0) & (left > 0)).any()):
+            return super().__call__(x, z, t, streams)
+        total = operator.transposed(exposure.expand(1, *m.shape[1:]), shape)
+        photons = poisson((total.max() - total) * x, streams.at(0)).flatten(1)
+        for number, block in enumerate(self.blocks, 1):
+            elements = block.elements.to(x.device)
+            part = exposure * operator(x * torch.isin(each, elements).view(shape))
+            seen = binomial(left, (part / rest.clamp(min=TINY)).clamp(max=1), streams.at(number))
+            photons.index_add_(1, elements[block.places], seen.flatten(1)[:, block.terms])
+            left, rest = left - seen, rest - part
+        own = Measured(Identity(), Poisson(float(total.max())), photons.view(x.shape))
+        if own.thinned(math.exp(-t), shape, self.coupling.process.max_count) is None:
+            return super().__call__(x, z, t, streams)
+        return HeatBath(own, self.coupling, [Block(each, each, each)])(x, z, t, streams.fold(0))
 
 
 def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:

@@ -71,6 +71,14 @@ def test_an_operator_depends_on_what_it_says(operator, shape):
     assert sorted(torch.cat([block.elements for block in made]).tolist()) == list(range(elements))
     for block in made:
         assert len(block.terms.unique()) == len(block.terms)
+    # its levels tried one by one, as all at once where the operator is linear
+    problem = Measured(operator, Poisson(0.5, 0.2), torch.ones(1, *operator.measured(shape)))
+    relaxed = Coupling(PureDeath(7)).relaxed(problem, shape, 0.3)
+    z, inside = torch.cat([x, 3 * x]).to(torch.uint8), made[-1].elements
+    tried = z.flatten(1).repeat(8, 1)
+    tried[:, inside] = torch.arange(8, dtype=torch.uint8).repeat_interleave(2)[:, None]
+    one_by_one = torch.cat([relaxed.problem.terms(view) for view in relaxed.views(tried.view(-1, *shape))])
+    assert torch.allclose(relaxed.terms(z, inside, 8), one_by_one)
 
 
 def test_a_box_hides_its_first_and_its_last_row_and_column():
