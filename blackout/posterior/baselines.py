@@ -172,8 +172,7 @@ class Steered(Method):
 
     @staticmethod
     def neighbours(prior: Prior) -> int:
-        types = 1 if isinstance(prior.process, PureDeath) else prior.process.num_states
-        return types * math.prod(prior.shape)
+        return math.prod(prior.shape) * (1 if isinstance(prior.process, PureDeath) else prior.process.num_states)
 
     def draw(self, run: Run) -> Tensor:
         """Samples, counts [n, *shape]: see `Method.draw`."""
@@ -215,8 +214,7 @@ class Overwrite(Method):
 
     def check(self, prior: Prior, problem: Problem) -> None:
         ensure(self.particles >= 1, f"particles must be at least 1, not {self.particles}")
-        if self.steps is not None and self.steps < 2:
-            raise ValueError(f"steps must be at least 2, not {self.steps}")
+        ensure(self.steps is None or self.steps >= 2, f"steps must be at least 2, not {self.steps}")
         self._known(problem, prior)
 
     def draw(self, run: Run) -> Tensor:

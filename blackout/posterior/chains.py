@@ -329,14 +329,11 @@ class Relaxed:
             tried = z.flatten(1).expand(states, -1, -1).clone()
             tried[:, :, elements] = levels.to(z.dtype).view(-1, 1, 1)
             return self._mean([problem.terms(view) for view in self.views(tried.view(-1, *shape))])
-        chosen = torch.zeros(math.prod(shape), dtype=torch.float64, device=z.device)
-        chosen[elements] = 1
-        chosen, of_views = chosen.view(1, *shape), list[Tensor]()
-        unit = problem.operator(chosen)
-        for others, values in zip(self.views(z), self.views(levels), strict=True):
-            m = problem.operator(others * (1 - chosen)) + values.view(-1, *[1] * unit.ndim) * unit
-            of_views.append(problem.terms_of(m.flatten(0, 1), shape))
-        return self._mean(of_views)
+        inside = torch.isin(torch.arange(z[0].numel(), device=z.device), elements).view(1, *shape)
+        unit, others = problem.operator(inside.double()), [view * ~inside for view in self.views(z)]
+        values = [view.view(-1, *[1] * unit.ndim) for view in self.views(levels)]
+        tries = [problem.operator(x) + value * unit for x, value in zip(others, values, strict=True)]
+        return self._mean([problem.terms_of(m.flatten(0, 1), shape) for m in tries])
 
     def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
         """That of some rows of a local problem."""

@@ -84,7 +84,6 @@ _UNUSED = {
     "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
 }  # fmt: skip
 """Settings of a sampler that posteriors have no use for, what leaves them out, and why."""
-_OF_WALKS = ("num_steps", "poisson_start")
 
 
 def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
@@ -99,7 +98,7 @@ def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
     for name, (neutral, why) in _UNUSED.items():
         if given.get(name, neutral) not in (None, neutral) and not (whole and name == "corrector"):
             raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
-    for name in () if whole or walks else _OF_WALKS:
+    for name in () if whole or walks else ("num_steps", "poisson_start"):
         if given.get(name) is not None:
             raise UserError(
                 f"sampler.{name} is not for this posterior, whose reverse runs take one step per unit of the logit of "
@@ -177,8 +176,7 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
     check_fit(operator, noise, shape, largest)
     make = partial(Measurements, operator, noise, shape, largest)
     if isinstance(noise, Tilt):
-        if asked is not None:
-            raise UserError("measurement: a reward or classifier measures nothing: leave it out")
+        refuse(asked is not None, "measurement: a reward or classifier measures nothing: leave it out")
         y = noise.measurements(operator.measured(shape))
         return make(torch.arange(len(y)), lambda seed: None, y, "none")
     if not isinstance(asked, str) or not asked:

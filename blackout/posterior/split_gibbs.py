@@ -27,7 +27,6 @@ from torch import Tensor
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
-from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.errors import UserError, ensure, refuse
 from blackout.posterior.chains import (
@@ -42,10 +41,9 @@ from blackout.posterior.chains import (
     suggested,
     where_rows,
 )
-from blackout.posterior.noise import Exact, Poisson, like
-from blackout.posterior.operators import Identity, Sums
+from blackout.posterior.noise import Exact
 from blackout.posterior.problem import Blind, Measured, Prior, Problem
-from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, uniform
+from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)
 """Levels of the moves after the last sweep, in turn: the first go from one mode to another, the last mend details."""
@@ -233,8 +231,7 @@ def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, st
             return z
         z = where_rows(bad, other.to(z.dtype), z)
         bad = torch.isneginf(relaxed.log_likelihood(z))
-    if bool(bad.all()):
-        raise ValueError("no state of positive likelihood was found near the start: give another one")
+    ensure(not bool(bad.all()), "no state of positive likelihood was found near the start: give another one")
     return z
 
 
@@ -258,10 +255,7 @@ def make_step(
         incidence = problem.incidence(shape)
         made = [] if incidence is None else blocks(incidence, math.prod(shape))
         if made and (kind == "heat_bath" or len(made) <= _MOST_COLOURS):
-            operator, photons = problem.operator, kind == "auto" and type(problem.noise) is Poisson
-            weighted = isinstance(operator, Sums) and not operator.counting and isinstance(operator.noise, Poisson)
-            apart = photons and weighted and isinstance(coupling.process, PureDeath)
-            return (Photons if apart else HeatBath)(problem, coupling, made, passes)
+            return HeatBath(problem, coupling, made, passes)
     if kind == "heat_bath":
         raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
     return Metropolis(problem, coupling, proposals or 4 * math.prod(shape), restarted)
@@ -356,38 +350,6 @@ class HeatBath:
             total = torch.zeros(states, len(chunk), len(elements), dtype=torch.float64, device=z.device)
             parts.append(total.index_add_(2, block.places.to(z.device), mine).permute(1, 2, 0))
         return torch.cat(parts)
-
-
-class Photons(HeatBath):
-    """Photons of weighted sums: each is told the element that it came from, given x; then elements are independent.
-
-    Those of one detector are shared out by weight times x, as in the iterations of [Richardson 1972], but drawn, and so
-    are those that no detector saw: all elements then have one exposure. Where the level allows an exact likelihood of
-    thinned photons, they and z are a draw given x, and no bias is left whatever the weights are. Ours
-    (tests/posterior/test_laws.py). At other levels it is a heat bath, as where rows have exposures of their own.
-    """
-
-    def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
-        """A step of z given x, [n, *shape] each, at time t."""
-        shape, operator, noise = tuple(x.shape[1:]), self.problem.operator, self.problem.noise
-        assert isinstance(operator, Sums) and isinstance(noise, Poisson)
-        m, each = operator(x), torch.arange(x[0].numel(), device=x.device)
-        left, rest = self.problem.rows(m).double().expand(m.shape), noise.mean(m)
-        exposure = like(noise.exposure, left, "exposure")
-        if (exposure.ndim and len(exposure) > 1) or bool(((rest == 0) & (left > 0)).any()):
-            return super().__call__(x, z, t, streams)
-        total = operator.transposed(exposure.expand(1, *m.shape[1:]), shape)
-        photons = poisson((total.max() - total) * x, streams.at(0)).flatten(1)
-        for number, block in enumerate(self.blocks, 1):
-            elements = block.elements.to(x.device)
-            part = exposure * operator(x * torch.isin(each, elements).view(shape))
-            seen = binomial(left, (part / rest.clamp(min=TINY)).clamp(max=1), streams.at(number))
-            photons.index_add_(1, elements[block.places], seen.flatten(1)[:, block.terms])
-            left, rest = left - seen, rest - part
-        own = Measured(Identity(), Poisson(float(total.max())), photons.view(x.shape))
-        if own.thinned(math.exp(-t), shape, self.coupling.process.max_count) is None:
-            return super().__call__(x, z, t, streams)
-        return HeatBath(own, self.coupling, [Block(each, each, each)])(x, z, t, streams.fold(0))
 
 
 def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:

@@ -402,7 +402,7 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
         yield _likely(f"{case.name}: sweeps of a separable problem", p_value(histogram(found, 4), law))
     for case in cases(separable=False):
         for title, step, method in (
-            ("the heat bath", case.toy.site_by_site, SplitGibbs(levels, "heat_bath", passes=1)),
+            ("the heat bath", case.toy.site_by_site, SplitGibbs(levels, passes=1)),
             ("Metropolis", case.toy.metropolis, SplitGibbs(levels, "metropolis", 1)),
         ):
             if title == "Metropolis" and case.name != "uniform":

@@ -250,17 +250,6 @@ def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.02 and not found.pasted.any()
 
 
-def test_photons_told_apart_leave_no_bias_at_any_level():
-    """Sweeps at one level, no moves; of a heat bath they are off by .03."""
-    p, _, _ = problem_of_counts(5)
-    axes = np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3)
-    likelihood = FIVE["blur"].log_likelihood(torch.from_numpy(axes).double()).exp().numpy()
-    toy = SplitToy(p, likelihood, 5, 3, death_element(5))
-    prior, chain = ExactPrior(None, PureDeath(4), (3,), toy=toy), SplitGibbs((0.3,) * 40)
-    assert isinstance(chain.likelihood_step(prior, FIVE["blur"]), split_gibbs.Photons)
-    assert above_the_floor(chain.sample(prior, FIVE["blur"], 2000).samples, toy.posterior, 5) <= 0.01
-
-
 def test_two_islands_have_their_weights():
     """Seven and three tenths, far apart: annealing alone freezes at others."""
     at = np.indices((16, 16))
