@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +18,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.steering import steer
 from blackout.distributed import rank
-from blackout.errors import UserError, ensure
+from blackout.errors import ensure, refuse
 from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
@@ -33,6 +33,8 @@ where evaluations are cheap and laws may be spiky, more.
 """
 _OF_BLACK_BOXES, _MOVES = 12, 16
 """Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
+_LARGE = 256
+"""Elements from which on half the sweeps and moves do: docs/results/posterior.md."""
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
 
@@ -239,15 +241,14 @@ class Overwrite(Method):
         known = problem.known(prior.shape) if isinstance(problem, Measured) else None
         if known is None:
             raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
-        y, mask = known
-        return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)
+        return known[0].to(prior.device, count_dtype(prior.process.max_count)), known[1].to(prior.device)
 
 
 @dataclass(frozen=True)
 class Auto(Sgdd):
     """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
     weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
-    moves that mend it; of black boxes particles and such moves.
+    moves that mend it, of images half as many as of the small; of black boxes particles and such moves.
     """
 
     sweeps: int = 42
@@ -259,9 +260,10 @@ class Auto(Sgdd):
         direct = found is not None and found[1] <= prior.final_time
         known = not direct and known_mask(prior, problem) is not None
         particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
-        annealed = super().method(prior, problem)
-        assert isinstance(annealed, SplitGibbs)
         given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        large = not given and math.prod(prior.shape) >= _LARGE
+        annealed = Sgdd.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem)
+        assert isinstance(annealed, SplitGibbs)
         local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
         name, chosen = (
             ("direct", Direct()) if direct
@@ -271,6 +273,5 @@ class Auto(Sgdd):
         )  # fmt: skip
         if rank() == 0:
             print(f"posterior=auto: {name}")
-        if given and chosen is not annealed:
-            raise UserError(f"posterior.{given[0]}: auto takes {name} here, which has none: posterior=sgdd has")
+        refuse(given and chosen is not annealed, f"posterior.{' '.join(given)}: auto takes {name}; only sgdd has it")
         return chosen
