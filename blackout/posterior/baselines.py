@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -126,8 +126,8 @@ class SMC(Method):
         if s == 0:
             return problem.log_likelihood(x.double())
         guesses = [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in range(self.rollouts)]
-        value = torch.logsumexp(torch.stack([problem.log_likelihood(x0) for x0 in guesses]), 0)
-        value = value - math.log(self.rollouts)
+        of_guesses = torch.stack([problem.log_likelihood(x0) for x0 in guesses])
+        value = torch.logsumexp(of_guesses, 0) - math.log(self.rollouts)
         groups = value.view(-1, self.particles)
         mean = torch.logsumexp(groups, 1, keepdim=True) - math.log(self.particles / _GUARD)
         return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(groups, mean)).flatten()
@@ -262,8 +262,7 @@ class Auto(Sgdd):
         particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
         given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
         large = not given and math.prod(prior.shape) >= _LARGE
-        annealed = Sgdd.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem)
-        assert isinstance(annealed, SplitGibbs)
+        annealed = cast(SplitGibbs, Sgdd.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem))
         local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
         name, chosen = (
             ("direct", Direct()) if direct

@@ -220,11 +220,6 @@ def check_levels(levels: Sequence[float], prior: Prior) -> None:
         raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
 
 
-def check_start(start: str) -> None:
-    """Raise ValueError for anything but data and prior."""
-    ensure(start in ("data", "prior"), f"start must be data or prior, not {start}")
-
-
 def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
     """Which proposals a Metropolis step takes, bool [n]: with probability min(1, ratio), out of L = 0 always.
 

@@ -37,7 +37,6 @@ from blackout.posterior.chains import (
     Run,
     accepted,
     check_levels,
-    check_start,
     suggested,
     where_rows,
 )
@@ -137,7 +136,7 @@ class SplitGibbs(Method):
         return x
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        check_start(self.start)
+        ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
         check_levels(self.levels, prior)
         self.likelihood_step(prior, problem)
         if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
@@ -449,7 +448,7 @@ class NoiseDenoise(Method):
 
     def check(self, prior: Prior, problem: Problem) -> None:
         ensure(self.moves >= 1, f"moves must be at least 1, not {self.moves}")
-        check_start(self.start)
+        ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
         check_levels(self.levels, prior)
 
     def draw(self, run: Run) -> Tensor:
