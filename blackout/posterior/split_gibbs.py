@@ -28,7 +28,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.posterior.chains import (
     Command,
     Coupling,
@@ -195,9 +195,7 @@ class Sgdd(Command):
     kind: ClassVar[type[SplitGibbs]] = SplitGibbs
 
     def method(self, prior: Prior, problem: Problem) -> Method:
-        for name in ("passes", "proposals"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"posterior.{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least_one(passes=self.passes, proposals=self.proposals)
         refuse(self.polish < 0, f"posterior.polish must not be negative, not {self.polish}")
         if self.published and (self.step, self.passes) != ("auto", None):
             raise UserError("posterior=sgdd_published takes Metropolis steps: leave out posterior.step and passes")
