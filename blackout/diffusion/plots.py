@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import torch
 from PIL import Image, ImageDraw, ImageOps
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout.files import laid_out
 
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
-_SMALLEST_MAP = 512
-"""Pixels that a heat map is wide at least."""
+_SMALLEST_MAP, _WIDEST_MAP = 512, 4096
+"""Pixels that a heat map is wide at least and at most; a WebP ends at 16,383."""
 _RASTER = 8
 """Channels of a series from which on they are rows of a raster."""
 _WIDEST, _RASTERS = 2400, 16
@@ -69,8 +69,11 @@ def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
 
 
 def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.Image:
-    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count."""
+    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count; of long ones a pixel is the largest
+    count of a few elements.
+    """
     grey = _grey(counts.cpu(), max_count, logarithmic)
+    grey = nn.functional.adaptive_max_pool1d(grey.float(), min(grey.shape[1], _WIDEST_MAP)).byte()
     factor = max(1, math.ceil(_SMALLEST_MAP / grey.shape[1]))
     grey = grey.repeat_interleave(factor, 1).repeat_interleave(max(4, factor), 0)
     return Image.fromarray(grey.numpy()).convert("RGB")

@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from blackout import load_model
+from blackout.diffusion.plots import heat_map
 from tests.cli.conftest import TINY
 
 SHORT = (*(option for option in TINY if not option.startswith("network")), "validation_draws=1", "trainer.max_steps=4",
@@ -135,6 +136,13 @@ def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
     assert made["samples"].shape == (3, *shape) and made["indices"].tolist() == [0, 1, 2]
     assert made["seed"] == 5 and made["max_count"] >= made["samples"].max()
     assert (tmp_path / "x/a/samples/grid.png").stat().st_size > 200
+
+
+def test_pictures_of_very_many_elements_are_as_wide_as_formats_allow():
+    counts = torch.zeros(2, 20_000, dtype=torch.int64)
+    counts[1, 12_345] = 9
+    picture = heat_map(counts, 9)
+    assert picture.width < 16_384 and picture.getextrema()[0] == (0, 255)  # a WebP's widest; one count is still seen
 
 
 def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
