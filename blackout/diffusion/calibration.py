@@ -50,10 +50,9 @@ class TotalDenoiser:
         prediction = self.denoiser(xt, t)
         if type(prediction) is not CountPrediction:
             raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
-        axes = tuple(range(1, xt.ndim))
-        lacking = self.total - xt.sum(axes, keepdim=True, dtype=torch.float64)
-        factor = lacking.clamp(min=_LEAST) / prediction.expected.sum(axes, keepdim=True).clamp(min=_LEAST)
-        return _scaled(prediction, factor)
+        lacking = (self.total - xt.flatten(1).sum(1, dtype=torch.float64)).clamp(min=_LEAST)
+        factor = lacking / prediction.expected.flatten(1).sum(1).clamp(min=_LEAST)
+        return _scaled(prediction, per_row(factor, xt))
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,9 @@ def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
 
 
 def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.Image:
-    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count; of long ones a pixel is the largest
-    count of a few elements.
+    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count.
+
+    Of more than 4,096 elements a pixel is the largest count of a few.
     """
     grey = _grey(counts.cpu(), max_count, logarithmic)
     grey = nn.functional.adaptive_max_pool1d(grey.float(), min(grey.shape[1], _WIDEST_MAP)).byte()
