@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -292,9 +292,9 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     Raises:
         ValueError: `holdout` outside (0, 1).
     """
-    here = find_spec("sklearn")  # whose `load_digits` reads this too, but takes a second to import
-    assert here is not None and here.origin is not None
-    rows = np.loadtxt(Path(here.origin).parent / "datasets/data/digits.csv.gz", np.int64, delimiter=",")
+    # what scikit-learn's `load_digits` reads, too, which takes a second to import
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(file), np.int64, delimiter=",")
     return CountData.from_array(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1], 16, holdout, seed, "digits")
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
-from blackout.errors import ensure
+from blackout.errors import check_at_least_one, ensure
 from blackout.random import RandomSource, bernoulli
 
 _LARGEST = 600.0
@@ -56,8 +56,7 @@ class Guidance:
     def __post_init__(self) -> None:
         ensure(self.scale >= 0, f"guidance must not be negative, not {self.scale}")
         check_range(self.between, "guidance_between")
-        if type(self.particles) is not int or self.particles < 1:
-            raise ValueError(f"guidance_particles must be a whole number of at least 1, not {self.particles!r}")
+        check_at_least_one(guidance_particles=self.particles)
         if self.particles > 1 and self.between is not None:
             raise ValueError("guidance_particles sample p(x) p(c | x)^g, which guidance_between leaves: choose one")
 

@@ -123,7 +123,7 @@ class LocallyEquivariant(nn.Module):
         if self.gate is not None:
             nn.init.zeros_(self.gate.weight)
             nn.init.zeros_(self.gate.bias)
-        self.partition = _Scalar() if partition else None
+        self.partition = _smooth() if partition else None
 
     def forward(self, x: Tensor, t: Tensor, ratios: Tensor, law: Any = None) -> Tensor:
         """G(tau, i | x), 0 at tau = x_i and at sites that are none.
@@ -160,14 +160,10 @@ class LocallyEquivariant(nn.Module):
         return slope
 
 
-class _Scalar(nn.Sequential):
+def _smooth(width: int = 200) -> nn.Sequential:
     """A smooth function of one number."""
-
-    def __init__(self, width: int = 200) -> None:
-        super().__init__(
-            nn.Linear(1, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(),
-            nn.Linear(width, 1),
-        )  # fmt: skip
+    hidden = [layer for _ in range(2) for layer in (nn.Linear(width, width), nn.SiLU())]
+    return nn.Sequential(nn.Linear(1, width), nn.SiLU(), *hidden, nn.Linear(width, 1))
 
 
 class HollowLinear(nn.Module):
