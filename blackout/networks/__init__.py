@@ -25,6 +25,7 @@ from blackout.networks.sets import (
     PointEncoder,
     SetTransformer,
     StripEncoder,
+    StripScores,
     TokenEncoder,
 )
 from blackout.networks.transformer import Transformer
@@ -34,6 +35,6 @@ __all__ = [
     "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements",
     "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
-    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",
-    "Transformer", "UNet", "body_for", "measure", "time_label",
+    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "StripScores",
+    "TokenEncoder", "Transformer", "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

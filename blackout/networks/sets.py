@@ -75,6 +75,7 @@ class StripEncoder(nn.Module):
         parts: images in a strip.
         features: of the result.
         channels: of the first convolution; the second has twice as many.
+        kernel: of the second convolution; None for that of the first.
         mean, std: of the data.
 
     Raises:
@@ -82,32 +83,78 @@ class StripEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        item_shape: Sequence[int],
-        parts: int = 4,
-        features: int = 96,
-        channels: int = 16,
-        mean: float = 0.0,
-        std: float = 1.0,
-    ) -> None:
+        self, item_shape: Sequence[int], parts: int = 4, features: int = 96, channels: int = 16,
+        kernel: int | None = None, mean: float = 0.0, std: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         colours, height, width = _image(item_shape, "strip encoder")
-        check_sizes("strip encoder", parts=parts, features=features, channels=channels)
+        # large digits are halved at once, small ones only by the second convolution
+        first, stride = (5, 2) if height > 12 else (3, 1)
+        kernel = first if kernel is None else kernel
+        check_sizes("strip encoder", parts=parts, features=features, channels=channels, kernel=kernel)
         ensure(width % parts == 0, f"a strip of {width} pixels cannot be divided into {parts} parts")
         self.parts, self.features, self.scaling = parts, features, Scaling(mean, std)
-        # large digits are halved at once, small ones only by the second convolution
-        kernel, stride = (5, 2) if height > 12 else (3, 1)
-        self.first = initialised(nn.Conv2d(colours, channels, kernel, stride, kernel // 2))
+        self.first = initialised(nn.Conv2d(colours, channels, first, stride, first // 2))
         self.second = initialised(nn.Conv2d(channels, 2 * channels, kernel, 2, kernel // 2))
         sides = [math.ceil(math.ceil(side / stride) / 2) for side in (height, width // parts)]
-        self.each, self.out = dense(2 * channels * math.prod(sides), features), dense(parts * features, features)
+        self.each = dense(2 * channels * math.prod(sides), features)
+        self.out: nn.Module = dense(parts * features, features)
 
     def forward(self, items: Tensor) -> Tensor:
         """float [B, n, C, H, parts * W] -> [B, n, features]."""
+        return self.out(self.read(items).flatten(2))
+
+    def read(self, items: Tensor) -> Tensor:
+        """The same -> of every image by itself [B, n, parts, features]."""
         x = self.scaling(items).unflatten(-1, (self.parts, -1)).movedim(-2, 2)
         h = F.relu(self.second(F.relu(self.first(x.flatten(0, 2)))))
-        h = F.relu(self.each(h.flatten(1)))
-        return self.out(h.view(*items.shape[:2], -1))
+        return F.relu(self.each(h.flatten(1))).view(*x.shape[:3], -1)
+
+
+_GAIN = 30.0
+"""Of strips' scores: weights that change by thousandths a step reach scores of hundreds."""
+
+
+@component("network")
+class StripScores(nn.Module):
+    """A score for every strip by itself: each image is one of `symbols`, whose value counts by its place. Ours.
+
+    A score is 30 times the sum over images of weight of the place times value of the symbol. Both are learned; a
+    symbol is worth the same at every place, so that what leading digits teach is known of all, and the softmax over
+    symbols leaves no trace of the handwriting, which in a leading digit would outweigh the last ones.
+
+    Args:
+        encoder: whose images are read one by one.
+        symbols: that there may be.
+        places, swap: which other scores a reverse law asks for, see `SetTransformer`.
+
+    Raises:
+        ValueError: items that are no strips, or other scores than one for every item are asked for.
+    """
+
+    def __init__(self, encoder: nn.Module, symbols: int = 16, places: bool = False, swap: bool = False) -> None:
+        super().__init__()
+        if places or swap or not isinstance(encoder, StripEncoder):
+            raise ValueError("only strips have a score each by themselves: reverse=pl, or network=set_transformer")
+        check_sizes("strip scores", symbols=symbols)
+        encoder.out = nn.Identity()  # images are not put together
+        self.encoder, self.symbol = encoder, dense(encoder.features, symbols)
+        self.value = nn.Parameter(0.3 * torch.randn(symbols))
+        self.place = nn.Parameter(torch.full((encoder.parts,), 0.1))
+
+    def forward(self, items: Tensor, t: Tensor) -> Tensor:
+        """Scores of items [B, n, C, H, parts * W], [B, n]; t is not looked at."""
+        return self.scores(self.encode(items), t)
+
+    def encode(self, items: Tensor) -> Tensor:
+        """The scores, [B, n, 1]."""
+        with full_precision(items):
+            values = self.symbol(self.encoder.read(items).float()).softmax(-1) @ self.value
+            return _GAIN * (values @ self.place).unsqueeze(-1)
+
+    def scores(self, features: Tensor, t: Tensor) -> Tensor:
+        """Of items [B, n, 1] from `encode`, in any order: [B, n]."""
+        return features.squeeze(-1)
 
 
 @component("encoder")
@@ -300,20 +347,10 @@ class SetTransformer(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        num_items: int,
-        places: bool = True,
-        swap: bool = False,
-        prefix: bool = False,
-        width: int = 96,
-        depth: int = 3,
-        heads: int = 4,
-        expansion: int = 2,
-        dropout: float = 0.0,
-        norm_first: bool = True,
-        scale: float | None = None,
-    ) -> None:
+        self, encoder: nn.Module, num_items: int, places: bool = True, swap: bool = False, prefix: bool = False,
+        width: int = 96, depth: int = 3, heads: int = 4, expansion: int = 2, dropout: float = 0.0,
+        norm_first: bool = True, scale: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_sizes("set transformer", num_items=num_items, heads=heads, expansion=expansion)
         check_sizes("set transformer", 0, depth=depth)

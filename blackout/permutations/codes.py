@@ -38,7 +38,7 @@ class Code(ABC):
         Raises:
             ValueError: x is no permutation.
         """
-        ensure(_all_permutations(x), f"only permutations of 0..{x.shape[-1] - 1} have a code")
+        ensure(bool(is_permutation(x).all()), f"only permutations of 0..{x.shape[-1] - 1} have a code")
         return cls._encode(x if reference is None else compose(inverse(reference), x))
 
     @classmethod
@@ -188,16 +188,6 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """The digits as they are, permutation or not: see `valid`."""
         return code.long().clone()
-
-
-def _all_permutations(x: Tensor) -> bool:
-    """Whether all are, without looking which."""
-    if not x.numel():
-        return True
-    least, most = x.aminmax()
-    if int(least) < 0 or int(most) >= x.shape[-1]:
-        return False
-    return bool(torch.zeros_like(x, dtype=torch.bool).scatter_(-1, x, True).all())
 
 
 def _places_first(x: Tensor) -> Tensor:

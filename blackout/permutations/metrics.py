@@ -18,6 +18,8 @@ _SHORTEST = 1e-6
 """Relative difference below which two tours are equally long: their lengths are float32 sums."""
 CUTOFFS = (1, 5, 10)
 """The k of the reported NDCG@k; those above the length are left out."""
+SHARPNESS = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
+"""By what logits and scores may be multiplied, so that held-out orders are likeliest; by 0 all are alike."""
 MOST_RELEVANT = 30
 """Above it gains of 2^relevance - 1 say nothing but which item is the best."""
 

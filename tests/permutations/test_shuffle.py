@@ -11,6 +11,7 @@ from blackout.laws.claims import p_value
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.answers import merged
+from blackout.permutations.datasets import one_permutation
 from blackout.permutations.group import identity_like, is_permutation, number
 from blackout.permutations.seams import place_probabilities
 from blackout.permutations.shuffle import (
@@ -31,6 +32,7 @@ from blackout.permutations.shuffle import (
 )
 from blackout.permutations.shuffle.decoding import surely_best
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
+from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
@@ -298,3 +300,22 @@ def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
     assert float(shown.detach().std(0).max()) > 1e-3  # of the last place but one, by what came before
     (gradient,) = torch.autograd.grad(log_p[5, 0, 0], net.chosen.weight)
     assert float(gradient.abs().sum()) > 0
+
+
+@pytest.mark.parametrize("reverse", [ReverseGPL(), ReversePL()])
+def test_a_network_that_is_too_sure_is_no_worse_than_uniform(reverse):
+    """Scores are made smaller, to nothing where nothing can be known."""
+    source = one_permutation(3, held_out=40)
+    source._rows["test"] = torch.rand(40, 3).argsort(1)  # nothing can be known of these
+    model = ShuffleDiffusion(
+        network(3, reverse), ForwardProcess(Riffle(), [0, 40]), reverse, TrajectoryLoss(), Greedy(), source.facts
+    )
+    model.network.scale, model.source = 1e3, lambda: source
+    if model.network.head is not None:
+        model.network.head[-1].weight.mul_(1e3)
+    batch = source.batch("test", torch.arange(40))
+    streams = SampleStreams(0, torch.arange(40))
+    before = float(model.nll_bits(batch["items"], streams.at(0)).mean())
+    model.calibrate(10**6)
+    after = float(model.nll_bits(batch["items"], streams.at(0)).mean())
+    assert model.config["sharpness"] < 0.1 and after < math.log2(6) + 0.1 < 4 < before

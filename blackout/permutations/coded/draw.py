@@ -181,8 +181,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     Raises:
         UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
     """
-    if not isinstance(path, str):
-        raise UserError(f"input must be the name of a file, not {path!r}")
+    refuse(not isinstance(path, str), f"input must be the name of a file, not {path!r}")
     refuse(not any(name in data for name in ("item_shape", "num_conditions")), "input: this model has no context")
     file = Path(path).expanduser()
     if data.get("kind") not in (None, "rankings"):

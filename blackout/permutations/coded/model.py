@@ -30,7 +30,7 @@ from blackout.permutations.factorized import (
     partition,
 )
 from blackout.permutations.group import inverse
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import SHARPNESS, arranged
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.model import Model, finite_output
 
@@ -147,17 +147,10 @@ class CodeTransformer(nn.Module):
     """
 
     def __init__(
-        self,
-        num_items: int,
-        num_conditions: int | None = None,
-        encoder: nn.Module | None = None,
-        causal: bool = False,
-        context: Literal["fused", "prefix"] = "fused",
-        width: int = 64,
-        depth: int = 2,
-        heads: int = 4,
+        self, num_items: int, num_conditions: int | None = None, encoder: nn.Module | None = None, causal: bool = False,
+        context: Literal["fused", "prefix"] = "fused", width: int = 64, depth: int = 2, heads: int = 4,
         dropout: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
@@ -243,18 +236,13 @@ def _given(context: Context | None, name: str) -> Tensor:
 
 CodeName = Literal["lehmer", "fisher_yates", "insertion", "inline"]
 Objective = Literal["masked", "autoregressive"]
-CODES: dict[str, type[Code]] = {
-    "lehmer": Lehmer,
-    "fisher_yates": FisherYates,
-    "insertion": Insertion,
-    "inline": Inline,
-}
+CODES: dict[str, type[Code]] = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion, "inline": Inline}
 _NOISE, _VALIDATION = 1, 3
 """Keys that keep the uses of one seed apart; 2 is dropout's."""
 
 
-_SHARPNESS, _JUDGED = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0), (20, 512)
-"""By what logits may be multiplied, and held-out permutations that choose it, at least and at most."""
+_JUDGED = 20, 512
+"""Held-out permutations by which sharpness is chosen, at least and at most."""
 
 
 BATCH = 1000
@@ -339,14 +327,9 @@ class CodeModel(Model):
     means = ("val/nll_bits",)
 
     def __init__(
-        self,
-        network: nn.Module,
-        code: CodeName,
-        objective: Objective,
-        passes: Passes,
-        kept: Mapping[str, Tensor] | None = None,
-        **training: Any,
-    ) -> None:
+        self, network: nn.Module, code: CodeName, objective: Objective, passes: Passes,
+        kept: Mapping[str, Tensor] | None = None, **training: Any,
+    ) -> None:  # fmt: skip
         super().__init__(network, **training)
         self.code, self.objective = CODES[code], str(objective)
         self.support: Tensor
@@ -419,19 +402,21 @@ class CodeModel(Model):
         """Find what logits are multiplied by so that held-out permutations are likeliest: few to train on make a model
         too sure. By 0 a free code's law is uniform, so that no model ends worse than that.
         """
-        source, bits = self.require_source(), dict[float, float]()
+        source = self.require_source()
         held_out = min(_JUDGED[1], source.size("test") or 0)
-        size = min(held_out, evaluations // (len(_SHARPNESS) * self.validation_cost))
+        size = min(held_out, evaluations // (len(SHARPNESS) * self.validation_cost))
         if size < min(_JUDGED[0], held_out):
             return
         index = torch.arange(size)
         batch = {name: values.to(self.device) for name, values in source.batch("test", index).items()}
         self.averaged.eval()
-        for sharpness in _SHARPNESS:
+
+        def nats(sharpness: float) -> float:
             self.config["sharpness"] = sharpness
             streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
-            bits[sharpness] = float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
-        self.config["sharpness"] = min(bits, key=bits.__getitem__)
+            return float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
+
+        self.config["sharpness"] = min(SHARPNESS, key=nats)
 
     @property
     def validation_cost(self) -> int:

@@ -56,8 +56,7 @@ def read_ratings(file: Path) -> Ratings:
         raise UserError(f"{file}: {str(error).splitlines()[0]}") from None
     refuse(not len(table), f"{file}: holds no ratings")
     finite = np.isfinite(table).all(axis=1)
-    if not finite.all():
-        raise UserError(f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
+    refuse(not finite.all(), f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
     who, rating = table[:, :2], table[:, 2]
     if rating.min() < 0 or rating.max() > MOST_RELEVANT:
         raise UserError(f"{file}: ratings must be from 0 to {MOST_RELEVANT}: {rating.min():g} to {rating.max():g}")
@@ -126,15 +125,9 @@ def rankings(
 
 
 def from_ratings(
-    name: str,
-    given: Ratings,
-    length: int | None,
-    min_raters: int,
-    at_random: bool,
-    num_movies: int,
-    holdout: float,
+    name: str, given: Ratings, length: int | None, min_raters: int, at_random: bool, num_movies: int, holdout: float,
     seed: int,
-) -> PermutationData:
+) -> PermutationData:  # fmt: skip
     """As `rankings`, of ratings in memory."""
     names, item, raters = given.item.unique(return_inverse=True, return_counts=True)
     enough = (raters >= min_raters).nonzero().squeeze(1)

@@ -193,7 +193,8 @@ def _checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     data = description.get("data")
     if not isinstance(data, Mapping) or any(type(data.get(name)) is not kind for name, kind in _FACTS.items()):
         raise UserError("there is no description of the puzzles a model is of")
-    shape = data["item_shape"]
-    if data["num_items"] < 2 or any(type(side) is not int or side < 1 for side in shape) or not data["std"] > 0:
+    shape, sharpness = data["item_shape"], description.get("sharpness", 1.0)
+    whole = all(type(side) is int and side > 0 for side in shape) and data["num_items"] > 1 and data["std"] > 0
+    if not whole or type(sharpness) is not float or not 0 <= sharpness <= 1:
         raise UserError("the description of the puzzles a model is of is impossible")
     return dict(data)

@@ -16,7 +16,7 @@ from blackout.family import Drawn, Watch
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles, reading
 from blackout.permutations.group import identity_like, inverse
-from blackout.permutations.metrics import arranged, tour_length
+from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
 from blackout.permutations.shuffle.decoding import (
     Beam,
     Decoder,
@@ -45,6 +45,8 @@ BATCH = 128
 """Puzzles solved together unless the caller says otherwise."""
 _LISTS = 16
 """Of the beam that looks for the likeliest solutions, at least."""
+_JUDGED = 1024
+"""Items of held-out puzzles by which sharpness is chosen."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,18 @@ class ShuffleDiffusion(Model):
     means = ("val/nll_bits", "val/accuracy", "val/correct")
 
     def __init__(
-        self,
-        network: nn.Module,
-        shuffle: ForwardProcess,
-        reverse: Reverse,
-        loss: ShuffleLoss,
-        sampler: Decoder,
-        data: Mapping[str, Any],
-        ema_decay: float | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, sampler: Decoder,
+        data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(network, ema_decay, seed)
         self.shuffle, self.reverse, self.loss, self.sampler, self.data = shuffle, reverse, loss, sampler, dict(data)
 
     def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
         """Steps back of lists of items [b, n, ...] with a network; None for the averaged one."""
+        sharpness = self.config.get("sharpness", 1.0) if network is None else 1.0
         network = self.averaged if network is None else network
         features: Tensor = network.encode(items)  # type: ignore[operator]
-        return Denoiser(network, self.reverse, features, self.data["first_fixed"], items)
+        return Denoiser(network, self.reverse, features, self.data["first_fixed"], items, sharpness)
 
     @contextmanager
     def using(self) -> Iterator[None]:
@@ -148,6 +144,23 @@ class ShuffleDiffusion(Model):
         law = denoiser(states.squeeze(1).to(items.device), times)
         log_p = law.log_prob(back.squeeze(1).to(items.device)).sum(1).double()
         return (math.lgamma(denoiser.free + 1) + log_q - log_p) / math.log(2)
+
+    def calibrate(self, evaluations: int) -> None:
+        """Find what scores are multiplied by so that held-out puzzles take the fewest bits: who knows the training
+        lists by heart is too sure of others.
+        """
+        source = self.require_source()
+        assert isinstance(source, Puzzles)
+        index = torch.arange(min(_JUDGED // source.num_items, source.held_out, max(1, evaluations // 64)))
+        items = source.batch("test", index)["items"].to(self.device)
+
+        def bits(sharpness: float) -> float:
+            self.config["sharpness"] = sharpness
+            streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
+            return float(self.nll_bits(items, streams).mean())
+
+        with self.using():
+            self.config["sharpness"] = min(SHARPNESS, key=bits)
 
     # --- sampling
 

@@ -174,6 +174,7 @@ class Denoiser:
         features: of the items, [b, n, width], in the order that states refer to.
         first_fixed: whether the first item stays where it is.
         items: what the features are of, [b, n, ...], for decoders that look at them.
+        sharpness: what scores are multiplied by, but not a pointer network's.
     """
 
     network: nn.Module
@@ -181,6 +182,7 @@ class Denoiser:
     features: Tensor
     first_fixed: bool
     items: Tensor | None = None
+    sharpness: float = 1.0
 
     def of(self, i: int) -> Denoiser:
         """That of list i alone."""
@@ -212,7 +214,7 @@ class Denoiser:
         scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
-        return self.reverse(scores, width)
+        return self.reverse(scores * self.sharpness, width)
 
 
 def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
