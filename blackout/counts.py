@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,8 +49,8 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
     if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
         return per_row(t, x)
     try:
-        torch.broadcast_shapes(t.shape, x.shape)
-    except RuntimeError:
+        np.broadcast_shapes(t.shape, x.shape)  # torch's imports sympy, half a second
+    except ValueError:
         raise ValueError(
             f"times of shape {tuple(t.shape)} do not broadcast to counts of shape {tuple(x.shape)}"
         ) from None

@@ -177,7 +177,7 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
         return _described_unet(tuple(shape[1:]) or tuple(shape), chosen.get("channels"), dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
-        return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "units": 8}
+        return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "knots": 9}
     sizes = {"levels": levels, "width": width or 96, "depth": depth or 6, "kernel": 3}
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 
@@ -337,7 +337,8 @@ class CountNetwork(nn.Module):
                     "a student draws from noise, which only its own sampler's kernel, JointBridge, gives it"
                 )
             x = torch.cat([x, (xt[:, -self.noise :].float() - 127.5) / 73.9], dim=1)  # of mean 0 and variance 1
-        raw = self.body(x, time_label(t, self.final_time).float(), *condition)
+        own = {} if getattr(self.body, "own", None) is None else {"counts": counts}
+        raw = self.body(x, time_label(t, self.final_time).float(), *condition, **own)
         raw = raw.unflatten(1, (-1, counts.shape[1])).float()
         if shift is not None:
             raw[:, 0] += self.inputs.told(t, shift)  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ class FiLMPerceptron(nn.Module):
 class ResidualMLP(nn.Module):
     """Residual perceptrons on the flattened data: no notion of neighbourhood, any shape.
 
-    They say what elements say of each other; beside them stands, where there are `units`, what each says of itself. In
+    They say what elements say of each other; beside them stands, where there are `knots`, what each says of itself. In
     a perceptron alone every element's own curve must pass through hidden units that all elements share.
 
     Args:
@@ -63,7 +63,7 @@ class ResidualMLP(nn.Module):
         dropout: probability within them.
         num_classes: number of classes of a conditional network; None for an unconditional one.
         covariate_levels: levels of each covariate, see `ClassEmbedding`.
-        units: hidden units of every element's own perceptron; 0 for none.
+        knots: of every element's own curve, for counts; 0 for none.
 
     Raises:
         ValueError: a number is out of its range.
@@ -78,7 +78,7 @@ class ResidualMLP(nn.Module):
         dropout: float = 0.0,
         num_classes: int | None = None,
         covariate_levels: Sequence[int] | None = None,
-        units: int = 0,
+        knots: int = 0,
     ) -> None:
         super().__init__()
         check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
@@ -90,13 +90,13 @@ class ResidualMLP(nn.Module):
         self.norm = LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, width, covariate_levels)
-        self.own = OwnFunctions(size, outputs, units) if units else None
+        self.own = OwnFunctions(size, outputs, knots) if knots else None
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs.
 
         These are of shape [B, outputs * D], or [B, outputs * C, H, W] for images. Classes, int64 [B], are for networks
-        that were made with `num_classes`; None is the null class.
+        that were made with `num_classes`; None is the null class. `counts` are those that were scaled, for `knots`.
         """
         embedding = self.time(label)
         embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
@@ -107,35 +107,41 @@ class ResidualMLP(nn.Module):
             h = block(h, embedding)
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
-            raw = raw if self.own is None else raw + self.own(x, label)
+            raw = raw if self.own is None or counts is None else raw + self.own(counts.flatten(1), label)
         return raw.reshape(len(x), -1, *self.shape[1:])
 
 
 class OwnFunctions(nn.Module):
-    """A small perceptron of every element by itself, whose weights change with time: what its count says of it. Ours.
+    """A curve of every element by itself, which changes with time: what its count says of it. Ours.
+
+    Piecewise linear in log2(1 + count) between knots at counts of 0, 1, 3, 7, ..., constant beyond the last: what sets
+    0 apart from 1, and 1 from more, is no smooth function of either. A curve that all elements share is added, which is
+    known long before every element's own is.
 
     Args:
         size: number of elements D.
         outputs: numbers per element.
-        units: hidden units per element.
+        knots: of every curve, at least 2.
         features: of the time embedding, an even number of at least 4.
     """
 
-    def __init__(self, size: int, outputs: int, units: int = 8, features: int = 16) -> None:
+    def __init__(self, size: int, outputs: int, knots: int = 9, features: int = 16) -> None:
         super().__init__()
-        self.size, self.outputs, self.units = size, outputs, units
+        self.outputs, self.knots = outputs, knots
         self.time = TimeEmbedding(features, features)
-        self.slope = nn.Parameter(torch.randn(size, units))
-        self.shift = dense(features, size * units)
-        self.weight = dense(features, outputs * size * units, scale=NEAR_ZERO)
+        self.own = dense(features, outputs * size * knots, scale=NEAR_ZERO)
+        self.shared = dense(features, outputs * knots, scale=NEAR_ZERO)
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+    def forward(self, counts: Tensor, label: Tensor) -> Tensor:
         """[B, D] and time labels [B] -> [B, outputs * D]."""
         embedding = F.silu(self.time(label))
-        shift = self.shift(embedding).view(len(x), self.size, self.units)
-        hidden = torch.tanh(torch.addcmul(shift, x[:, :, None], self.slope))
-        weight = self.weight(embedding).view(len(x), self.outputs, self.size, self.units)
-        return (weight * hidden[:, None]).sum(-1).flatten(1)
+        sides = len(counts), self.outputs, -1, self.knots
+        own, shared = self.own(embedding).view(sides), self.shared(embedding).view(sides)
+        place = torch.log2(1 + counts.float()).clamp(max=self.knots - 1)
+        left = place.long().clamp(max=self.knots - 2)
+        ends = torch.stack([left, left + 1], -1)[:, None].expand(-1, self.outputs, -1, -1)
+        low, high = (own + shared).gather(3, ends).unbind(3)
+        return torch.lerp(low, high, (place - left)[:, None]).flatten(1)
 
 
 @component("inputs")

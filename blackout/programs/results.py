@@ -177,7 +177,8 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
 
 _BESIDE = ("exact", "of_perfect", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
 """Ends the names of values that say what others would be if all were right, or of a simple rival."""
-_PERFECT = (1.0, "(?<!c2st_)accuracy|correct|kendall|optimal|(^|/)ess$|r_hat|slope|surely"), (0.0, "rmse|mae|gap$|drop")
+_ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
+_PERFECT = (1.0, _ONE), (0.0, _NONE)
 """Values that nothing surpasses, for scores beside which nothing else is known."""
 
 

@@ -125,7 +125,7 @@ def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, 
 def test_totals_are_those_that_were_asked_for() -> None:
     data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
     elements = elements_of(data, data.float().mean(0))
-    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, units=8), CountInputs((5,)))
+    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     measure(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
     drawn = list(model.batches(torch.arange(300), sampler=make_sampler(num_steps=30), total=120.0))
@@ -149,7 +149,7 @@ def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
     assert torch.equal(embedding(none[:1], None), embedding.table.weight[2:3])
     with pytest.raises(ValueError, match="not combinations"):
         ClassEmbedding(7, 8, [2])
-    body = ResidualMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3], units=8)
+    body = ResidualMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3], knots=9)
     assert body(torch.zeros(2, 5), torch.zeros(2), torch.tensor([3, 12])).shape == (2, 5)
 
 
@@ -159,7 +159,7 @@ def conditional() -> tuple[BlackoutDiffusion, CountData]:
     labels = torch.arange(120) % 3 // 2
     data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))
     elements = elements_of(counts, counts.float().mean(0))
-    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, num_classes=2, units=8), CountInputs((5,)))
+    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, num_classes=2, knots=9), CountInputs((5,)))
     measure(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
     model.config = {"data": {"name": "toy", **data.facts}, "model": {"sampler": {}}}

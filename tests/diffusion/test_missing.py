@@ -21,7 +21,7 @@ SEEN = torch.rand(X0.shape, generator=GENERATOR) < 0.6
 def model(max_count: int) -> BlackoutDiffusion:
     torch.manual_seed(0)
     elements = elements_of(X0, X0.float().mean(0))
-    network = CountNetwork(ResidualMLP((6,), width=16, depth=1, units=8), CountInputs((6,)))
+    network = CountNetwork(ResidualMLP((6,), width=16, depth=1, knots=9), CountInputs((6,)))
     measure(network, elements)
     loss = CountLoss(weighting="likelihood")
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(max_count), elements.mean, loss=loss)

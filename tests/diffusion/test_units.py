@@ -25,7 +25,7 @@ DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=
 
 def model() -> BlackoutDiffusion:
     elements = elements_of(PHOTONS, PHOTONS.float().mean(0))
-    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, units=8), CountInputs((5,)))
+    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     measure(network, elements)
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20), elements.mean).eval()
     made.config = {"data": {"name": "camera", **DATA.facts}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from blackout.networks import (
     measure,
 )
 from blackout.networks.inputs import concentration
+from blackout.networks.mlp import OwnFunctions
 from blackout.training.instantiate import resolve
 
 T = torch.tensor(0.7, dtype=torch.float64)
@@ -127,15 +130,30 @@ def test_a_body_fits_the_data(shape: tuple[int, ...], levels: int | None, kind: 
 
 def test_elements_are_told_apart_and_hear_of_each_other() -> None:
     torch.manual_seed(0)
-    for body in (ResidualMLP((4,), width=8, depth=1, units=8), SequenceConvolution((4,), levels=6, width=8, depth=2)):
+    for body in (ResidualMLP((4,), width=8, depth=1, knots=9), SequenceConvolution((4,), levels=6, width=8, depth=2)):
         with torch.no_grad():
             for parameter in body.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.3)
         x = torch.zeros(1, 4)
         moved = x.clone()
         moved[0, 1] = 3
-        change = (body(moved, torch.ones(1)) - body(x, torch.ones(1)))[0]
+        told = [{"counts": x}, {"counts": moved}] if isinstance(body, ResidualMLP) else [{}, {}]
+        change = (body(moved, torch.ones(1), **told[1]) - body(x, torch.ones(1), **told[0]))[0]
         assert bool((change.abs() > 1e-5).all()) and len(set(change.tolist())) == 4
+
+
+def test_an_elements_curve_is_free_at_every_small_count() -> None:
+    """Linear in log2(1 + count) between knots at 0, 1, 3, 7, beyond which it is constant; the shared one is added."""
+    curves = OwnFunctions(2, 1, knots=4)
+    with torch.no_grad():
+        for parameter in curves.parameters():
+            parameter.zero_()
+        curves.own.bias.copy_(torch.tensor([5.0, -1.0, 2.0, 4.0, 0.0, 0.0, 0.0, 1.0]))
+        curves.shared.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
+    raw = curves(torch.tensor([[0, 0], [1, 1], [3, 3], [7, 7], [9000, 9000]], dtype=torch.int32), torch.ones(5))
+    assert raw.tolist() == [[5, 0], [0, 1], [2, 0], [4, 1], [4, 1]]
+    between = math.log2(3) - 1
+    assert curves(torch.tensor([[2, 2]]), torch.ones(1))[0].tolist() == pytest.approx([2 * between, 1 - between])
 
 
 def test_sequences_refuse_what_they_are_not() -> None:
@@ -151,7 +169,7 @@ def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     from blackout.diffusion.samplers import make_sampler
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
-    silent = CountNetwork(ResidualMLP((1,), width=8, depth=1, units=8), CountInputs([1]))  # at first
+    silent = CountNetwork(ResidualMLP((1,), width=8, depth=1, knots=9), CountInputs([1]))  # at first
     measure(silent, elements)
     sampler = make_sampler(batch_size=4000)
     model = BlackoutDiffusion(silent, GammaHead(elements), PureDeath(200), elements.mean, sampler=sampler).eval()
