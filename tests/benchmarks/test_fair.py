@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 
+from benchmarks import permutation_sedd
 from benchmarks.permutation_fair import SCALES, methods
 from benchmarks.permutations import main
 
@@ -22,3 +24,16 @@ def test_methods_are_trained_and_tested(only, rows, tmp_path, capsys):
 def test_all_methods_are_there():
     names = [name for name, _ in methods(SCALES["quick"].puzzles(), SCALES["quick"], "cpu")]
     assert len(names) == len(set(names)) == 14
+
+
+@pytest.mark.deep
+def test_one_permutation_is_memorised_by_shuffles_and_by_sedd(tmp_path, capsys):
+    permutation_sedd.main(["--quick", "--length", "5", "--json", str(tmp_path / "one.json")])
+    shuffles, sedd = json.loads((tmp_path / "one.json").read_text())["rows"]
+    assert shuffles["permutations %"] == 100 and 0 <= sedd["accuracy %"] <= sedd["correct %"] <= 100
+
+
+def test_samples_of_one_permutation_are_judged():
+    found = torch.tensor([[2, 0, 1], [0, 2, 1], [2, 2, 1]])
+    judged = permutation_sedd.judged(found, torch.tensor([2, 0, 1]))
+    assert judged == pytest.approx({"accuracy %": 100 / 3, "correct %": 600 / 9, "permutations %": 200 / 3})
