@@ -170,15 +170,9 @@ class ShuffleDiffusion(Model):
         return 2 * self.shuffle.steps
 
     def batches(
-        self,
-        indices: Tensor,
-        seed: int = 0,
-        batch_size: int | None = None,
-        decoder: Decoder | None = None,
-        puzzles: Mapping[str, Tensor] | None = None,
-        watch: Watch | None = None,
-        asked: Asked = NOTHING,
-    ) -> Drawn:
+        self, indices: Tensor, seed: int = 0, batch_size: int | None = None, decoder: Decoder | None = None,
+        puzzles: Mapping[str, Tensor] | None = None, watch: Watch | None = None, asked: Asked = NOTHING,
+    ) -> Drawn:  # fmt: skip
         """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
 
         Args:
