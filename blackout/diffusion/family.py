@@ -234,7 +234,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
             return {}
         found: dict[str, dict[str, float]] = {}
         for split, counts in (("test", complete.test), ("train", complete.train)):
-            scored, known = (loaded(x[:n] if n else x) for x, n in ((counts, most), (complete.train, few)))
+            scored, known = (loaded(x)[: n or None] for x, n in ((counts, most), (complete.train, few)))
             bits = {} if few else baseline_bits(known, scored)
             if source.max_count <= _LARGEST_HISTOGRAM:
                 bits["histograms"] = histogram_bits(known, scored, source.max_count).value

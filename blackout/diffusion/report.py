@@ -191,11 +191,11 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
         train, test: integer counts [n, *shape].
     """
     cells = max_count + 1
-    flat_train, flat_test = train.flatten(1).long(), test.flatten(1).long()
+    flat_train, flat_test = train.flatten(1), test.flatten(1)  # widened by elements: all would be gigabytes
     nats = torch.zeros(len(flat_test), dtype=torch.float64)
     for element in range(flat_train.shape[1]):
-        histogram = torch.bincount(flat_train[:, element], minlength=cells).double() + 1
-        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element]]
+        histogram = torch.bincount(flat_train[:, element].long(), minlength=cells).double() + 1
+        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element].long()]
     return Estimate.of(nats, tuple(test.shape[1:]))
 
 
