@@ -232,9 +232,10 @@ def _import_everything() -> None:
     from tests.soak import forks
 
     compositions.remember()
-    for name in (  # by tests, and what is compiled in a fresh clone
+    # by tests, and what is compiled in a fresh clone; not wandb, whose folder the first fork to end would remove
+    for name in (
         "blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "sklearn.ensemble",
-        "sklearn.linear_model", "sklearn.model_selection", "wandb", "wandb.proto.wandb_internal_pb2",
+        "sklearn.linear_model", "sklearn.model_selection",
         "tensorboard.backend.event_processing.event_accumulator", "blackout.laws.claims", "blackout.demo",
     ):  # fmt: skip
         importlib.import_module(name)
