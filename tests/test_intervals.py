@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.report import Estimate
+from blackout.diffusion.likelihood import Estimate
 from blackout.flows.targets import Ising
 from blackout.flows.weights import estimates
 from blackout.intervals import interval

@@ -32,8 +32,8 @@ from torch import Tensor
 from blackout.compress.bits_back import Coder, bounds, decoded, encoded, grids
 from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
+from blackout.diffusion.likelihood import Estimate
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.report import Estimate
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import load_array, new_file, opened, replacing
 from blackout.training.export import load_model

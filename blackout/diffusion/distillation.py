@@ -22,7 +22,8 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.kernels import BinomialBridge
-from blackout.diffusion.model import GOLDEN_RATIO, NOISE, VALIDATION, BlackoutDiffusion, try_sampler
+from blackout.diffusion.likelihood import GOLDEN_RATIO
+from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion, try_sampler
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError, error_context

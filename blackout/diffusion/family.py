@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +22,20 @@ from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts
 from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.heads import Head
+from blackout.diffusion.likelihood import (
+    LARGEST_TABLE,
+    adds_ends,
+    continuous_bits,
+    end_bits,
+    finite_time_bits,
+    weighted_path_bits,
+)
 from blackout.diffusion.model import BlackoutDiffusion, check_end, misfit, try_sampler
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
-from blackout.diffusion.report import check_settings, histogram_bits, likelihood_report
 from blackout.diffusion.schedules import with_ends
+from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, gain, measure
@@ -217,16 +225,65 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         try_sampler(model, model.sampler)
 
     def check_report(self, model: BlackoutDiffusion, settings: Mapping[str, Any]) -> None:
-        """Raises UserError for settings under `likelihood` that are out of range or not known for the process."""
-        check_settings(settings["likelihood"], model.process)
+        """Refuse settings of the bits per dimension before samples are drawn.
+
+        Raises:
+            UserError: a number out of range, or the bound of a sampler that is not known for the process.
+        """
+        asked, process = settings["likelihood"], model.process
+        for name, smallest in {"images": 0, "repeats": 1, "finite_steps": 1, "paths": 1}.items():
+            value = asked[name]
+            if value is not None and (type(value) is not int or value < smallest):
+                raise UserError(f"likelihood.{name} must be a whole number of at least {smallest}, not {value!r}")
+        if asked["paths"] and not asked["finite_steps"]:
+            raise UserError("likelihood.paths needs likelihood.finite_steps: paths are of a sampler with so many steps")
+        if asked["finite_steps"] and not isinstance(process, PureDeath):
+            raise UserError(
+                "likelihood.finite_steps bounds the Poisson sampler of pure death: leave it out for this process"
+            )
+        if asked["finite_steps"] and process.max_count > LARGEST_TABLE:
+            raise UserError(
+                f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}:"
+                " leave it out, and the bound in continuous time remains"
+            )
 
     def report(self, model: BlackoutDiffusion, source: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Bits per dimension on both splits."""
-        return likelihood_report(model, source, settings["likelihood"])
+        """Bits per dimension on both splits, by the bounds asked for.
+
+        Those of a model with classes are given the classes, as in validation, and its bounds on -log p(x), by the null
+        class, are called unconditional.
+
+        Args:
+            model: in eval mode.
+            source: whose first few samples of each split are bounded.
+            settings: under `likelihood` images, repeats, finite_steps and paths of conf/sample.yaml.
+
+        Returns:
+            values: held-out and training bits per dimension by name; likelihood: how they were made. Both are of
+            samples without missing entries, and empty where a split has none.
+        """
+        asked, data, values, likelihood = settings["likelihood"], source.complete, dict[str, float](), dict[str, Any]()
+        n = asked["images"]
+        if n and data is None and rank() == 0:
+            print(f"left out: bits per dimension: every sample of a split of {source.name} has missing entries")
+        if not n or data is None:
+            return {"values": values, "likelihood": likelihood}
+        given = {"": True, "_unconditional": False} if model.num_classes is not None else {"": False}
+        splits = {"train": (data.train, data.train_labels), "test": (data.test, data.test_labels)}
+        for split, (counts, of_split) in splits.items():
+            for suffix, conditional in given.items():
+                labels = of_split[:n] if conditional and of_split is not None else None
+                bounds = _bounds(model, counts[:n], labels, asked)
+                likelihood[f"{split}{suffix}"] = bounds
+                values[f"bits_per_dim_{split}{suffix}"] = bounds["continuous"]["value"]
+        if asked["finite_steps"] and rank() == 0:
+            steps, cost = asked["finite_steps"], likelihood["test"]["finite_time"]["cost_of_steps"]
+            print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
+        return {"values": values, "likelihood": likelihood}
 
     def baselines(self, source: CountData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Held-out bits per dimension of models of independent counts; with `few`, histograms of as many alone."""
-        from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
+        from blackout.evaluation.baselines import baseline_bits, histogram_bits  # which loads what only scores need
 
         complete, few = source.complete, settings.get("few")
         most = few or settings.get("likelihood", {}).get("images")
@@ -237,11 +294,35 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
             scored, known = (loaded(x)[: n or None] for x, n in ((counts, most), (complete.train, few)))
             bits = {} if few else baseline_bits(known, scored)
             if source.max_count <= _LARGEST_HISTOGRAM:
-                bits["histograms"] = histogram_bits(known, scored, source.max_count).value
+                bits["histograms"] = histogram_bits(known, scored, source.max_count)
             if "likelihood" not in settings:
                 return {"val/bits_per_dim": bits}
             found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
         return found
+
+
+def _bounds(
+    model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The bounds that are asked for, of counts given their labels or not.
+
+    Those of the sampler with so many steps come with what these cost beside infinitely many.
+    """
+    found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
+    if ends := end_bits(model, counts, labels=labels):
+        found["ends"] = asdict(ends)
+    if not (steps := settings["finite_steps"]):
+        return found
+    parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps, labels=labels).items()}
+    total = parts.pop("total")
+    limit = found["continuous"]["value"]
+    if isinstance(model.process, PureDeath) and not adds_ends(model.process):
+        limit += found["ends"]["value"]
+    found["finite_time"] = {"num_steps": steps, **total, "cost_of_steps": total["value"] - limit, "parts": parts}
+    if paths := settings["paths"]:
+        weighted = weighted_path_bits(model, counts, steps, paths, labels=labels)
+        found["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
+    return found
 
 
 def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, Any]) -> dict[str, Any]:

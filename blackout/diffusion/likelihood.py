@@ -15,30 +15,46 @@ to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as
 (tests/laws/test_likelihood_laws.py, test_end_laws.py).
 
 Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`of_seen`).
+
+At the end the estimates of each bound over images (`continuous_bits` and its like): means with standard errors.
+Several processes share the images; all of them must call, and all get the same estimate.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from blackout.counts import expand_time
+from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, predicted
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.schedules import step_fraction, widening
-from blackout.random import RandomSource, SampleStreams
+from blackout.diffusion.schedules import Schedule, step_fraction, widening
+from blackout.distributed import my_batches, sum_over_processes
+from blackout.intervals import interval, spread
+from blackout.random import RandomSource, SampleStreams, fold_seed
 
 _IMPOSSIBLE = 1e-30
 """E[X_0] that stands for "never a unit": its logarithm is finite."""
 LARGEST_TABLE = 4095
 """Largest count for which tables of E log D! are made."""
+GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples modulo 1, a Weyl sequence, spread any images evenly over the times."""
+PAIRS = 2000
+"""Pairs of times, over all images, from which on the mean of what is skewed has an interval that holds."""
+_BATCH = 256
+"""Images bounded together."""
+_FINITE, _ENDS, _PATHS = 1001, 1002, 1003
+"""Keys of the other bounds: not those of the first thousand repeats, nor of training, whose seed may be the same."""
 
 
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -326,3 +342,155 @@ def weighted_path_bound(
     """
     weights = [path_log_weights(denoiser, process, times, x0, mean, mine) for mine in streams]
     return math.log(len(weights)) - torch.logsumexp(torch.stack(weights), 0)
+
+
+class Bounded(Protocol):
+    """What a bound asks of a model, `blackout.diffusion.BlackoutDiffusion`."""
+
+    process: Process
+    schedule: Schedule
+    mean: Tensor
+    class_mean: Tensor | None
+
+    def denoiser(self, classes: Tensor | None = None) -> Denoiser:
+        """(xt, t) -> prediction, given classes [B] or None."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n images, its standard error and its 95 % interval (`interval`), in bits per dimension."""
+
+    value: float
+    standard_error: float
+    n: int
+    low: float
+    high: float
+
+    @staticmethod
+    def of(nats: Tensor, shape: tuple[int, ...], place: Tensor | None = None) -> Estimate:
+        """From one estimate per image [n], in nats; `place` as for `spread`."""
+        bits = bits_per_dim(nats.double(), shape)
+        error = spread(bits, place) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
+        return Estimate(float(bits.mean()), error, len(bits), *interval(bits, place))
+
+
+def continuous_bits(
+    module: Bounded, counts: Tensor, repeats: int | None = None, seed: int = 0, labels: Tensor | None = None
+) -> Estimate:
+    """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
+
+    Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
+    which covers the times evenly: the standard error is that of images whose times are close.
+
+    Args:
+        module: the model, in eval mode.
+        counts: integer counts [n, *shape].
+        repeats: pairs of network evaluations per image; None for as many as make `PAIRS`.
+        labels: class of each image, int64 [n], for -log p(x | class) as validation bounds it; None for -log p(x).
+    """
+    pairs, end = repeats or math.ceil(PAIRS / len(counts)), module.schedule.times[-1]
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
+        for repeat in range(pairs):
+            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * GOLDEN_RATIO)
+            for half, times in enumerate((v, 1 - v)):
+                streams = SampleStreams(fold_seed(seed, repeat, half), index).at(0)
+                nats = likelihood_bound(denoiser, module.process, x0, times, streams, final_time=end, mean=mean)
+                total += nats / (2 * pairs)
+        return total
+
+    place = torch.frac((torch.arange(len(counts), dtype=torch.float64) + 0.5) * GOLDEN_RATIO)
+    return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:], place)
+
+
+def _of_images(
+    module: Bounded,
+    counts: Tensor,
+    labels: Tensor | None,
+    bound: Callable[[Denoiser, Tensor, Tensor, Tensor], Tensor],
+    *parts: int,
+) -> Tensor:
+    """A bound of every image in nats, float64 [*parts, n]; given their classes, or not.
+
+    Args:
+        bound: (denoiser, x0 [b, *shape], E[X_0], numbers of the images, int64 [b]) -> nats [*parts, b].
+        parts: of the bound, if it has any.
+    """
+    total = torch.zeros(*parts, len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), _BATCH):
+        denoiser, mean, here = module.denoiser(), module.mean, index.to(module.mean.device)
+        if labels is not None:
+            classes = labels[index].to(module.mean.device)
+            denoiser, mean = module.denoiser(classes), start_mean(module.mean, module.class_mean, classes)
+        total[..., index] = bound(denoiser, counts[index].to(module.mean.device), mean, here).cpu()
+    return sum_over_processes(total)
+
+
+def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | None = None) -> Estimate | None:
+    """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
+
+    The continuous bound contains it for counts beyond 255 alone, see `likelihood_bound`. One evaluation per image.
+    """
+    process = module.process
+    if not isinstance(process, PureDeath):
+        return None
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        return end_bound(denoiser, process, x0, mean, SampleStreams(fold_seed(seed, _ENDS), index).at(0))
+
+    return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:])
+
+
+def finite_time_bits(
+    module: Bounded, counts: Tensor, num_steps: int, seed: int = 0, labels: Tensor | None = None
+) -> dict[str, Estimate]:
+    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
+
+    It takes `num_steps` network evaluations per image.
+
+    Returns:
+        `total`, and what it is the sum of: `start`, the divergence at the final time, `path`, and `last_step`, the
+        births of the step to 0.
+
+    Raises:
+        ValueError: the process is not pure death, or its max_count is above 4095.
+    """
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        start = start_bound(process, x0, times[-1], mean)
+        parts = torch.stack([start, torch.zeros_like(start), torch.zeros_like(start)])
+        streams = SampleStreams(fold_seed(seed, _FINITE), index)
+        for k in range(num_steps, 0, -1):
+            parts[1 if k > 1 else 2] += step_bound(denoiser, process, x0, times[k - 1], times[k], streams.at(k))
+        return parts
+
+    start, path, last = _of_images(module, counts, labels, bound, 3)
+    named = {"total": start + path + last, "start": start, "path": path, "last_step": last}
+    return {name: Estimate.of(nats, counts.shape[1:]) for name, nats in named.items()}
+
+
+def weighted_path_bits(
+    module: Bounded, counts: Tensor, num_steps: int, paths: int, seed: int = 0, labels: Tensor | None = None
+) -> Estimate:
+    """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
+
+    It takes `num_steps` x `paths` network evaluations per image.
+
+    Raises:
+        ValueError: the process is not pure death.
+    """
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        streams = [SampleStreams(fold_seed(seed, _PATHS, path), index) for path in range(paths)]
+        return weighted_path_bound(denoiser, process, times, x0, mean, streams)
+
+    return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:])
+
+
+def _pure_death(module: Bounded) -> PureDeath:
+    if not isinstance(module.process, PureDeath):
+        raise ValueError("the finite-time bound is known for pure death only")
+    return module.process

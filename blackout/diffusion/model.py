@@ -19,7 +19,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes,
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import MultistepLeap
-from blackout.diffusion.likelihood import at_expectation, bits_per_dim, likelihood_bound, of_seen
+from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
 from blackout.diffusion.predictions import Denoiser, Prediction
@@ -36,7 +36,6 @@ from blackout.training.model import Model
 _TIMES, NOISE, VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
-GOLDEN_RATIO = 0.6180339887498949
 _CALIBRATED, _SHARE = 1024, 8
 """Samples that a sampler is calibrated on where they cost at most an eighth of training's evaluations, else half."""
 _PAIR_SAMPLES, _PAIR_SEED = 512, 6
@@ -189,7 +188,7 @@ class BlackoutDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         x0, index = batch["x0"], batch["index"]
-        # a Weyl sequence spreads any images evenly over the times; the same at every validation make its curve smooth
+        # the same times at every validation make its curve smooth
         first = (index.double() + 0.5) * GOLDEN_RATIO
         noise = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]

@@ -82,6 +82,21 @@ def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
     return {name: total / (held_out.size * math.log(2)) for name, total in nats.items()}
 
 
+def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> float:
+    """Held-out bits per dimension of every element's own histogram, with one added to each cell, as Laplace.
+
+    Args:
+        train, test: integer counts [N, *shape] and [M, *shape].
+        max_count: the largest there can be.
+    """
+    flat_train, flat_test = train.flatten(1), test.flatten(1)  # widened by elements: all would be gigabytes
+    nats = torch.zeros((), dtype=torch.float64)
+    for element in range(flat_train.shape[1]):
+        histogram = torch.bincount(flat_train[:, element].long(), minlength=max_count + 1).double() + 1
+        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element].long()].sum()
+    return float(nats) / (test.numel() * math.log(2))
+
+
 def negative_binomial(x: Array, mean: float, r: float) -> Array:
     """log P(X = x) of mean m and variance m + m^2 / r, of the shape of `x`.
 

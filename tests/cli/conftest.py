@@ -75,7 +75,7 @@ def run(
 ) -> Callable[..., Outcome]:
     """The programs; scores are of few trees and times, and figures are not drawn, except in tests marked `drawn`."""
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setattr(importlib.import_module("blackout.diffusion.report"), "PAIRS", 20)
+    monkeypatch.setattr(importlib.import_module("blackout.diffusion.likelihood"), "PAIRS", 20)
     monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))

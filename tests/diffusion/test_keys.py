@@ -9,7 +9,7 @@ import torch
 from blackout import from_data
 from blackout.diffusion import Correction, Sampler, ThinAndBridge
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.report import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
+from blackout.diffusion.likelihood import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
 from blackout.random import fold_seed, streams
 from blackout.training.model import INITIALISATION
 from tests.training.test_python import BODY, COUNTS

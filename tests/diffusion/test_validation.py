@@ -7,8 +7,8 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.likelihood import continuous_bits
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.report import continuous_bits
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 
 X0 = torch.randint(0, 5, (40, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
