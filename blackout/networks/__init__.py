@@ -2,6 +2,7 @@
 locally equivariant ones.
 """
 
+from blackout.networks.automatic import body_for
 from blackout.networks.equivariant import LEMLP, GraphBatch, LEConvolution, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant_sitewise import LESite
 from blackout.networks.inputs import (
@@ -12,7 +13,6 @@ from blackout.networks.inputs import (
     LevelInputs,
     PaperInputs,
     StandardisedInputs,
-    body_for,
     measure,
     time_label,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from blackout.networks import CountNetwork, LevelInputs, ResidualMLP, Transformer, UNet
-from blackout.networks.inputs import body_and_inputs
+from blackout.networks.automatic import body_and_inputs
 from blackout.networks.transformer import rotary_angles, rotated
 from tests.networks.test_ncsnpp import randomise, run
 
