@@ -5,8 +5,8 @@ from blackout.evaluation.count_scores import CountScorer, CountScores
 from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor
 from blackout.evaluation.features import to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.image_scores import ImageScores, ScoreOptions, Scorer, over_seeds, score_all
-from blackout.evaluation.inception_score import ClassShares, InceptionScore
+from blackout.evaluation.image_scores import ClassShares, ImageScores, ScoreOptions, Scorer, over_seeds, score_all
+from blackout.evaluation.inception_score import InceptionScore
 from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference

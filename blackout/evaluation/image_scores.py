@@ -1,4 +1,7 @@
-"""All scores of a set of images from one pass over it: their choice, their constants, and how they are reported."""
+"""All scores of a set of images from one pass over it: their choice, their constants, and how they are reported.
+
+Shares of classes, which no other file has, are counted here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +25,7 @@ from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
 from blackout.evaluation.features import SampleRows, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.inception_score import ClassShares, InceptionScore
+from blackout.evaluation.inception_score import InceptionScore
 from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import (
@@ -42,6 +45,42 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 
 _BATCH = 512
 """Images scored together."""
+
+
+class Recognition(NamedTuple):
+    """`recognised`: share of samples with a clear class; `shares`: share of each class in all samples."""
+
+    recognised: float
+    shares: list[float]
+
+
+class ClassShares(Metric):
+    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class. Ours.
+
+    Args:
+        num_classes: K, the width of the logits.
+        threshold: class probability above which a sample counts as recognised.
+    """
+
+    clear: Tensor
+    per_class: Tensor
+
+    def __init__(self, num_classes: int, threshold: float = 0.8) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.add_state("clear", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor) -> None:
+        """Add logits [B, K]."""
+        top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
+        self.clear += (top > self.threshold).sum()
+        self.per_class += torch.bincount(label, minlength=len(self.per_class))
+
+    def compute(self) -> Recognition:
+        """Shares over all processes."""
+        n = int(self.per_class.sum())
+        return Recognition(int(self.clear) / n, (self.per_class.double() / n).tolist())
 
 
 @component("options")

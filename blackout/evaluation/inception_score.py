@@ -1,4 +1,4 @@
-"""Scores of class probabilities: the Inception Score, and the share of samples that a classifier recognises."""
+"""The Inception Score, summed as class probabilities come, and the shape in which scores of parts are told."""
 
 from __future__ import annotations
 
@@ -63,39 +63,3 @@ class InceptionScore(Metric):
         divergence = self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)
         scores = divergence.exp()
         return MeanAndSpread(float(scores.mean()), float(scores.std(correction=0)))
-
-
-class Recognition(NamedTuple):
-    """`recognised`: share of samples with a clear class; `shares`: share of each class in all samples."""
-
-    recognised: float
-    shares: list[float]
-
-
-class ClassShares(Metric):
-    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class. Ours.
-
-    Args:
-        num_classes: K, the width of the logits.
-        threshold: class probability above which a sample counts as recognised.
-    """
-
-    clear: Tensor
-    per_class: Tensor
-
-    def __init__(self, num_classes: int, threshold: float = 0.8) -> None:
-        super().__init__()
-        self.threshold = threshold
-        self.add_state("clear", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, logits: Tensor) -> None:
-        """Add logits [B, K]."""
-        top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
-        self.clear += (top > self.threshold).sum()
-        self.per_class += torch.bincount(label, minlength=len(self.per_class))
-
-    def compute(self) -> Recognition:
-        """Shares over all processes."""
-        n = int(self.per_class.sum())
-        return Recognition(int(self.clear) / n, (self.per_class.double() / n).tolist())
