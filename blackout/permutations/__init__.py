@@ -9,9 +9,10 @@ from blackout.permutations.relaxations import (
     sinkhorn,
     soft_sort,
 )
-from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
+from blackout.permutations.shuffles import ForwardProcess, RandomInsertion, RandomTransposition, Riffle
 
 __all__ = [
-    "RandomInsertion", "RandomTransposition", "Riffle", "all_permutations", "compose", "gumbel_sinkhorn", "inverse",
-    "kendall_distance", "log_permanent", "neural_sort", "relaxed_sort", "sinkhorn", "soft_sort",
+    "ForwardProcess", "RandomInsertion", "RandomTransposition", "Riffle", "all_permutations", "compose",
+    "gumbel_sinkhorn", "inverse", "kendall_distance", "log_permanent", "neural_sort", "relaxed_sort", "sinkhorn",
+    "soft_sort",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ takes a step back is the inverse of its permutation; `sample_inverse` gives it a
 How far from uniform t of them are is exact too: riffles after [Bayer 1992], insertions by the first run of the inverse,
 both in whole numbers; transpositions by the walk on cycle types, to 30 cards. The rule for schedules follows [Zhang
 2025, section 3.4, appendix F]: end where the distance is about .005, look where neighbouring laws are about .3 apart.
+The forward process of a diffusion, `ForwardProcess`, is a shuffle that is looked at after the scheduled numbers of it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from blackout.random import RandomSource, StepStreams, uniform
 Size: TypeAlias = int | tuple[int, ...]
 MOST_RIFFLES = 40
 """Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
+_MOST_SHUFFLES = 100_000
 LARGEST = 30
 """Most cards whose cycle types are enumerated: 5,604 of them."""
 
@@ -386,6 +388,89 @@ def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -
     while variation(n, most) > target:
         most *= 2
     return bisect_left(range(most), -target, key=lambda t: -variation(n, t))
+
+
+@component("shuffle")
+@dataclass(frozen=True)
+class ForwardProcess:
+    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k [Zhang 2025, section 3.4, eq. 11].
+
+    Args:
+        law: the shuffle.
+        schedule: the times, numbers of shuffles.
+
+    Raises:
+        ValueError: a schedule that is not whole and rising from 0.
+    """
+
+    law: Shuffle
+    schedule: Sequence[float]
+
+    def __post_init__(self) -> None:
+        given = list(self.schedule)
+        rises = len(given) > 1 and given[0] == 0 and all(type(b) is int and b > a for a, b in pairwise(given))
+        if not rises or type(given[0]) is not int:
+            raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
+        limit = MOST_RIFFLES if isinstance(self.law, Riffle) else _MOST_SHUFFLES
+        ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
+
+    @property
+    def times(self) -> list[int]:
+        """t_1, ..., t_k."""
+        return [int(t) for t in self.schedule[1:]]
+
+    @property
+    def steps(self) -> int:
+        """k."""
+        return len(self.schedule) - 1
+
+    @property
+    def gaps(self) -> list[int]:
+        """How many shuffles every step is of."""
+        return [b - a for a, b in pairwise([0, *self.times])]
+
+    @property
+    def merged(self) -> bool:
+        """Whether some step is of several shuffles."""
+        return max(self.gaps) > 1
+
+    def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
+        """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
+        states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
+        return states.movedim(0, 2), back.movedim(0, 2)
+
+    def log_prob(self, back: Tensor) -> Tensor:
+        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...].
+
+        Of the bound [Zhang 2025, eq. 12] what does not depend on the network.
+        """
+        steps = zip(inverse(back).unbind(-2), self.gaps, strict=True)
+        return torch.stack([self.law.log_prob(sigma, gap) for sigma, gap in steps]).sum(0)
+
+
+def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
+    """The scheduled times for n items; ours, after [Zhang 2025, section 3.4].
+
+    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
+    transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
+    `denoising_schedule`, others where the distance has fallen to .46.
+
+    Args:
+        every_step: look after every single shuffle.
+    """
+    if n == 1:
+        return [0, 1]
+    if isinstance(law, Riffle):
+        looks = denoising_schedule(n)
+    else:
+        if isinstance(law, RandomTransposition) and n > LARGEST:
+            cutoff = n / 2 * math.log(n)
+            mixed = [math.ceil(0.75 * cutoff), math.ceil(cutoff)]
+        else:
+            variation = insertion_variation if isinstance(law, RandomInsertion) else transposition_variation
+            mixed = [first_mixed(variation, n, target) for target in (_FIRST, MIXED)]
+        looks = sorted({0, *(max(t, 1) for t in mixed)})
+    return list(range(looks[-1] + 1)) if every_step else looks
 
 
 def _check(n: int, t: int = 0) -> None:

@@ -9,7 +9,6 @@ from blackout.permutations.distributions import Matching
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import tour_length
 from blackout.permutations.shuffle import (
-    ForwardProcess,
     ReverseAssignment,
     ReverseGPL,
     ReversePL,
@@ -18,7 +17,7 @@ from blackout.permutations.shuffle import (
 )
 from blackout.permutations.shuffle.losses import LossInputs
 from blackout.permutations.shuffle.reverse import Denoiser
-from blackout.permutations.shuffles import Riffle
+from blackout.permutations.shuffles import ForwardProcess, Riffle
 from blackout.random import SampleStreams
 
 

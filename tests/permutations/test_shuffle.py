@@ -16,7 +16,6 @@ from blackout.permutations.group import identity_like, is_permutation, number
 from blackout.permutations.seams import place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
-    ForwardProcess,
     Greedy,
     InformedLoss,
     LabelFreeLoss,
@@ -33,8 +32,14 @@ from blackout.permutations.shuffle import (
 from blackout.permutations.shuffle.decoding import surely_best
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
-from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
+from blackout.permutations.shuffle.reverse import Denoiser
+from blackout.permutations.shuffles import (
+    ForwardProcess,
+    RandomInsertion,
+    RandomTransposition,
+    Riffle,
+    default_schedule,
+)
 from blackout.random import SampleStreams
 from tests.laws.permutation_claims import point
 

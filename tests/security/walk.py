@@ -48,7 +48,7 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.networks.StripScores": {"encoder": {"_target_": "blackout.networks.StripEncoder", "parts": 4}},
-    "blackout.permutations.shuffle.ForwardProcess": {
+    "blackout.permutations.ForwardProcess": {
         "law": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],
     },

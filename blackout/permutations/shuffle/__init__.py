@@ -12,7 +12,6 @@ from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import (
-    ForwardProcess,
     ReverseAssignment,
     ReverseGPL,
     ReverseInsertion,
@@ -23,7 +22,7 @@ from blackout.permutations.shuffle.reverse import (
 )
 
 __all__ = [
-    "Beam", "Best", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
+    "Beam", "Best", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
     "ReverseGPL", "ReverseInsertion", "ReversePL", "ReversePointer", "ReverseRiffle", "ReverseTransposition", "Sample",
     "SeamLoss", "SeamNetwork", "Seams", "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "TrajectoryLoss", "TwoOpt",
 ]  # fmt: skip

@@ -21,8 +21,8 @@ from blackout.permutations.seams import assembled, seams
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.draw import check_kind, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Reverse, default_schedule
-from blackout.permutations.shuffles import Shuffle
+from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.shuffles import Shuffle, default_schedule
 from blackout.permutations.tours import gaps_without_learning
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.descriptions import make_dataset

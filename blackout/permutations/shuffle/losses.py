@@ -14,7 +14,8 @@ from blackout.distributed import sum_over_processes
 from blackout.errors import ensure
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose
-from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, with_first
+from blackout.permutations.shuffle.reverse import Denoiser, with_first
+from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
 
 

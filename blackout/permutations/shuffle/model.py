@@ -30,12 +30,12 @@ from blackout.permutations.shuffle.decoding import (
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import (
     Denoiser,
-    ForwardProcess,
     Reverse,
     ReverseAssignment,
     moving,
     with_first,
 )
+from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import Model
 

@@ -1,22 +1,18 @@
-"""From a shuffle to its steps back: reverse laws, a network applied to lists in any order, the forward process.
+"""From a shuffle to its steps back: reverse laws, a network applied to lists in any order.
 
 A reverse law says what a network's scores mean for the step back from a shuffled list. A denoiser is a network and a
-reverse law, for lists in any order. The forward process is a shuffle, looked at after scheduled numbers of it.
+reverse law, for lists in any order. What they undo is the forward process, see `blackout.permutations.shuffles`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import ensure
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
     InverseInsertion,
@@ -27,26 +23,8 @@ from blackout.permutations.distributions import (
     PlackettLuce,
     PointerLaw,
 )
-from blackout.permutations.group import inverse
-from blackout.permutations.shuffles import (
-    LARGEST,
-    MIXED,
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-    Shuffle,
-    denoising_schedule,
-    first_mixed,
-    insertion_variation,
-    trajectory,
-    transposition_variation,
-)
-from blackout.random import RandomSource
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.training.model import finite_output
-
-_FIRST = 0.46
-"""The distance from uniform at which a schedule without a rule of its own looks first."""
-_MOST_SHUFFLES = 100_000
 
 
 class Reverse(Protocol):
@@ -227,86 +205,3 @@ def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
 def moving(orders: Tensor, first_fixed: bool) -> Tensor:
     """The inverse of `with_first`: orders [..., n] as orders of the items that may move."""
     return orders[..., 1:] - 1 if first_fixed else orders
-
-
-@component("shuffle")
-@dataclass(frozen=True)
-class ForwardProcess:
-    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k [Zhang 2025, section 3.4, eq. 11].
-
-    Args:
-        law: the shuffle.
-        schedule: the times, numbers of shuffles.
-
-    Raises:
-        ValueError: a schedule that is not whole and rising from 0.
-    """
-
-    law: Shuffle
-    schedule: Sequence[float]
-
-    def __post_init__(self) -> None:
-        given = list(self.schedule)
-        rises = len(given) > 1 and given[0] == 0 and all(type(b) is int and b > a for a, b in pairwise(given))
-        if not rises or type(given[0]) is not int:
-            raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
-        limit = 40 if isinstance(self.law, Riffle) else _MOST_SHUFFLES
-        ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
-
-    @property
-    def times(self) -> list[int]:
-        """t_1, ..., t_k."""
-        return [int(t) for t in self.schedule[1:]]
-
-    @property
-    def steps(self) -> int:
-        """k."""
-        return len(self.schedule) - 1
-
-    @property
-    def gaps(self) -> list[int]:
-        """How many shuffles every step is of."""
-        return [b - a for a, b in pairwise([0, *self.times])]
-
-    @property
-    def merged(self) -> bool:
-        """Whether some step is of several shuffles."""
-        return max(self.gaps) > 1
-
-    def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
-        """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
-        states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
-        return states.movedim(0, 2), back.movedim(0, 2)
-
-    def log_prob(self, back: Tensor) -> Tensor:
-        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...].
-
-        Of the bound [Zhang 2025, eq. 12] what does not depend on the network.
-        """
-        steps = zip(inverse(back).unbind(-2), self.gaps, strict=True)
-        return torch.stack([self.law.log_prob(sigma, gap) for sigma, gap in steps]).sum(0)
-
-
-def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
-    """The scheduled times for n items; ours, after [Zhang 2025, section 3.4].
-
-    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
-    transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
-    `denoising_schedule`, others where the distance has fallen to .46.
-
-    Args:
-        every_step: look after every single shuffle.
-    """
-    if n == 1:
-        return [0, 1]
-    if isinstance(law, Riffle):
-        looks = denoising_schedule(n)
-    else:
-        if isinstance(law, RandomTransposition) and n > LARGEST:
-            cutoff = n / 2 * math.log(n)
-            mixed = [math.ceil(0.75 * cutoff), math.ceil(cutoff)]
-        else:
-            variation = insertion_variation if isinstance(law, RandomInsertion) else transposition_variation
-            mixed = [first_mixed(variation, n, target) for target in (_FIRST, MIXED)]
-        looks = sorted({0, *(max(t, 1) for t in mixed)})
-    return list(range(looks[-1] + 1)) if every_step else looks
