@@ -162,7 +162,7 @@ def test_a_model_says_what_it_is():
 
 
 def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
-    hub = pytest.importorskip("huggingface_hub", reason="the optional extra `hub` is not installed")
+    mixin = pytest.importorskip("huggingface_hub.hub_mixin", reason="the optional extra `hub` is not installed")
     kept = {}
 
     class Api:
@@ -176,7 +176,7 @@ def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
             kept.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
             return f"https://hub/{repo_id}"
 
-    monkeypatch.setattr(hub.hub_mixin, "HfApi", Api)
+    monkeypatch.setattr(mixin, "HfApi", Api)
     address = made().push_to_hub("me/counts", scores={"fid": 3.25}, license="cc-by-4.0", private=True)
     assert address == "https://hub/me/counts" and set(kept) == {"README.md", "config.json", "model.safetensors"}
     card = kept["README.md"].decode()
