@@ -157,17 +157,17 @@ class PosteriorOutputs:
                         data.dims[axis].attach_scale(file[name][dim])
 
     def _reconstruction(self) -> Figure | None:
-        """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, the
-        largest one of which is white, and samples, black where there are fewer; None for points.
+        """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, and
+        samples, black where there are fewer; None for points. White are the largest count of a sample and the largest
+        deviation.
         """
         if math.prod(self.shape) < 3:
             return None
-        largest = self._draw.model.process.max_count
+        white, top = (max(float(one.max()), 1e-12) for one in (self.x, self.std[:_SHOWN]))
         near = self.problem.estimate(len(self.y), self.shape)
         columns = {} if self.truth is None else {"truth": self.truth}
-        columns |= {} if near is None else {"suggested by y": near[self.chosen].clamp(0, largest)}
-        top = float(self.std[:_SHOWN].max())
-        columns |= {"mean": self.mean, f"deviation, to {top:.3g}": self.std * (largest / max(top, 1e-12))}
+        columns |= {} if near is None else {"suggested by y": near[self.chosen]}
+        columns |= {"mean": self.mean, f"deviation, to {top:.3g}": self.std * (white / top)}
         for k in range(min(_SAMPLES_SHOWN, max(map(len, self.rows)))):
             columns[f"sample {k}"] = torch.stack([
                 self.x[rows[k]] if k < len(rows) else torch.zeros_like(self.x[0]) for rows in self.rows[:_SHOWN]
@@ -175,7 +175,7 @@ class PosteriorOutputs:
         number = min(_SHOWN, len(self.rows))
         figure = new_figure((1.1 * len(columns) + 0.3, 1.1 * number + 0.3))
         for axis, (title, values) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
-            strip = np.asarray(grid(values[:number].double(), largest, 1))
+            strip = np.asarray(grid(values[:number].double().clamp(0, white), white, 1))
             axis.imshow(strip, aspect="auto", interpolation="nearest")
             axis.set_title(title, fontsize=7)
             axis.set(xticks=[], yticks=[])
