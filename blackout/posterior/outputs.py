@@ -163,7 +163,7 @@ class PosteriorOutputs:
         """
         if math.prod(self.shape) < 3:
             return None
-        white, top = (max(float(one.max()), 1e-12) for one in (self.x, self.std[:_SHOWN]))
+        white, top = max(int(self.x.max()), 1), max(float(self.std[:_SHOWN].max()), 1e-12)
         near = self.problem.estimate(len(self.y), self.shape)
         columns = {} if self.truth is None else {"truth": self.truth}
         columns |= {} if near is None else {"suggested by y": near[self.chosen]}

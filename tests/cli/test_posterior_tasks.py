@@ -44,6 +44,7 @@ def test_dna_at_every_scale(run, tmp_path):
     assert (tmp_path / "tilt.png").stat().st_size > 0
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
     options = ("task=music_toy", "law.elements=48", "measurement=model:0-11", "posterior.sweeps=30")

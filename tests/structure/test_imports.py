@@ -15,7 +15,7 @@ from blackout.programs import OnDemand
 HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "matplotlib", "scipy", "sklearn"}
 MODULES = (
     "blackout.data", "blackout.training.export", "blackout.diffusion", "blackout.diffusion.family",
-    "blackout.programs.sample", "blackout.permutations", "blackout.permutations.coded",
+    "blackout.programs.sample", "blackout.permutations.coded",
 )  # fmt: skip
 SPARSE = """
 assert "blackout.diffusion.model" not in sys.modules
