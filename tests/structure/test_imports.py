@@ -14,7 +14,7 @@ from blackout.programs import OnDemand
 
 HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "matplotlib", "scipy", "sklearn"}
 MODULES = (
-    "blackout.data", "blackout.training.export", "blackout.diffusion", "blackout.diffusion.family",
+    "blackout.data", "blackout.training.export", "blackout.diffusion",
     "blackout.programs.sample", "blackout.permutations.coded",
 )  # fmt: skip
 SPARSE = """
