@@ -59,7 +59,10 @@ def test_there_are_a_hundred():
 
 @pytest.mark.parametrize("what, written", [
     ("class", 12),
-    *(pytest.param(*one, marks=pytest.mark.deep) for one in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))),
+    *(
+        pytest.param(*one, marks=pytest.mark.deep)
+        for one in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))
+    ),
 ])  # fmt: skip
 def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, written):
     refused = {}
