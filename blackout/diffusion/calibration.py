@@ -123,8 +123,9 @@ def distances(pairs: list[list[Any]], samples: Tensor) -> list[list[Any]]:
         samples: counts [n, D] of the model's own.
     """
     rows, found = samples.cpu().double(), []
+    parted = _parted(rows)
     for i, j, share, *_ in pairs:
-        apart = _apart(rows, i, j)[rows[:, [i, j]].amax(1) >= TIED_FROM]
+        apart = (_apart(rows, i, j) * parted)[rows[:, [i, j]].amax(1) >= TIED_FROM]
         found.append([i, j, share, float(torch.quantile(apart, share, interpolation="lower")) if len(apart) else 0.0])
     return found
 
@@ -142,14 +143,19 @@ def tied(samples: Tensor, pairs: list[list[Any]]) -> Tensor:
         pairs: [i, j, share, distance] with the largest distance that is made 0, from `distances`.
     """
     made, rows = samples.clone(), samples.double()
+    parted = _parted(rows)
     for i, j, _, most in pairs:
-        made[:, j] = torch.where(_apart(rows, i, j) <= most, made[:, i], made[:, j])
+        made[:, j] = torch.where(_apart(rows, i, j) * parted <= most, made[:, i], made[:, j])
     return made
 
 
 def _apart(rows: Tensor, i: int, j: int) -> Tensor:
-    """Distances [n]. Those of small counts would have few values: what other counts a sample has sets it apart from
-    others, whole numbers alone, so that no more samples than wanted are below one of them.
+    return (rows[:, i] - rows[:, j]).abs() / (rows[:, i] + rows[:, j] + 1).sqrt()
+
+
+def _parted(rows: Tensor) -> Tensor:
+    """Factors of distances [n]. Those of small counts would have few values: what counts a sample has sets it apart
+    from others, whole numbers alone, so that no more samples than wanted are below one of them.
     """
     among = (rows * torch.arange(1, 1 + rows.shape[1], device=rows.device)).sum(1) % _PARTS / _PARTS
-    return (rows[:, i] - rows[:, j]).abs() / (rows[:, i] + rows[:, j] + 1).sqrt() * (1 + _PARTED * among)
+    return 1 + _PARTED * among
