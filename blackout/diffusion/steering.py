@@ -68,6 +68,14 @@ def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpPro
     return torch.nan_to_num(torch.cat(log_ratios), nan=0.0).clamp(-LARGEST, LARGEST).view(jumps.shape)
 
 
+def guarded(value: Tensor) -> Tensor:
+    """Logarithms of guessed likelihoods in groups, float64 [n, M]: log 0, which is not the last word, becomes that of a
+    tenth of the group's mean, and of groups of nothing else 0.
+    """
+    floor = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
+    return torch.where(torch.isneginf(value), torch.where(torch.isneginf(floor), 0.0, floor), value)
+
+
 class Steering:
     """Kernel and potential of steered particles: draws steps, and weighs them. One for each run.
 
@@ -141,7 +149,7 @@ class Steering:
         return self._likelihood(data, torch.arange(len(x), device=x.device))
 
     def _value(self, x: Tensor, t: Tensor, prediction: Prediction, step: int) -> Tensor:
-        """V(x_t), float64 [rows]; where it is log 0, which is not the last word, a tenth of the group's mean."""
+        """V(x_t), float64 [rows]; see `guarded`."""
         if self._guided:
             value = self._now
         elif self._classifier is not None:
@@ -153,10 +161,7 @@ class Steering:
                 for _ in range(self._draws)
             ]
             value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self._draws)
-        groups = value.view(-1, self._number)
-        floor = torch.logsumexp(groups, 1, keepdim=True) - math.log(self._number / _GUARD)
-        floor = torch.where(torch.isneginf(floor), 0.0, floor)
-        return torch.where(torch.isneginf(groups), floor, groups).flatten()
+        return guarded(value.view(-1, self._number)).flatten()
 
 
 def steer(

@@ -13,20 +13,19 @@ from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
-from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.diffusion.steering import steer
+from blackout.diffusion.steering import guarded, steer
 from blackout.distributed import rank
-from blackout.errors import ensure, refuse
+from blackout.errors import check_at_least_one, ensure, refuse
 from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
 from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
 from blackout.random import SampleStreams, systematic, uniform
 
-_GUARD = 0.1
-"""Of the mean guess of a group's likelihood, what every guess is raised by."""
+_OF_EXPECTED, _ROLLOUTS = 0.5, 4
+"""Share of log L at expected data that a state is worth; reverse runs where it is not these that are asked."""
 _BESIDE, _BESIDE_FEW, _FEW = (32, 12), (64, 80), 16
 """Particles beside known elements, and steps of each: below 800 evaluations of the network; of at most 16 elements,
 where evaluations are cheap and laws may be spiky, more.
@@ -44,36 +43,26 @@ def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
     return problem.select(rows, shape) if isinstance(problem, Measured) else problem
 
 
-def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
-    """The data expected given X_t, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]: a mean of counts.
-
-    Names have no mean; of these it is the likeliest level, which is ours.
-    """
-    if isinstance(prediction, CategoricalPrediction):
-        return prediction.log_probs.argmax(1).double()
-    if isinstance(prediction, CountPrediction):
-        return (x.double() + prediction.expected).clamp(max=max_count)
-    missing, immigrants = prediction.expected.unbind(1)
-    return (x.double() + missing - immigrants).clamp(0, max_count)
-
-
 @dataclass(frozen=True)
 class SMC(Method):
     """Sequential Monte Carlo: walks of several particles for every sample, weighed by (p(y | x_s) / p(y | x_t))^power
     [Chu 2025, appendix C.2.3], and resampled where the weights are worth fewer than half of the particles.
 
-    What a state is worth is log p(y | x_s), guessed as the mean of L over a few reverse runs of one step
-    [Chu 2025, eq. 55]: draws from what the network said last, which take no evaluation.
+    What a state is worth is log p(y | x_s). Of births it is half of log L at the data that the last prediction expects,
+    which has no noise of its own; half, since elements are not independent (ours: docs/results/posterior.md). Else it
+    is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55]: draws from what the network said last,
+    which take no evaluation.
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
-    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). A tenth
-    of the group's mean is therefore added to every guess [Hesterberg 1995], and only L itself, at the end, is 0 where y
-    is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the product of the mean weights is Z
-    on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
+    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
+    therefore raised (`guarded`), and only L itself, at the end, is 0 where y is impossible. As M grows the law tends to
+    p(x) L(x)^power / Z, and for any M the product of the mean weights is Z on average: the evidence p(y) where power is
+    1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
 
     Args:
         particles: M, of every sample.
-        rollouts: reverse runs of each guess.
+        rollouts: reverse runs of each guess; None for expected data, or four runs where data are not counted by births,
+            L has no value between them, or all go on from the best.
         power: tempers the weights, and with them the limit.
         polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
         greedy: SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024]. With many
@@ -82,7 +71,7 @@ class SMC(Method):
 
     walks: ClassVar[bool] = True
     particles: int = 20
-    rollouts: int = 4
+    rollouts: int | None = None
     power: float = 1.0
     polish: int = 0
     greedy: bool = False
@@ -91,8 +80,7 @@ class SMC(Method):
         return len(prior.times) - 1 + self.polish
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        for name in ("particles", "rollouts"):
-            ensure(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least_one(particles=self.particles, rollouts=self.rollouts)
         if self.polish and (self.power != 1 or self.greedy):
             raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
 
@@ -101,36 +89,38 @@ class SMC(Method):
         prior, number, copies, streams = run.prior, run.number, self.particles, run.streams
         split = streams.particles(copies)
         x = prior.begin(number * copies, split)
-        every = torch.arange(number).repeat_interleave(copies)
-        of_each = of_rows(run.problem, every, prior.shape)
+        of_each = of_rows(run.problem, torch.arange(number).repeat_interleave(copies), prior.shape)
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
         log_weight, log_mean = value, value[:, 0]
         times = prior.times.to(prior.device)
         for k in range(len(times) - 2, -1, -1):
             s, t = times[k], times[k + 1]
             x = prior.step(x, s, t, split.at(k + 1))
-            then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
+            ahead, share = self._ahead(prior, of_each, x, s, split.fold(k))
+            likelihoods = torch.stack([of_each.log_likelihood(x0) for x0 in ahead])
+            then = share * (torch.logsumexp(likelihoods, 0) - math.log(len(ahead))).view(number, copies)
+            then = then if float(s) == 0 else guarded(then)
             u = uniform((number, 1), streams.at(k + 1), x.device)
             chosen, log_weight, gained = self._choose(log_weight, value, then, u, last=float(s) == 0)
             log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
-            calls = copies * (self.rollouts if float(s) > 0 else 1)
-            run.record(float(t), x[::copies], calls=calls, evaluations=copies * run.spent)
+            run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
         run.log_evidence = torch.empty(0) if self.greedy else log_mean
         x = x[::copies].clamp(max=prior.process.max_count)
         return polished(run, x, self.polish, streams.fold(-3)) if self.polish else x
 
-    def _value(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams) -> Tensor:
-        """log of the guessed likelihood, float64 [rows]."""
+    def _ahead(
+        self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams
+    ) -> tuple[list[Tensor], float]:
+        """Data that states lead to, float64 [rows, *shape] each, and the share of the mean L's logarithm they weigh."""
         if s == 0:
-            return problem.log_likelihood(x.double())
-        guesses = [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in range(self.rollouts)]
-        of_guesses = torch.stack([problem.log_likelihood(x0) for x0 in guesses])
-        value = torch.logsumexp(of_guesses, 0) - math.log(self.rollouts)
-        groups = value.view(-1, self.particles)
-        mean = torch.logsumexp(groups, 1, keepdim=True) - math.log(self.particles / _GUARD)
-        return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(groups, mean)).flatten()
+            return [x.double()], 1.0
+        births = isinstance(prior.process, PureDeath) and getattr(problem, "real", True)
+        if births and self.rollouts is None and not self.greedy:
+            return [prior.expected(x, s)], _OF_EXPECTED
+        turns = range(self.rollouts or _ROLLOUTS)
+        return [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in turns], 1.0
 
     def _choose(
         self, log_weight: Tensor, before: Tensor, now: Tensor, u: Tensor, last: bool
@@ -185,7 +175,8 @@ class Steered(Method):
             return of_rows(problem, of[rows], prior.shape).log_likelihood(x)
 
         def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-            return likelihood(_expected(prior.denoiser(x, t), x, prior.process.max_count), rows)
+            prior.denoiser(x, t)
+            return likelihood(prior.expected(x, t), rows)
 
         drawn = steer(
             prior.denoiser, prior.process, prior.times, (run.number, *prior.shape), run.streams, likelihood,

@@ -429,5 +429,4 @@ class PosteriorDraw(Draw):
 def _settings(part: Any) -> dict[str, Any]:
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     given = {one.name: getattr(part, one.name) for one in fields}
-    said = json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__))
-    return dict(json.loads(said))
+    return dict(json.loads(json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__))))

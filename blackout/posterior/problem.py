@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
-from blackout.diffusion.predictions import Denoiser
+from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.samplers import CountingDenoiser, begin, sample
-from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
+from blackout.diffusion.schedules import logit_survival, logit_times, step_fraction, time_of_logit
 from blackout.errors import ensure
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
@@ -127,12 +127,22 @@ class Prior:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
         return self.kernel(self.denoiser, self.process, x, s, t, source)
 
+    def expected(self, x: Tensor, s: Tensor) -> Tensor:
+        """The data expected given X_s = x, float64 [n, *shape], by the last prediction of the step that led there, as
+        DPS asks for them at s itself [Chu 2025, eq. 50]. Names have no mean; of these it is the likeliest level: ours.
+        """
+        assert isinstance(self.denoiser, CountingDenoiser) and self.denoiser.last is not None
+        last, (_, t) = self.denoiser.last, self.denoiser.asked
+        if isinstance(last, CategoricalPrediction):
+            return last.log_probs.argmax(1).double()
+        missing = last.expected if isinstance(last, CountPrediction) else torch.sub(*last.expected.unbind(1))
+        return (x.double() + missing * (1 - step_fraction(s, t))).clamp(0, self.process.max_count)
+
     def guess(self, x: Tensor, s: Tensor, source: RandomSource = None) -> Tensor:
         """Data that X_s = x may lead to, counts [n, *shape], from the last prediction of the step that led there: no
         further evaluation, and elements that are independent of one another.
         """
-        assert isinstance(self.denoiser, CountingDenoiser)
-        assert self.denoiser.last is not None
+        assert isinstance(self.denoiser, CountingDenoiser) and self.denoiser.last is not None
         (at, t), last = self.denoiser.asked, self.denoiser.last
         x0 = self.kernel(lambda xt, t: last, self.process, at, torch.zeros_like(t), t, source)
         return x0.clamp(max=self.process.max_count)

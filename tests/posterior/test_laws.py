@@ -140,6 +140,10 @@ class WalkingPrior(Prior):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
         return self._drawn(matrix[numbers(x, self.toy.levels)], source)
 
+    def expected(self, x, s):
+        laws = self.toy.reverse(1.0, math.exp(-float(s)))[numbers(x, self.toy.levels)]
+        return torch.from_numpy(laws @ self.toy.states).double()
+
     def guess(self, x, s, source=None):
         return self.step(x, torch.zeros_like(s), s, source)
 
