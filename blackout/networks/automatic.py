@@ -20,8 +20,9 @@ from blackout.networks.unet import UNet
 _COARSEST, _MOST_LEVELS = 4, 3
 _DENSE = 2**13
 """Most numbers on a U-Net's coarsest level for perceptrons over all of them."""
-_PLACES, _FOLDED = 256, 16
-"""Most places of a U-Net's finest level, as far as at most 16 elements together are one of them."""
+_PLACES, _NARROW, _FOLDED = 256, 64, 16
+"""Most places of a U-Net's finest level, as far as at most 16 elements together are one of them, and of an image of
+narrow counts, whose many outputs ask for more channels, those beyond which neighbours are one place once."""
 _WIDTHS = ((64, 32), (512, 16))
 """Channels of the finest level on up to so many places; 8 beyond."""
 _CHOSEN = ("levels", "width", "depth", "channels", "dropout", "ordered")
@@ -34,12 +35,13 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
 
     Args:
         shape, levels: see `body_for`.
-        chosen: of its other arguments width, depth, channels, dropout and ordered.
+        chosen: of its other arguments width, depth, channels, dropout and ordered, and whether counts are `narrow`.
     """
-    width, depth, ordered = (chosen.get(name) for name in ("width", "depth", "ordered"))
+    width, depth, ordered, narrow = (chosen.get(name) for name in ("width", "depth", "ordered", "narrow"))
     dropout = chosen.get("dropout", 0.0)
     if len(shape) > 1 or (ordered and levels is None):
-        return _described_unet(tuple(shape[1:]) or tuple(shape), chosen.get("channels"), dropout)
+        sides, most = tuple(shape[1:]) or tuple(shape), _NARROW if narrow else _PLACES
+        return _described_unet(sides, most, chosen.get("channels"), dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
         return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "knots": 9}
@@ -47,10 +49,10 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 
 
-def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float) -> dict[str, Any]:
+def _described_unet(sides: tuple[int, ...], most: int, channels: int | None, dropout: float) -> dict[str, Any]:
     fold = 1
-    while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
-        sides, fold = tuple(side // 2 for side in sides), 2 * fold
+    while math.prod(sides) > most and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
+        sides, fold, most = tuple(side // 2 for side in sides), 2 * fold, _PLACES
     finest = channels or next((width for most, width in _WIDTHS if math.prod(sides) <= most), 8)
     multipliers = [1]
     while len(multipliers) < _MOST_LEVELS and _halves(sides, _COARSEST):
@@ -107,7 +109,7 @@ def body_and_inputs(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
 
     Args:
         given: arguments of the network.
-        stats: shape and max_count of the data, and whether a vector is `ordered`.
+        stats: shape and max_count of the data, whether a vector is `ordered`, and whether counts are `narrow`.
     """
     body, inputs = given.get("body"), given.get("inputs")
     if not isinstance(body, Mapping):
@@ -121,7 +123,7 @@ def body_and_inputs(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     if kind != "blackout.networks.body_for":
         return {}
     asked = {name: body[name] for name in _CHOSEN if body.get(name) is not None}
-    known = {"levels": stats["max_count"] + 2 if embeds else None, "ordered": stats.get("ordered")}
+    known = {"levels": stats["max_count"] + 2 if embeds else None} | {k: stats.get(k) for k in ("ordered", "narrow")}
     with error_context("network.body"):
         described = described_body(stats["shape"], **{**known, **asked})
     return {"body": described} | states

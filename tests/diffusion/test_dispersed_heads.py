@@ -59,14 +59,21 @@ def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
 
 
-@pytest.mark.parametrize("t", [0.01, 1.0, 9.0])
-def test_a_scale_is_the_deviation_of_what_is_missing(t):
-    """Binomial of X_0, of mean 5 and deviation 40, but for the units that survive, whose noise is counted too."""
-    head, gone = LogisticMixtureHead(ScaledHead(5.0), 400, 5.0, 40.0, 1), 1 - np.exp(-t)
-    law = head(torch.zeros(1, 4, 1), torch.zeros(1, 1, dtype=torch.uint8), torch.tensor(t).double()).distribution
-    variance = (float(law.log_scale.exp()) / (np.log(2) + 0.02)) ** 2
-    missing = gone * (1 - gone) * 5 + (gone * 40) ** 2
-    assert missing * 0.999 < variance < (missing + gone**2 * 5) * 1.001
+@pytest.mark.parametrize("t", [0.3, 1.0, 9.0])
+@pytest.mark.parametrize("xt", [0, 4])
+def test_a_scale_is_the_deviation_of_what_is_missing_of_a_negative_binomial_count(t, xt):
+    """Enumerated: mean 5 and deviation 8, given what survives of it, where the mean that is predicted is right."""
+    mean, variance, x0 = 5.0, 64.0, np.arange(xt, 900)
+    r = mean**2 / (variance - mean)
+    weight = stats.nbinom.pmf(x0, r, r / (r + mean)) * stats.binom.pmf(xt, x0, np.exp(-t))
+    weight /= weight.sum()
+    y = weight @ (x0 - xt)
+    head = LogisticMixtureHead(ScaledHead(mean), 900, mean, variance**0.5, 1)
+    raw = torch.zeros(1, 4, 1)
+    raw[:, 0] = float(np.log(np.expm1(y / mean / (1 - np.exp(-t)))))
+    law = head(raw, torch.full((1, 1), xt), torch.tensor(t).double()).distribution
+    assert float(law.location) == pytest.approx(y, rel=1e-5)
+    assert (float(law.log_scale.exp()) / (np.log(2) + 0.02)) ** 2 == pytest.approx(weight @ (x0 - xt - y) ** 2, rel=1e-4)
 
 
 def test_counts_beyond_single_precision_have_their_own_probabilities():
