@@ -185,8 +185,8 @@ def components_of_data(given: Mapping[str, Any], stats: Stats) -> Mapping[str, A
     return {"components": 4}
 
 
-_NONE = 0.01
-"""An expected count below which a unit is as rare as a logistic of the deviation of this count makes it."""
+_FEW = 0.01
+"""What is expected at least where a scale is chosen: a logistic of its deviation makes a unit as rare as it is."""
 
 
 @component("head", "base", from_stats=components_of_data)
@@ -218,8 +218,7 @@ class LogisticMixtureHead:
 
     def __post_init__(self) -> None:
         ensure(self.components >= 1, f"the mixture needs at least 1 component, not {self.components}")
-        if not (self.mean > 0 and self.std >= 0):
-            raise ValueError(f"the mixture needs a positive mean count and a std, not {self.mean} and {self.std}")
+        ensure(self.mean > 0 and self.std >= 0, f"the mixture needs mean > 0 and std >= 0, not {self.mean}, {self.std}")
 
     @property
     def outputs(self) -> int:
@@ -231,15 +230,14 @@ class LogisticMixtureHead:
         rest = self.base(raw, xt, t)
         y = rest.mean
         weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
-        shape = self.mean**2 / max(self.std**2 - self.mean, _NONE * self.mean)
-        known = y.detach().clamp(min=_NONE)
+        shape = self.mean**2 / max(self.std**2 - self.mean, _FEW * self.mean)
+        known = y.detach().clamp(min=_FEW)
         spread = torch.sqrt(known + known.square() / (shape + xt)).unsqueeze(1)
         # components that start at one location would stay there
         start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)
-        shift = shift + per_row(start, y)
         distribution = LogisticMixture(
             F.log_softmax(weight, dim=1),
-            y.detach().unsqueeze(1) + spread * shift,
+            y.detach().unsqueeze(1) + spread * (shift + per_row(start, y)),
             torch.log(spread) + torch.log(F.softplus(width) + 0.02),
             self.max_count - xt.to(torch.int64),
         )

@@ -40,8 +40,7 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
     width, depth, ordered, narrow = (chosen.get(name) for name in ("width", "depth", "ordered", "narrow"))
     dropout = chosen.get("dropout", 0.0)
     if len(shape) > 1 or (ordered and levels is None):
-        sides, most = tuple(shape[1:]) or tuple(shape), _NARROW if narrow else _PLACES
-        return _described_unet(sides, most, chosen.get("channels"), dropout)
+        return _described_unet(shape[1:] or shape, _NARROW if narrow else _PLACES, chosen.get("channels"), dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
         return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "knots": 9}
@@ -49,7 +48,7 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 
 
-def _described_unet(sides: tuple[int, ...], most: int, channels: int | None, dropout: float) -> dict[str, Any]:
+def _described_unet(sides: Sequence[int], most: int, channels: int | None, dropout: float) -> dict[str, Any]:
     fold = 1
     while math.prod(sides) > most and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
         sides, fold, most = tuple(side // 2 for side in sides), 2 * fold, _PLACES
