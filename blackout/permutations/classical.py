@@ -120,7 +120,7 @@ class Mallows(OrderDistribution):
             ValueError: a value is no permutation.
         """
         digits = Lehmer.encode(value, self.reference)
-        shape = torch.broadcast_shapes(digits.shape[:-1], self.batch_shape)
+        shape = np.broadcast_shapes(digits.shape[:-1], self.batch_shape)
         table = self.digit_log_probs.expand(*shape, self._n, self._n)
         return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
 

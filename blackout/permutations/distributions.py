@@ -296,7 +296,7 @@ class GeneralizedPlackettLuce(SequentialLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
-        n, shape = self._n, torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        n, shape = self._n, np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
         return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
 
@@ -330,7 +330,7 @@ class PointerLaw(SequentialLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], all places at once."""
-        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
         return GeneralizedPlackettLuce(self.pointers.all(orders)).log_prob(orders).view(shape)
 
@@ -395,7 +395,7 @@ class Matching(SequentialLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
-        n, shape = self._n, torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        n, shape = self._n, np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         chosen = value.expand(*shape, n).unsqueeze(-1)
         return self.log_matrix.expand(*shape, n, n).gather(-1, chosen).squeeze(-1).sum(-1)
 
@@ -523,7 +523,7 @@ class InverseTransposition(OrderDistribution):
 
     def _pair(self, i: Tensor, j: Tensor) -> Tensor:
         """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k]."""
-        shape = torch.broadcast_shapes(i.shape[:-1], self.batch_shape)
+        shape = np.broadcast_shapes(i.shape[:-1], self.batch_shape)
         log_w, log_rest = (x.expand(*shape, self._n) for x in (self._log_w, self._log_rest))
         i, j = i.expand(*shape, -1), j.expand(*shape, -1)
         either = torch.logaddexp(-log_rest.gather(-1, i), -log_rest.gather(-1, j))

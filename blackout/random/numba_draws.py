@@ -32,7 +32,7 @@ _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).nump
 """log k! as the general path has it, where counts usually are."""
 
 
-def compiled(signature: str, name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: str, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function, whose name must be its own.
 
     Compiled code finds other functions by name, and numba numbers those of one name by their order in a process: from
@@ -42,9 +42,9 @@ def compiled(signature: str, name: str | None = None) -> Callable[[Callable[...,
     def compiled(function: Callable[..., Any]) -> Any:
         function.__qualname__ = name or function.__qualname__
         try:
-            return numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
+            return numba.njit(signature, cache=True, nogil=True, error_model="numpy", **options)(function)
         except (RuntimeError, OSError):  # no folder to keep it in
-            return numba.njit(signature, nogil=True, error_model="numpy")(function)
+            return numba.njit(signature, nogil=True, error_model="numpy", **options)(function)
 
     return compiled
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "errors", "counts", "intervals", "component", "version"),
+    ("family", "random", "errors", "counts", "intervals", "component", "version", "winograd"),
     ("networks", "files", "distributed"),
     ("data", "preemption"),
     ("evaluation",),
