@@ -39,69 +39,62 @@ _OF_TILE, _TO_TILE = _square(_powers(4)), _square(_powers(4).T)
 
 
 @compiled(
-    "void(f4[:, ::1], uintp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, boolean)",
+    "void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)",
     fastmath={"contract"},
     forceinline=True,
 )
-def _weighted(matrix: Any, row: int, x: Any, at: int, step: int, out: Any, to: int, size: int, add: bool) -> None:
-    """The sum of six stretches of `x`, `step` apart, by a row of the matrix."""
+def _mix(
+    matrix: Any, rows: int, x: Any, at: int, step: int, out: Any, to: int, out_step: int, size: int, add: bool
+) -> None:
+    """Of six stretches of `x`, `step` apart, the sums by the first rows of the matrix, `out_step` apart in `out`."""
     at1, at2, at3 = at + step, at + step + step, at + step + step + step
     at4, at5 = at3 + step, at3 + step + step
-    w0, w1, w2, w3, w4, w5 = matrix[row]
-    for k in range(size):
-        total = w0 * x[at + k] + w1 * x[at1 + k] + w2 * x[at2 + k]
-        total += w3 * x[at3 + k] + w4 * x[at4 + k] + w5 * x[at5 + k]
-        out[to + k] = out[to + k] + total if add else total
-
-
-@compiled("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], f4[::1])")
-def _gather(x: Any, shape: Any, matrix: Any, out: Any) -> None:
-    """Of the patches [6, 6] of images [N, H + 2, W + 2, C], 4 apart, matrix @ patch @ matrix.T: [36, tiles, C]."""
-    images, height, width, channels = shape
-    line, tiles, tile = width * channels, out.size // (36 * channels), 0
-    mixed = np.empty(6 * line, np.float32)
-    for image in range(images):
-        for top in range(0, height - 2, 4):
-            for a in range(6):
-                _weighted(matrix, a, x, (image * height + top) * line, line, mixed, a * line, line, False)
-            for left in range(0, line - 2 * channels, 4 * channels):
-                for place in range(36):
-                    at, to = place // 6 * line + left, (place * tiles + tile) * channels
-                    _weighted(matrix, place % 6, mixed, at, channels, out, to, channels, False)
-                tile += 1
+    for row in range(rows):
+        w0, w1, w2, w3, w4, w5 = matrix[row]
+        for k in range(size):
+            total = w0 * x[at + k] + w1 * x[at1 + k] + w2 * x[at2 + k]
+            total += w3 * x[at3 + k] + w4 * x[at4 + k] + w5 * x[at5 + k]
+            out[to + k] = out[to + k] + total if add else total
+        to += out_step
 
 
 @compiled("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], intp, f4[::1])")
-def _scatter(x: Any, shape: Any, matrix: Any, side: int, out: Any) -> None:
-    """Add matrix @ [6, 6] @ matrix.T, whose first `side` rows and columns count, where `_gather` took patches."""
-    images, height, width, channels = shape
-    line, tiles, tile = width * channels, x.size // (36 * channels), 0
+def _transform(images: Any, shape: Any, matrix: Any, side: int, sums: Any) -> None:
+    """Between images [N, H + 2, W + 2, C] and [36, tiles, C] of their squares [6, 6], which begin 4 apart.
+
+    Without a `side`, to matrix @ square @ matrix.T; else add that of the 36 sums, its first rows and columns.
+    """
+    number, height, width, channels = shape
+    line, tiles, tile = width * channels, sums.size // (36 * channels), 0
     mixed = np.empty(6 * line, np.float32)
-    for image in range(images):
-        for top in range(0, height - 2, 4):
+    for top in range(0, number * height, height):
+        for corner in range(top * line, (top + height - 2) * line, 4 * line):
             mixed[:] = 0
+            if not side:
+                _mix(matrix, 6, images, corner, line, mixed, 0, line, line, False)
             for left in range(0, line - 2 * channels, 4 * channels):
                 for a in range(6):
-                    at = (6 * a * tiles + tile) * channels
-                    for b in range(side):
-                        to = a * line + left + b * channels
-                        _weighted(matrix, b, x, at, tiles * channels, mixed, to, channels, True)
+                    at, to, apart = (6 * a * tiles + tile) * channels, a * line + left, tiles * channels
+                    if side:
+                        _mix(matrix, side, sums, at, apart, mixed, to, channels, channels, True)
+                    else:
+                        _mix(matrix, 6, mixed, to, channels, sums, at, apart, channels, False)
                 tile += 1
-            for b in range(side):
-                _weighted(matrix, b, mixed, 0, line, out, (image * height + top + b) * line, line, True)
+            if side:
+                _mix(matrix, side, mixed, 0, line, images, corner, line, line, True)
 
 
 def _gathered(x: Tensor, margins: tuple[int, int], matrix: Any) -> Tensor:
     """[N, C, H, W] -> [36, N H W / 16, C]."""
     out, pixels = x.new_empty(36, x[:, 0].numel() // 16, x.shape[1]), F.pad(x, margins * 2).permute(0, 2, 3, 1)
-    _gather(pixels.reshape(-1).numpy(), tuple(pixels.shape), matrix, out.view(-1).numpy())
+    _transform(pixels.reshape(-1).numpy(), tuple(pixels.shape), matrix, 0, out.view(-1).numpy())
     return out
 
 
 def _scattered(sums: Tensor, like: Tensor, matrix: Any, side: int) -> Tensor:
     """[36, tiles, C] -> [N, C, H + 2, W + 2], of images of the size of `like`."""
     out = sums.new_zeros(len(like), like.shape[2] + 2, like.shape[3] + 2, sums.shape[2])
-    _scatter(sums.view(-1).numpy(), tuple(out.shape), matrix, side, out.view(-1).numpy())
+    _transform(out.view(-1).numpy(), tuple(out.shape), matrix, side, sums.view(-1).numpy())
     return out.permute(0, 3, 1, 2)
 
 

@@ -45,6 +45,9 @@ _WHOLE = ((0, 255),)
 _DIVIDED = ((4, 15), (0, 15))
 """Digits of n as (shift, mask). n = 16 a + b needs only small tables: a sum of independent binomials is binomial."""
 
+_FEW = 1 << 22
+"""Elements of a process on a CPU that are drawn in about the second that it takes to load numba."""
+
 Digits: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -196,10 +199,10 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
     if _tabulated(n, rare):
         if rare.ndim:
             flipped, rare = (x.expand(len(n), *x.shape[1:]).reshape(-1) for x in (flipped, rare))
-        return binomial_by_table(_draw(generator, n), n, rare, flipped, _kernels(n.device))
+        return binomial_by_table(_draw(generator, n), n, rare, flipped, _worth_loading(n))
     size, rare = n.to(torch.float64).contiguous(), rare.expand(n.shape)
     if isinstance(generator, StepStreams):
-        draw, kernels = generator.next_draw(), _kernels(n.device)
+        draw, kernels = generator.next_draw(), _worth_loading(n)
         drawn = kernels.binomial(draw.keys, size, rare) if kernels else _binomial_from(draw, size, rare)
     else:
         drawn = torch.binomial(size, rare, generator=generator)
@@ -219,7 +222,7 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
     """
     rate = rate.to(torch.float64).contiguous()
     if isinstance(generator, StepStreams):
-        draw, kernels = generator.next_draw(), _kernels(rate.device)
+        draw, kernels = generator.next_draw(), _worth_loading(rate)
         return kernels.poisson(draw.keys, rate) if kernels else _poisson_from(draw, rate)
     return torch.poisson(rate, generator=generator)
 
@@ -233,6 +236,14 @@ def compiled_by() -> str:
     """What compiles the draws of streams: numba with its version, or none where it is switched off."""
     used = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
     return f"numba {importlib.metadata.version('numba')}" if used else "none"
+
+
+def _worth_loading(x: Tensor, drawn: list[int] = [0]) -> ModuleType | None:  # noqa: B006, counts for the process
+    """`_kernels`, on a CPU once a process has drawn so much in general that a second to load numba is little."""
+    if x.is_cpu and drawn[0] < _FEW:
+        drawn[0] += x.numel()
+        return None
+    return _kernels(x.device)
 
 
 @lru_cache
@@ -374,7 +385,7 @@ def _transformed_rejection(
     return drawn
 
 
-_CHUNK = 1 << 24
+_WEIGHTS = 1 << 24
 """Largest number of weights whose running sums are formed at once: 128 MiB."""
 
 
@@ -389,7 +400,7 @@ def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
     """
     u = uniform(tuple(weights.shape[:-1]), generator, weights.device)
     flat, drawn = weights.reshape(-1, weights.shape[-1]), []
-    rows = max(1, _CHUNK // weights.shape[-1])
+    rows = max(1, _WEIGHTS // weights.shape[-1])
     for part, v in zip(flat.split(rows), u.reshape(-1).split(rows), strict=True):
         drawn.append(torch.searchsorted(cumulative(part), v[:, None], right=True).squeeze(1))
     return torch.cat(drawn).view(u.shape).clamp_(max=weights.shape[-1] - 1)
