@@ -38,15 +38,12 @@ _OF_PATCH, _TO_PATCH = _square(np.linalg.inv(_powers(6)).T), _square(np.linalg.i
 _OF_TILE, _TO_TILE = _square(_powers(4)), _square(_powers(4).T)
 
 
-@compiled(
-    "void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)",
-    fastmath={"contract"},
-    forceinline=True,
-)
-def _mix(
-    matrix: Any, rows: int, x: Any, at: int, step: int, out: Any, to: int, out_step: int, size: int, add: bool
-) -> None:
-    """Of six stretches of `x`, `step` apart, the sums by the first rows of the matrix, `out_step` apart in `out`."""
+_IN_LINE: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True}
+
+
+@compiled("void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)", **_IN_LINE)
+def _mix(matrix: Any, rows: int, x: Any, at: int, step: int, y: Any, to: int, apart: int, size: int, add: bool) -> None:
+    """Of six stretches of `x`, `step` apart, the sums by the first rows of the matrix, `apart` in `y`."""
     at1, at2, at3 = at + step, at + step + step, at + step + step + step
     at4, at5 = at3 + step, at3 + step + step
     for row in range(rows):
@@ -54,8 +51,8 @@ def _mix(
         for k in range(size):
             total = w0 * x[at + k] + w1 * x[at1 + k] + w2 * x[at2 + k]
             total += w3 * x[at3 + k] + w4 * x[at4 + k] + w5 * x[at5 + k]
-            out[to + k] = out[to + k] + total if add else total
-        to += out_step
+            y[to + k] = y[to + k] + total if add else total
+        to += apart
 
 
 @compiled("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], intp, f4[::1])")

@@ -37,25 +37,15 @@ def best_memory_format(device: torch.device, volumes: bool = False) -> torch.mem
     return last if keeps else torch.contiguous_format
 
 
-class _Affine:
+def _affine(norm: GroupNorm | LayerNorm, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """Weight and bias of a norm in another dtype: cast once, until they change, where no gradients are wanted."""
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._cast: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    def of(self, norm: GroupNorm | LayerNorm, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        both = norm.weight, norm.bias
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return _to(both, dtype)
-        key = dtype, *((id(one), one.device, one._version) for one in both if one is not None)
-        if key != self._key:
-            self._key, self._cast = key, _to(both, dtype)
-        return self._cast
-
-
-def _to(both: tuple[Tensor | None, Tensor | None], dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    both, still = (norm.weight, norm.bias), not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    key = (dtype, *((id(one), one.device, one._version) for one in both if one is not None)) if still else None
+    if still and key == norm.cast[0]:
+        return norm.cast[1]
     weight, bias = (None if one is None else one.to(dtype) for one in both)
+    if still:
+        norm.cast = key, (weight, bias)
     return weight, bias
 
 
@@ -72,15 +62,13 @@ class GroupNorm(nn.GroupNorm):
     first.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._affine = _Affine()
+    cast: tuple[Any, tuple[Tensor | None, Tensor | None]] = None, (None, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised features, of the shape [B, C, ...] and dtype of `x`."""
         if x.device.type != "cpu":
             with full_precision(x):
-                return F.group_norm(x, self.num_groups, *self._affine.of(self, x.dtype), self.eps)
+                return F.group_norm(x, self.num_groups, *_affine(self, x.dtype), self.eps)
         narrow = self.num_channels < 16 * self.num_groups
         slow = narrow and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
         if slow and x.dtype == torch.bfloat16:
@@ -104,16 +92,14 @@ def _has_channels_last(x: Tensor) -> bool:
 class LayerNorm(nn.LayerNorm):
     """PyTorch's, in the dtype of its input under CUDA's autocast too."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._affine = _Affine()
+    cast: tuple[Any, tuple[Tensor | None, Tensor | None]] = None, (None, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised features, of the shape [..., *normalized_shape] and dtype of `x`."""
         if x.device.type == "cpu":
             return super().forward(x)
         with full_precision(x):
-            return F.layer_norm(x, self.normalized_shape, *self._affine.of(self, x.dtype), self.eps)
+            return F.layer_norm(x, self.normalized_shape, *_affine(self, x.dtype), self.eps)
 
 
 class DropoutOfShare(nn.Dropout):
