@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError, run_command
-from blackout.files import new_file
+from blackout.files import new_file, save_arrays
 from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
 from blackout.flows.energies.negative import discrepancy
-from blackout.flows.plots import save_arrays
 from blackout.flows.targets.energies import BITS, EnergyNetwork, encode
 
 _RATE, _NEGATIVES = 0.1, 32

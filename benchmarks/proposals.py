@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,8 +32,8 @@ def first_order(states: States) -> Tensor:
 class GradientDMALA(DMALA):
     """DMALA as published [Zhang 2022]: by first-order ratios."""
 
-    def ratios(self, states: States) -> Tensor:
-        return first_order(states)
+    def _law(self, states: States, t: float) -> Tensor:
+        return super()._law(replace(states, known=first_order(states)), t)
 
 
 class LocallyInformed(Refinement):

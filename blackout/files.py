@@ -534,6 +534,12 @@ def refuse_links(directory: Path, *names: str) -> None:
             raise UserError(f"{path} is a link out of {directory}: nothing is written through it")
 
 
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write an .npz, whole or not at all."""
+    with replacing(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
 def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write a .csv, whole or not at all; what a row lacks is left empty."""
     with replacing(path) as part, part.open("w", newline="") as file:

@@ -17,10 +17,10 @@ import yaml
 from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse, run_command
-from blackout.files import numbered, request_key, results_folder, write_json
+from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
 from blackout.flows.annealing import anneal, group_size, temper
 from blackout.flows.checks import judge
-from blackout.flows.plots import named, observed_path, save_arrays, save_diagnostics, save_path
+from blackout.flows.plots import named, observed_path, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target, read_energy
 from blackout.flows.weights import estimates, known_values

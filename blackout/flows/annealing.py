@@ -76,18 +76,18 @@ def anneal(
 def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None = None) -> Tensor:
     """Times 0, ..., 1 of a path that has to get through a transition on its way, float64 [sweeps + 1].
 
-    Half of them are 1 - (1 - s)^2, and half as a short run says: a quarter by the length of the path in standard
-    deviations of log rho [Crooks 2007], a quarter by its variance, which is large where chains are slow, too. Ours.
+    A fifth of them are 1 - (1 - s)^2. The others go where the work of a short run of such times fluctuates: as many to
+    each of its parts as the standard deviation of the weights that it gains, which is large where log rho varies much,
+    and where chains are slow. Ours, after the equal lengths of [Crooks 2007].
 
     Args:
         target, sweeps, seed, refine: see `anneal`.
     """
-    pilot = anneal(target, _PILOTS, max(_PILOTS, sweeps // 8), fold_seed(seed, _PILOTED), refine=refine)
-    times, spread = torch.tensor(pilot.times), torch.stack(pilot.dlogp_dt_at).double().std(1).clamp(min=1e-9).cpu()
-    lengths = torch.cumulative_trapezoid(torch.stack([spread, spread**2]), times.double())
-    told = F.pad(lengths / lengths[:, -1:], (1, 0)).mean(0)
+    pilot = anneal(target, _PILOTS, max(_PILOTS, sweeps // 8), fold_seed(seed, _PILOTED), refine=refine, power=2)
+    spread = torch.stack(pilot.log_weights_at).diff(dim=0).std(1).double().clamp(min=1e-9).cpu()
+    told = F.pad(spread.cumsum(0) / spread.sum(), (1, 0))
     fine = 1 - np.linspace(1, 0, 1025) ** 2
-    share = (np.interp(fine, pilot.times, told) + 1 - np.sqrt(1 - fine)) / 2
+    share = 0.8 * np.interp(fine, pilot.times, told) + 0.2 * (1 - np.sqrt(1 - fine))
     return torch.from_numpy(np.interp(np.linspace(0, 1, sweeps + 1), share, fine))
 
 

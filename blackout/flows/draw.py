@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +60,8 @@ class ChainDraw(Draw):
     def steps(self) -> int:
         return self.simulation.num_steps
 
-    @property
-    def nfe(self) -> int:
-        """At least: `events` takes one more for every jump, and metrics.json has their number."""
-        return self.simulation.num_steps
+    nfe = steps
+    """At least: `events` takes one more for every jump, and metrics.json has their number."""
 
 
 @dataclass
@@ -117,12 +114,8 @@ class FlowDraw(ChainDraw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """A grid of the states, black at 0; of those that code points the points, None for some side by side."""
         if self.model.target.plane:
-            return None if columns else points_over(self._ground, samples["samples"])
+            return None if columns else points_over(landscape(self.model.target), samples["samples"])
         return grid(samples["samples"], self.model.target.levels, columns)
-
-    @cached_property
-    def _ground(self) -> Image.Image:
-        return landscape(self.model.target)
 
 
 class FlowOutputs(Collected):

@@ -219,12 +219,6 @@ def save_path(
     return said
 
 
-def save_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz, whole or not at all."""
-    with replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-
-
 def add_array(path: Path, name: str, values: Tensor) -> None:
     """Add an array to an .npz, which is replaced whole or not at all."""
     with replacing(path) as part:

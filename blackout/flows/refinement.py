@@ -124,14 +124,10 @@ class DMALA(Refinement):
         backward = self._law(proposed, t).gather(-1, states.x.long()[..., None]).sum((-1, -2))
         return accept(states, proposed, t, backward - forward, accepted)
 
-    def ratios(self, states: States) -> Tensor:
-        """Log-ratios that proposals are made by, [B, d, S]."""
-        return states.ratios
-
     def _law(self, states: States, t: float) -> Tensor:
         """Log-probabilities of every site's proposals, [B, d, S]."""
         own = F.one_hot(states.x.long(), states.target.levels)
-        logits = t * self.ratios(states) / 2 - (1 - own) / (2 * self.alpha)
+        logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
         if (frozen := states.target.frozen) is not None:
             logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
         return logits.log_softmax(-1)

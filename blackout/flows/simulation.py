@@ -20,7 +20,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.family import Watch
 from blackout.flows.path import States, incoming, integrated_residual, outgoing, residual
-from blackout.flows.refinement import Refinement
+from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.random import SampleStreams, StepStreams, fold_seed, systematic
@@ -57,10 +57,9 @@ class Paths:
 
     def rows(self, which: Tensor) -> Paths:
         """Some of the chains, int64 [b]."""
-        lists = (self.log_weights_at, self.dlogp_dt_at, self.states_at)
-        weights, dlogp_dt, states = ([part[which] for part in parts] for parts in lists)
+        lists = ([part[which] for part in parts] for parts in (self.log_weights_at, self.dlogp_dt_at, self.states_at))
         own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
-        return Paths(*own, self.times, weights, dlogp_dt, states)
+        return Paths(*own, self.times, *lists)
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,21 @@ class Simulation(ABC):
         num_steps: number K of steps.
         resample_below: resample systematically where the ESS of a group falls below this share; None for never.
         group: chains that are resampled together.
+        sweeps: of Gibbs after every step, where a draw asks for no other moves.
 
     Raises:
-        ValueError: no steps, a group below 2, or a share outside (0, 1].
+        ValueError: no steps, sweeps below 0, a group below 2, or a share outside (0, 1].
     """
 
-    def __init__(self, num_steps: int = 64, resample_below: float | None = None, group: int = 64) -> None:
+    def __init__(
+        self, num_steps: int = 64, resample_below: float | None = None, group: int = 64, sweeps: int = 0
+    ) -> None:
         if not 1 <= num_steps <= _MOST_STEPS or group < 2:
-            raise ValueError(
-                f"num_steps must be in 1..{_MOST_STEPS:,} and group at least 2, not {num_steps} and {group}"
-            )
+            raise ValueError(f"num_steps must be in 1..{_MOST_STEPS:,}, group at least 2, not {num_steps}, {group}")
         if resample_below is not None and not 0 < resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {resample_below}")
         self.num_steps, self.resample_below, self.group = num_steps, resample_below, group
+        self.moves = Gibbs(sweeps) if sweeps else None
 
     @abstractmethod
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
@@ -127,8 +128,8 @@ class Simulation(ABC):
             if self.resample_below is not None:
                 drawn_by, low = fold_seed(seed, RESAMPLING), self.resample_below
                 states, weights = resampled(states, weights, indices, drawn_by, k, low, self.group)
-            if refine is not None:
-                states = refine(target, states, b, stream)
+            if (moves := refine or self.moves) is not None:
+                states = moves(target, states, b, stream)
         if watch is not None:
             watch(self.num_steps, self.num_steps, states.x)
         if observe:

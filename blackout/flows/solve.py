@@ -7,7 +7,6 @@ calls the nodes what their file does.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import time
 from dataclasses import replace
@@ -17,14 +16,13 @@ import numpy as np
 import torch
 
 from blackout.errors import UserError, refuse, run_command
-from blackout.files import numbered, replacing, request_key, results_folder, save_picture, write_json
+from blackout.files import numbered, request_key, results_folder, save_arrays, save_picture, write_json, write_table
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
+from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_rows
 from blackout.flows.graphs.problems import TAKES, Array, GraphTarget, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
-from blackout.flows.plots import save_arrays
 from blackout.training.export import load_model
 
 _MOST_CHAINS = 1 << 20
@@ -82,8 +80,13 @@ def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> Non
         Row(problem.given, part.tolist(), spent, own, sign)
         for problem, part, spent, own in zip(problems, values, seconds, known, strict=True)
     ]
-    write_table(rows, out / "table.csv")
-    _write_best(problems, best, out / "best.csv")
+    write_rows(rows, out / "table.csv")
+    nodes = (  # under the names that its file gives them
+        {"graph": problem.given.name, "node": node, "value": value}
+        for problem, x in zip(problems, best, strict=True)
+        for node, value in zip(problem.given.labels or range(problem.given.nodes), x.tolist(), strict=True)
+    )
+    write_table(["graph", "node", "value"], nodes, out / "best.csv")
     every = np.zeros((len(best), given.chains if given.method not in EXACT else 1, max(map(len, best))), np.uint8)
     for g, (problem, x) in enumerate(zip(problems, found, strict=True)):
         every[g, :, : len(best[g])] = problem.back(x)
@@ -97,16 +100,6 @@ def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> Non
     save_picture(graphs_picture(lambda k: problems[k].given, given.problem, samples, sign), out / "graphs.png")
     shown = "  ".join(f"{name} {value:.8g}" for name, value in said.items())
     print(f"{shown}  proved {sum(proved)} of {len(best)}; all of it in {out}")
-
-
-def _write_best(problems: list[Problem], best: list[Array], path: Path) -> None:
-    """The best solution of every graph, a line for each node under the name that its file gives it."""
-    with replacing(path) as part, part.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["graph", "node", "value"])
-        for problem, x in zip(problems, best, strict=True):
-            labels = problem.given.labels or range(problem.given.nodes)
-            writer.writerows((problem.given.name, *both) for both in zip(labels, x.tolist(), strict=True))
 
 
 def _graphs(given: argparse.Namespace) -> list[Graph]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.diffusion.plots import grid
 from blackout.family import Samples
-from blackout.files import replacing, save_picture
+from blackout.files import replacing, save_arrays, save_picture
 from blackout.posterior import diagnostics
 from blackout.posterior.diagnostics import FIELDS
 from blackout.posterior.noise import Exact
@@ -122,8 +122,7 @@ class PosteriorOutputs:
         }  # fmt: skip
         if self.truth is not None:
             arrays["truth"] = _last(self.truth)
-        with replacing(path) as part, open(part, "wb") as file:
-            np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})
+        save_arrays(path, **{name: values.numpy() for name, values in arrays.items()})
 
     def _inference_data(self, path: Path) -> None:
         """What ArviZ reads, `arviz.from_netcdf`: netCDF-4 by way of HDF5's dimension scales. Samples are draws of one

@@ -139,11 +139,11 @@ def test_the_correlation_of_neighbours_is_what_the_mean_energy_says(target: Isin
     assert correlations(states.view(-1, 3, 3), q) == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
-def test_times_follow_the_deviation_and_the_variance_of_a_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times as wide from the middle on: until there 1/4 of the length, 1/10 of the variance, .29 by the rule."""
+def test_times_follow_the_deviation_of_what_weights_gain_in_a_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as much from the middle on: until there a quarter of the pilot's times, .29 by the rule."""
     times = [k / 1000 for k in range(1001)]
-    wide = [torch.tensor([-1.0, 1.0]) * (1 if t < 0.5 else 3) for t in times]
-    pilot = SimpleNamespace(times=times, dlogp_dt_at=wide)
+    gained = [torch.tensor([-1.0, 1.0]) * (min(t, 0.5) + 3 * max(t - 0.5, 0)) for t in times]
+    pilot = SimpleNamespace(times=times, log_weights_at=gained)
     monkeypatch.setattr("blackout.flows.annealing.anneal", lambda *_, **__: pilot)
-    middle = ((1 / 4 + 1 / 10) / 2 + 1 - math.sqrt(0.5)) / 2
+    middle = 0.8 / 4 + 0.2 * (1 - math.sqrt(0.5))
     assert abs(float(spaced(Ising(2, 0.1), 1000)[round(1000 * middle)]) - 0.5) < 2e-3

@@ -19,7 +19,7 @@ EXPERIMENTS = (
     "flow_ising", "flow_ising_critical", "dnfs/figure3", "dnfs/figure4/moons", "dnfs/figure5", "dnfs/figure15_leaps",
     "dnfs/table1/small recipe=flow/sets", "dnfs/table1/large recipe=flow/sets_large",
     "dnfs/table5/small recipe=flow/cuts", "dnfs/table5/medium recipe=flow/cuts_medium",
-    "dnfs/table5/large recipe=flow/cuts_large",
+    "dnfs/table5/large recipe=flow/cuts_large", "dnfs/table5/large recipe=flow/cuts_swept",
 )  # fmt: skip
 """Energies: tests/flows/energies."""
 NETWORKS = ("lesite", "lemlp", "leconv", "letf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from blackout.flows.refinement import Gibbs
 from blackout.flows.simulation import Events
 from blackout.flows.targets import Ising, Potts
 from tests.laws import flow_claims as flows
@@ -38,6 +39,8 @@ def test_samples_do_not_depend_on_the_others_and_resampling_stays_unbiased() -> 
     alone = Events(3).run(toy.target, scores, torch.tensor([17, 31]), 5)
     assert torch.equal(alone.states.x, together.states.x[[17, 31]])
     assert torch.allclose(alone.log_weights, together.log_weights[[17, 31]], rtol=0, atol=1e-12)
+    own, asked = Events(3, sweeps=1), Events(3).run(toy.target, scores, torch.arange(40), 5, Gibbs())
+    assert torch.equal(own.run(toy.target, scores, torch.arange(40), 5).log_weights, asked.log_weights)
     groups = Events(4, resample_below=0.5, group=64).run(toy.target, scores, torch.arange(64 * 150), 0)
     means = groups.log_weights.view(150, 64).exp().mean(1) / torch.tensor(toy.log_z).exp()
     assert abs(float(means.mean()) - 1) < 4 * float(means.std()) / 150**0.5

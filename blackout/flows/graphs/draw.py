@@ -16,7 +16,7 @@ from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_
 from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
-from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_table
+from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_rows
 from blackout.flows.graphs.problems import GraphTarget, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import solved, solver
@@ -126,7 +126,7 @@ class GraphOutputs(Collected):
             )
             for k, (problem, value) in enumerate(zip(problems, values, strict=True))
         ]  # fmt: skip
-        write_table(rows, directory / "table.csv")
+        write_rows(rows, directory / "table.csv")
         said: dict[str, Any] = {"values": means(rows), "beside": beside_means(rows), "samples_per_graph": draw.each}
         if known:
             said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in known), "of": len(known)}

@@ -52,7 +52,7 @@ def _drop(value: float, known: float, sign: int) -> float:
     return sign * (known - value) / (abs(known) or 1.0)
 
 
-def write_table(rows: list[Row], path: Path) -> None:
+def write_rows(rows: list[Row], path: Path) -> None:
     """One line for each graph."""
     names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
     with replacing(path) as part, part.open("w", newline="") as file:
