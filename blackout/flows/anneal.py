@@ -1,7 +1,7 @@
 """`python -m blackout.flows.anneal`: annealed importance sampling, SMC, parallel tempering: the baselines of flows.
 
 The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a Gibbs sweep at
-t_{k+1}, with times that are closer where a short run finds log rho to fluctuate, and near the target. Tempering keeps
+t_{k+1}, with times that are closer where the weights of a short run spread, and near the target. Tempering keeps
 replicas at times that are closer near the target, and exchanges them.
 """
 
