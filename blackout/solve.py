@@ -75,9 +75,7 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
     for file, image in zip(files, images, strict=True):
         if image.shape != images[0].shape or min(image.shape[1:]) < 2:
             sizes = [f"{one.shape[2]}x{one.shape[1]}" for one in (image, images[0])]
-            raise UserError(
-                f"{file}: pieces must be of one size, at least 2x2: {sizes[0]}, {files[0].name} is {sizes[1]}"
-            )
+            raise UserError(f"{file}: pieces must be of one size, at least 2x2: {sizes[0]}, {files[0].name} {sizes[1]}")
     return torch.stack(images), columns
 
 

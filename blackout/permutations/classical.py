@@ -18,7 +18,7 @@ from torch import Tensor
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits
-from blackout.permutations.group import identity_like, inverse, is_permutation
+from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 
 EXACT = 14
@@ -154,9 +154,7 @@ class Mallows(OrderDistribution):
         """
         n, centre = orders.shape[-1], consensus(orders)
         wanted = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
-        if wanted == 0:
-            return cls(n, 0.0, centre)
-        return cls(n, math.exp(_log_phi(n, wanted)), centre)
+        return cls(n, math.exp(_log_phi(n, wanted)) if wanted else 0.0, centre)
 
 
 def _log_phi(n: int, wanted: float) -> float:
@@ -186,8 +184,7 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        z = scores[orders]
-        value = -(z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1).mean() + prior * scores.square().sum()
+        value = prior * scores.square().sum() - PlackettLuce(scores).log_prob(orders).mean()
         value.backward()
         return value
 
@@ -209,13 +206,8 @@ class Mixture:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
-        each = [
-            law.log_prob(value)
-            if isinstance(law, Mallows)
-            else PlackettLuce(law.scores[value]).log_prob(identity_like(value))
-            for law in self.laws
-        ]
-        return (torch.stack(each, -1).double() + self.weights.log()).logsumexp(-1)
+        each = torch.stack([law.log_prob(value) for law in self.laws], -1).double()
+        return (each + self.weights.log()).logsumexp(-1)
 
     @classmethod
     def fit(

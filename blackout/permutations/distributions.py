@@ -255,9 +255,11 @@ class PlackettLuce(SequentialLaw):
     mode_is_exact: ClassVar[bool] = True
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], in the scores' dtype; O(n) by one running logsumexp."""
-        scores, value = torch.broadcast_tensors(self.scores, value)
-        z = scores.gather(-1, value)
+        """log p of orders [..., n] or, among some of the items, [..., m], in the scores' dtype; O(m) by one running
+        logsumexp.
+        """
+        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        z = self.scores.expand(*shape, -1).gather(-1, value.expand(*shape, -1))
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:

@@ -429,11 +429,6 @@ class ForwardProcess:
         """How many shuffles every step is of."""
         return [b - a for a, b in pairwise([0, *self.times])]
 
-    @property
-    def merged(self) -> bool:
-        """Whether some step is of several shuffles."""
-        return max(self.gaps) > 1
-
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
         states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
@@ -474,5 +469,4 @@ def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
 
 
 def _check(n: int, t: int = 0) -> None:
-    if n < 1 or t < 0:
-        raise ValueError(f"a deck has at least one card, and the number of shuffles must not be negative: {n}, {t}")
+    ensure(n >= 1 and t >= 0, f"a deck has at least one card, and shuffles must not be negative in number: {n}, {t}")

@@ -284,10 +284,7 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
         except ValueError as error:
             raise UserError(f"{path}: line {number}: {error}") from None
         if points and len(tour) != len(tours[0]):
-            raise UserError(
-                f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}: all tours of a file have "
-                "equally many"
-            )
+            raise UserError(f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}")
         points.append(numbers)
         tours.append(tour)
     return torch.tensor(points).view(len(points), -1, 2), torch.tensor(tours)

@@ -52,8 +52,7 @@ def falls_with_certainty(loss, places, reverse):
     found = []
     for sharpness in (0.1, 1.0, 10.0):
         taught, network = lesson(places, reverse, sharpness)
-        value, told = loss(taught)
-        assert torch.equal(value.detach(), told["train/loss"])
+        value, _ = loss(taught)
         found.append(value.item())
         (slope,) = torch.autograd.grad(value, network.sharpness)
     assert found[0] > found[1] > found[2] > 0 and found[2] < 0.3 * found[0] and slope <= 0
@@ -75,7 +74,7 @@ def test_a_loss_needs_its_reverse_law():
 def test_bad_arguments():
     for bad in (
         lambda: SinkhornLoss(draws=0), lambda: SinkhornLoss(iterations=0), lambda: SinkhornLoss(temperature=0.0),
-        lambda: ReverseAssignment(-1),
+        lambda: ReverseAssignment(-1)(torch.zeros(2, 2)),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             bad()

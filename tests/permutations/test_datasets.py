@@ -100,7 +100,8 @@ def test_digits_are_distorted_to_learn_from_alone():
 
 
 def test_strips_are_scored_by_symbols_and_places():
-    """Of sure symbols a score is that of the number that they write, whatever stands beside it."""
+    """Of sure symbols a score is that of the number that they write, whatever stands beside it; outside training that
+    of the likeliest, by the image and as it is moved by a pixel."""
     network = StripScores(StripEncoder([1, 8, 24], parts=3), symbols=10)
     network.encoder.read = lambda strips: 1e4 * torch.nn.functional.one_hot(strips.long(), 96).float()
     with torch.no_grad():
@@ -110,6 +111,13 @@ def test_strips_are_scored_by_symbols_and_places():
         network.place.copy_(torch.tensor([100.0, 10.0, 1.0]))
         scores = network(torch.tensor([[[4, 2, 7], [0, 9, 9]]]), torch.ones(1))
     assert scores.tolist() == [[30 * 427, 30 * 99]]
+    network = StripScores(StripEncoder([1, 28, 56], parts=2))
+    strips, worth = torch.rand(3, 4, 1, 28, 56), network.worth
+    moved = [strips, *(strips.roll(way, axis) for way in (1, -1) for axis in (3, 4))]
+    logs = torch.stack([network.encode(one) for one in moved]).mean(0)
+    symbols = logs.unflatten(-1, worth.shape).argmax(-1)
+    torch.testing.assert_close(network.eval().encode(strips), logs)
+    torch.testing.assert_close(network(strips, torch.ones(3)), worth[torch.arange(2), symbols].sum(-1))
     with pytest.raises(ValueError, match="reverse=pl"):
         StripScores(StripEncoder([1, 8, 24], parts=3), places=True)
 

@@ -156,10 +156,8 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     refuse_unknown(request, "passes", "order", "given", "input", "sampler", "top")
     with error_context("sampler"):
         passes = model.passes.replaced(request).checked(model.length, model.objective)
-    contexts = None
-    if "input" in request:
-        contexts = read_contexts(request["input"], model.config.get("data", {}), model)
     given, under, data = request.get("given", 0), None, model.config.get("data", {})
+    contexts = read_contexts(request["input"], data, model) if "input" in request else None
     if isinstance(given, str):
         under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), 0
     if type(given) is not int or not 0 <= given <= model.length:

@@ -55,8 +55,7 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         Raises:
             UserError: there is none, it cannot be read, or it does not fit the model.
         """
-        data = make_dataset(settings, description, trusted)
-        data = from_puzzles(data) if isinstance(data, Puzzles) else data
+        data = self.source_of(make_dataset(settings, description, trusted))
         if not isinstance(data, PermutationData):
             raise UserError(f"dataset: permutations are needed, such as dataset=cycles, not {type(data).__name__}")
         if description is not None and _facts(data.facts) != _facts(description["data"]):

@@ -154,7 +154,6 @@ class CodeTransformer(nn.Module):
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
-        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.causal = num_items, causal
         self.fused = encoder is not None and context == "fused"
         prefix = encoder is not None and (context == "prefix" or causal)
@@ -303,9 +302,7 @@ class Passes:
         ensure(1 <= passes <= n, f"passes must be 1..{n}, not {passes}")
         ensure(order in _ORDERS, f"order must be one of {', '.join(_ORDERS)}, not {order}")
         if causal and (passes, order) != usual:
-            raise ValueError(
-                f"an autoregressive model draws digit by digit from left to right: passes={n} order=left_to_right"
-            )
+            raise ValueError(f"an autoregressive model draws from left to right: passes={n} order=left_to_right")
         return replace(self, passes=passes, order=order)
 
 

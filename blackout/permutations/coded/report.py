@@ -24,11 +24,7 @@ from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.factorized import (
-    autoregressive_loss,
-    code_log_prob,
-    partition,
-)
+from blackout.permutations.factorized import autoregressive_loss
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import arranged
 from blackout.random import SampleStreams
@@ -276,10 +272,6 @@ def exact_law(
     if passes > 1 and not causal:
         return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, order == "random").log().cpu()
     logits = denoiser(torch.full_like(codes[:1], n))
-    log_q = [
-        -autoregressive_loss(denoiser, part, model.support)
-        if causal
-        else code_log_prob(lambda shown: logits.expand(len(shown), -1, -1), part, partition(n, 1), model.support)
-        for part in codes.split(_AT_ONCE)
-    ]
+    once = denoiser if causal else lambda part: logits.expand(len(part), -1, -1)
+    log_q = [-autoregressive_loss(once, part, model.support) for part in codes.split(_AT_ONCE)]
     return points.cpu(), torch.cat(log_q).double().cpu()

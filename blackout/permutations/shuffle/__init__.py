@@ -9,7 +9,13 @@ from blackout.permutations.shuffle.baselines import (
 )
 from blackout.permutations.shuffle.decoding import Beam, Best, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
-from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
+from blackout.permutations.shuffle.losses import (
+    InformedLoss,
+    LabelFreeLoss,
+    RandomTimeLoss,
+    ReadingLoss,
+    TrajectoryLoss,
+)
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import (
     ReverseAssignment,
@@ -22,7 +28,7 @@ from blackout.permutations.shuffle.reverse import (
 )
 
 __all__ = [
-    "Beam", "Best", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
+    "Beam", "Best", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReadingLoss", "ReverseAssignment",
     "ReverseGPL", "ReverseInsertion", "ReversePL", "ReversePointer", "ReverseRiffle", "ReverseTransposition", "Sample",
     "SeamLoss", "SeamNetwork", "Seams", "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "TrajectoryLoss", "TwoOpt",
 ]  # fmt: skip

@@ -51,16 +51,12 @@ class SinkhornLoss(ShuffleLoss):
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.iterations < 1 or not 0 < self.temperature < math.inf:
-            raise ValueError(
-                "draws and iterations must be at least 1 and temperature positive, not "
-                f"{self.draws}, {self.iterations} and {self.temperature}"
-            )
+            raise ValueError(f"draws and iterations must be at least 1 and temperature positive, not {self}")
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(1)
-        loss = -self.noisy(law, inputs.streams).log_prob(back).mean()
-        return loss, {"train/loss": loss.detach()}
+        return -self.noisy(law, inputs.streams).log_prob(back).mean(), {}
 
     def noisy(self, law: OrderDistribution, streams: StepStreams) -> Matching:
         """The law of `draws` matrices of every list, [draws, b, r].
@@ -89,7 +85,7 @@ class SeamLoss(ShuffleLoss):
         columns, found = square(n), network.seams(inputs.denoiser.features)
         right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
         loss = -right - law.log_prob(back).mean() / n
-        return loss, {"train/loss": loss.detach(), "train/seams": -right.detach()}
+        return loss, {"train/seams": -right.detach()}
 
 
 @component("sampler")

@@ -151,9 +151,7 @@ class Beam(Decoder):
 
     def _kept(self, free: int) -> int:
         """Lists that are kept, of so many items."""
-        if self.width is not None:
-            return self.width
-        return max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH
+        return self.width or (max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH)
 
 
 @component("sampler")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from blackout.errors import UserError, refuse
+from blackout.errors import refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
@@ -126,8 +126,8 @@ class SolvedPuzzles:
 
 def check_kind(decoder: Decoder, kind: str) -> None:
     """Raises UserError unless the decoder is one for items of this kind."""
-    if decoder.only not in (None, kind):
-        raise UserError(f"sampler: {type(decoder).__name__} puts {decoder.only} in order, not {kind}")
+    own = type(decoder).__name__
+    refuse(decoder.only not in (None, kind), f"sampler: {own} puts {decoder.only} in order, not {kind}")
 
 
 def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
@@ -156,7 +156,5 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
             description = {**description, "weight": decoder.weight}
     puzzles = None
     if request.get("input") is not None:
-        source = model.require_source()
-        assert isinstance(source, Puzzles)
-        puzzles = read_puzzles(str(request["input"]), source)
+        puzzles = read_puzzles(str(request["input"]), cast(Puzzles, model.require_source()))
     return ShuffleDraw(model, decoder, description, puzzles, asked)

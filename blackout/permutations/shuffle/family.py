@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.group import inverse
@@ -59,8 +59,7 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         """
         source = make_dataset(settings, description, trusted)
         if not isinstance(source, Puzzles):
-            name = type(source).__name__
-            raise UserError(f"dataset: {name} has no puzzles: choose jigsaw_digits, sort_digits, tsp, ...")
+            raise UserError(f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ...")
         if description is not None:
             _check_same_kind(source, _checked_facts(description))
         return source
@@ -170,7 +169,7 @@ def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -
         schedule = default_schedule(law, free, reverse.undoes is not None)
     described = {**part, "schedule": schedule}
     process = make(described, "shuffle")
-    if reverse.undoes is not None and process.merged:
+    if reverse.undoes is not None and max(process.gaps) > 1:
         raise UserError(
             f"shuffle.schedule: {type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not "
             f"{schedule} (reverse=gpl and reverse=pl undo any number)"
@@ -179,13 +178,9 @@ def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -
 
 
 def _check_same_kind(source: Puzzles, data: Mapping[str, Any]) -> None:
-    theirs = (data["num_items"], list(data["item_shape"]), data["kind"])
-    mine = (source.num_items, list(source.item_shape), source.kind)
-    if mine != theirs:
-        raise UserError(
-            f"the model puts {theirs[0]} {theirs[2]} of shape {theirs[1]} in order, but {source.name} has {mine[0]} "
-            f"{mine[2]} of shape {mine[1]}"
-        )
+    theirs = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
+    mine = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
+    refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
 
 
 def _checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:

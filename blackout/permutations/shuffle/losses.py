@@ -13,10 +13,13 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import ensure
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
-from blackout.permutations.group import compose
+from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.reverse import Denoiser, with_first
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
+
+_GAIN = 1e-3
+"""Nats that a change of a reading gains at least: less is rounding."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class LossInputs:
 
 
 class ShuffleLoss(Protocol):
-    """A scalar, and what of it is to be logged by name."""
+    """A scalar, and what is to be logged beside it by name."""
 
     labels: ClassVar[bool]
     """Whether it uses the permutations, or only what the items look like."""
@@ -95,8 +98,7 @@ class TrajectoryLoss(ShuffleLoss):
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(self.walks)
-        loss = -law.log_prob(back).mean()
-        return loss, {"train/loss": loss.detach()}
+        return -law.log_prob(back).mean(), {}
 
 
 @component("loss")
@@ -115,8 +117,78 @@ class RandomTimeLoss(TrajectoryLoss):
         step = (u * k).long().clamp(max=k - 1)
         chosen = step[..., None, None].expand(b, number, 1, m)
         states, back = states.gather(2, chosen).squeeze(2), back.gather(2, chosen).squeeze(2)
-        loss = -inputs.denoiser(states, times[0][step]).log_prob(back).mean()
-        return loss, {"train/loss": loss.detach()}
+        return -inputs.denoiser(states, times[0][step]).log_prob(back).mean(), {}
+
+
+@component("loss")
+class ReadingLoss(nn.Module, ShuffleLoss):
+    """-log p(order, reading) of strips of symbols, by the reading that the right order makes likeliest. Ours.
+
+    A sure softmax leaves an image that is misread no gradient, and that of a score would not say which symbol it is.
+    The order does: `likeliest_reading` is what both images and values of symbols are fitted to, one step of expectation
+    and maximisation with a single reading. At the start it would read everything alike, so that one begins otherwise.
+
+    Args:
+        plain: steps of `TrajectoryLoss` before.
+
+    Raises:
+        ValueError: a network that does not read symbols.
+    """
+
+    labels: ClassVar[bool] = True
+
+    def __init__(self, plain: int = 2000) -> None:
+        super().__init__()
+        self.plain = plain
+        self.steps: Tensor
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
+        worth = getattr(inputs.denoiser.network, "worth", None)
+        if worth is None:
+            raise ValueError("only strips are read as symbols: network=strip_scores, or loss=trajectory")
+        self.steps += 1
+        if self.steps <= self.plain:
+            return TrajectoryLoss()(inputs)
+        logs = inputs.denoiser.features.unflatten(-1, worth.shape)
+        reading = likeliest_reading(logs.detach(), worth.detach()).unsqueeze(-1)
+        scores = worth.expand_as(logs).gather(-1, reading).sum((-1, -2))
+        law = PlackettLuce(scores).log_prob(identity_like(scores))
+        return -(law + logs.gather(-1, reading).sum((1, 2, 3))).mean(), {}
+
+
+def likeliest_reading(logs: Tensor, worth: Tensor) -> Tensor:
+    """Symbols of strips in their right order, int64 [b, n, parts], that make the order and themselves likely.
+
+    From the likeliest by themselves one symbol after another is changed, always the one that gains most in the sum of
+    both logarithms, until none does or n are: an ascent, which may miss the best of all.
+
+    Args:
+        logs: log-probabilities [b, n, parts, symbols].
+        worth: of a symbol in a Plackett-Luce score, [parts, symbols].
+    """
+    reading, (_, n, _, symbols) = logs.argmax(-1, keepdim=True), logs.shape
+    itself = torch.eye(n, dtype=torch.bool, device=logs.device)
+    for _ in range(n):
+        each = worth.expand_as(logs).gather(-1, reading)
+        scores = each.sum((-1, -2))
+        other = (scores[..., None, None] - each + worth).flatten(2)
+        others = _left(scores.unsqueeze(1).masked_fill(itself, -torch.inf)).unsqueeze(1)
+        more = torch.logaddexp(others, other.transpose(1, 2).unsqueeze(-1)) - _left(scores)[:, None, None]
+        gain = other - scores.unsqueeze(-1) - more.tril().sum(-1).transpose(1, 2)
+        gain = (gain.view_as(logs) + logs - logs.gather(-1, reading)).scatter(-1, reading, _GAIN)
+        which = gain.flatten(1).argmax(1, keepdim=True)
+        changed = reading.flatten(1).scatter(1, which // symbols, which % symbols).view_as(reading)
+        if torch.equal(changed, reading):
+            break
+        reading = changed
+    return reading.squeeze(-1)
+
+
+def _left(scores: Tensor) -> Tensor:
+    """log of the sum of e^score from every place to the end."""
+    return scores.flip(-1).logcumsumexp(-1).flip(-1)
 
 
 @component("loss")
@@ -169,7 +241,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
             total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
             self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
         loss = -((weights - self.baseline) * log_probs).sum(0).mean()
-        return loss, {"train/loss": loss.detach(), "train/match": shares.amax(0).mean()}
+        return loss, {"train/match": shares.amax(0).mean()}
 
 
 @component("loss")
@@ -214,8 +286,7 @@ class InformedLoss(ShuffleLoss):
         with torch.no_grad():
             looks = log_likelihoods(between, drawn, self.deviation)
             weights = (looks + log_probs - informed.log_prob(drawn)).softmax(0)
-        loss = -(weights * log_probs).sum(0).mean()
-        return loss, {"train/loss": loss.detach()}
+        return -(weights * log_probs).sum(0).mean(), {}
 
 
 def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:

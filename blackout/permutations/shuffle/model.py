@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +115,7 @@ class ShuffleDiffusion(Model):
         streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, told = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))
-        for name, value in told.items():
+        for name, value in {"train/loss": loss.detach(), **told}.items():
             self.log(name, value)
         return loss
 
@@ -149,8 +149,7 @@ class ShuffleDiffusion(Model):
         """Find what scores are multiplied by so that held-out puzzles take the fewest bits: who knows the training
         lists by heart is too sure of others.
         """
-        source = self.require_source()
-        assert isinstance(source, Puzzles)
+        source = cast(Puzzles, self.require_source())
         index = torch.arange(min(_JUDGED // source.num_items, source.held_out, max(1, evaluations // 64)))
         items = source.batch("test", index)["items"].to(self.device)
 
@@ -202,8 +201,7 @@ class ShuffleDiffusion(Model):
             yield part, {name: values[: len(part)].cpu() for name, values in {**solved, **given}.items()}
 
     def _held_out(self, index: Tensor) -> dict[str, Tensor]:
-        source = self.require_source()
-        assert isinstance(source, Puzzles)
+        source = cast(Puzzles, self.require_source())
         batch = source.batch("test", index % source.held_out)
         known = batch.keys() & {"items", "relevance"}
         given = {name: arranged(batch[name], batch["given"]) for name in sorted(known)}
