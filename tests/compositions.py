@@ -20,14 +20,15 @@ from hydra._internal import defaults_list
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
-import blackout.programs  # noqa: F401  (changes Hydra where it reads groups, before this does)
 from blackout.files import CONF
+from blackout.programs import settings  # changes Hydra where it reads groups, before this does
 
 HYDRA_CONF = Path(hydra.__file__).parent / "conf"
 _lists: dict[Any, DefaultsList] = {}
@@ -35,6 +36,7 @@ _configs: dict[Any, bytes] = {}  # pickled: copies of settings that are made of 
 _files: dict[tuple[str, int], bytes] = {}
 _words: dict[tuple[str, str], bytes] = {}
 _choices: dict[Any, ConfigResult] = {}
+_placed: dict[Any, tuple[ConfigResult, bytes]] = {}
 _read = CachingConfigRepository.load_config
 _read_alone = loader.ConfigLoaderImpl._load_single_config
 _interpolations = defaults_list._create_interpolation_map
@@ -42,6 +44,9 @@ _make_list = loader.create_defaults_list
 _compose = loader.ConfigLoaderImpl._compose_config_from_defaults_list
 _parse = OverridesParser.parse_rule
 _load = OmegaConf.load
+_deep = DictConfig.__deepcopy__
+_known: dict[Any, bytes] = {}
+_list_settings = settings._listed
 
 
 def _places(repo: IConfigRepository) -> tuple[tuple[str, str, str], ...] | None:
@@ -82,10 +87,30 @@ def _choice(self: CachingConfigRepository, config_path: str) -> ConfigResult | N
 
 
 def _choice_alone(self: Any, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
-    """The same to be merged, after which it is another's."""
-    found = copy(_read_alone(self, default, repo))
-    found.config = pickle.loads(pickle.dumps(found.config))
+    """The same where it belongs, to be merged, after which it is another's."""
+    key: Any = _places(repo), default.config_path, default.package, default.primary
+    if key[0] is None or key not in _placed:
+        found = _read_alone(self, default, repo)
+        _placed[key] = copy(found), pickle.dumps(found.config)
+    found, config = _placed[key]
+    found = copy(found)
+    found.config = pickle.loads(config)
     return found
+
+
+def _with_sources(self: CachingConfigRepository, delegate: Any) -> None:
+    """Hydra copies all that its sources hold, its own schemas too, so that others may stand in their place."""
+    self.delegate, self.cache = copy(delegate), {}
+
+
+def _deeply(self: DictConfig, memo: dict[int, Any]) -> DictConfig:
+    """A copy of whole settings, which have no parent, and are that of all in them."""
+    content = self.__dict__["_content"]
+    if self.__dict__["_parent"] is not None or not isinstance(content, dict):
+        return _deep(self, memo)
+    if any(node.__dict__["_parent"] is not self for node in content.values()):
+        return _deep(self, memo)
+    return pickle.loads(pickle.dumps(self))
 
 
 def _map_of(overrides: Overrides, listed: list[InputDefault], *rest: Any) -> DictConfig | None:
@@ -114,6 +139,18 @@ def _loaded(file: Any) -> Any:
     return pickle.loads(_files[key])
 
 
+def _settings() -> dict[str, Any]:
+    """The settings of a program, which follow from few choices."""
+    run = HydraConfig.get()
+    places = tuple(source.path for source in run.runtime.config_sources if source.schema == "file")
+    if set(places) != {str(CONF)}:
+        return _list_settings()
+    key = run.job.config_name, *(run.runtime.choices.get(group) for group in ("family", "experiment"))
+    if key not in _known:
+        _known[key] = pickle.dumps(_list_settings())
+    return pickle.loads(_known[key])
+
+
 def _parsed(self: OverridesParser, word: str, rule: str) -> Any:
     """What a word of a command line means, which its letters alone decide."""
     if (word, rule) not in _words:
@@ -132,3 +169,6 @@ def remember() -> None:
     defaults_list._create_interpolation_map = _map_of
     loader.create_defaults_list = _defaults_list
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = _composed
+    CachingConfigRepository.__init__ = _with_sources
+    DictConfig.__deepcopy__ = _deeply
+    settings._listed = _settings

@@ -6,11 +6,21 @@ import contextlib
 import ctypes
 import gc
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from _pytest.assertion.rewrite import (
+    PYC_TAIL,
+    _read_pyc,
+    _rewrite_test,
+    _write_pyc,
+    assertstate_key,
+    get_cache_dir,
+    try_makedirs,
+)
 
 from tests import warm
 
@@ -23,11 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     deep = "takes long, or looks at what rarely breaks: `make test-deep` runs it, `make test` does not"
     config.addinivalue_line("markers", f"deep: {deep}")
     config.addinivalue_line("markers", "drawn: the figures of the programs are drawn, which elsewhere are blank")
+    hands_out = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
     if warm.WHERE not in os.environ:
         stack = contextlib.ExitStack()
-        stack.enter_context(warm.serving())
+        stack.enter_context(warm.serving(at_once=hands_out))
         config.add_cleanup(stack.close)
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # not who hands out tests only
+    if not hands_out:
         import torch
 
         from tests import compositions
@@ -35,6 +46,17 @@ def pytest_configure(config: pytest.Config) -> None:
         compositions.remember()
         torch.set_num_threads(1)
         gc.disable()  # while hundreds of thousands of objects are imported that stay
+    elif assertstate_key in config.stash:
+        rewrite(config)
+
+
+def rewrite(config: pytest.Config) -> None:
+    """Assertions that say what they compared are written once, not in every process that tests, while those import."""
+    for file in Path(__file__).parent.glob("**/test_*.py"):
+        compiled = get_cache_dir(file) / f"{file.stem}{PYC_TAIL}"
+        if try_makedirs(compiled.parent) and _read_pyc(file, compiled) is None:
+            known_by, code = _rewrite_test(file, config)
+            _write_pyc(config.stash[assertstate_key], code, known_by, compiled)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,6 +83,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is not looked through again by collections of garbage, of which there are then enough."""
     gc.freeze()
     gc.collect()
+    gc.set_threshold(5_000)
     gc.enable()
 
 

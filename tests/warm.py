@@ -105,12 +105,12 @@ def together(program: str, *arguments: object, processes: int = 2) -> subprocess
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[None]:
-    """A server for this process and those it starts."""
+def serving(at_once: bool = False) -> Iterator[None]:
+    """A server for this process and those it starts, which imports what it needs at once, or when it is first asked."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(where := str(Path(folder) / "socket"))
         listener.listen(64)
-        command = [sys.executable, "-m", "tests.warm", str(listener.fileno())]
+        command = [sys.executable, "-m", "tests.warm", str(listener.fileno()), *["at once"] * at_once]
         os.environ[WHERE] = where
         server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, pass_fds=[listener.fileno()])
         try:
@@ -142,10 +142,11 @@ def _number(server: socket.socket) -> int:
     return int.from_bytes(_exactly(server, 4), "big", signed=True)
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, at_once: bool) -> None:
     """Answer requests until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    ready = False
+    if ready := at_once:
+        _import_everything()
     while True:
         waiting, _, _ = select.select([listener], [], [], 1)
         if waiting:
@@ -232,19 +233,33 @@ def _import_everything() -> None:
     from tests.soak import forks
 
     compositions.remember()
-    # by tests, and what is compiled in a fresh clone; not wandb, whose folder the first fork to end would remove
+    # by tests, and what is compiled in a fresh clone
     for name in (
         "blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "sklearn.ensemble",
         "sklearn.linear_model", "sklearn.model_selection",
         "tensorboard.backend.event_processing.event_accumulator", "blackout.laws.claims", "blackout.demo",
     ):  # fmt: skip
         importlib.import_module(name)
+    _import_wandb()
     forks.preload()
     from blackout.programs import cli
 
     _set_by_imports.update({name: value for name, value in os.environ.items() if name not in before})
     for program in ("train", "sample"):  # its settings are composed already in every fork
         cli.composed(program, [])
+
+
+def _import_wandb() -> None:
+    """It makes folders when it is imported, which the first fork to end would remove; the server's own has them."""
+    tempfile.tempdir = str(Path(os.environ[WHERE]).parent)
+    import wandb.sdk.launch  # in every run that it logs: as long as all the rest of it
+    from wandb.sdk.data_types import _private
+
+    tempfile.tempdir = None
+    for folder in (_private.MEDIA_TMP, wandb.Artifact._TMP_DIR):
+        atexit.unregister(folder.cleanup)
+        folder._finalizer.detach()  # type: ignore[attr-defined]
+        folder.cleanup = lambda: None  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
@@ -254,4 +269,4 @@ if __name__ == "__main__":
         for inherited in (0, 1):  # the fork has them
             os.close(inherited)
         sys.exit(_number(connection))
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), "at once" in sys.argv)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -126,6 +127,7 @@ def slow(choices):
 def test_everything_can_be_made(tmp_path, monkeypatch, choices):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
+    monkeypatch.setattr(torch.nn.init, "kaiming_uniform_", lambda tensor, *_, **__: torch.nn.init.zeros_(tensor))
     options = [word for one in choices for word in ("=".join(one), *beside(*one, tmp_path))]
     config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
     family = make(config["family"], "family")

@@ -37,7 +37,6 @@ def couplings(tmp_path_factory):
     return path
 
 
-@pytest.mark.drawn
 def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, couplings, tmp_path):  # noqa: F811
     settings = [*SMALL, "target=couplings", f"target.path={couplings}", "trainer.max_steps=20", f"runs_dir={tmp_path}"]
     directory = killed_and_continued(run, settings, tmp_path / "couplings")
@@ -68,6 +67,8 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
         )
     arrays = [np.load(part / "samples/final.npz") for part in (one, two)]
     assert (arrays[0]["samples"] == arrays[1]["samples"]).all()
+    for picture in ("final/diagnostics.png", "final.png"):  # drawn: in processes of their own, figures always are
+        assert min(Image.open(two / "samples" / picture).size) > 40
     np.testing.assert_allclose(arrays[0]["log_weights"], arrays[1]["log_weights"], rtol=0, atol=1e-5)
 
 
