@@ -3,9 +3,10 @@
     python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1
     python -m benchmarks.judges runs/digits/<run_id> --samplers trapezoidal@logit poisson@logit --evaluations 49
     python -m benchmarks.judges runs/digits/<run_id> --guidance 1 1.5 2 3 --num_samples 400
+    python -m benchmarks.judges runs/mnist/<run_id> --mnist data --guidance 1 2 --num_samples 400
 
 "Recognised" is a class probability above 0.8. With `--guidance` the classes are asked for in turn, and what is printed
-is the share of samples that the classifier of `metrics=digits` finds in the class asked for.
+is the share of samples that the classifier of `metrics=digits` (or `mnist`) finds in the class asked for.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
-from blackout.data import CountData, digits
+from blackout.data import CountData, digits, mnist
 from blackout.diffusion.samplers import Guidance
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier
@@ -27,7 +29,7 @@ from blackout.evaluation.features import to_rgb, to_uint8
 from blackout.programs.cli import one_line_errors
 
 Judge = Callable[[Tensor], Tensor]
-"""Counts [n, 1, 8, 8] -> probabilities of the classes [n, 10]."""
+"""Counts [n, 1, side, side] -> probabilities of the classes [n, 10]."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,13 +41,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--samplers", nargs="+", default=[], help="as of quality_curve.py; default: the model's own")
     parser.add_argument("--evaluations", type=int, default=49, help="of the named samplers")
     parser.add_argument("--guidance", type=float, nargs="+", default=[], help="of a model with classes")
+    parser.add_argument("--mnist", help="folder with MNIST, for a model of it and --guidance")
     given = parser.parse_args(arguments)
     with one_line_errors():
-        model, data = load_model(given.model), digits()
+        model = load_model(given.model)
         if given.guidance:
-            agreement(model, data, given)
+            agreement(model, network_judge(partial(mnist, given.mnist), 255) if given.mnist else network_judge(), given)
         else:
-            judge(model, data, given)
+            judge(model, digits(), given)
 
 
 def judge(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
@@ -77,9 +80,8 @@ def show(name: str, counts: Tensor, judges: dict[str, Judge], data: CountData) -
     print(f"{name:<40}" + "".join(f"{cell:>16}" for cell in cells) + f"{near:>10.2f}{pixels:>10.1f}", flush=True)
 
 
-def agreement(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
+def agreement(model: BlackoutDiffusion, says: Judge, given: argparse.Namespace) -> None:
     """Print the share of samples in the class asked for, at every scale of guidance."""
-    says = network_judge()
     wanted = torch.arange(given.num_samples) % 10
     assert model.sampler is not None
     for scale in given.guidance:
@@ -107,10 +109,10 @@ def all_judges(data: CountData) -> dict[str, Judge]:
     return {"SVM": of(machine), "perceptron": of(perceptron), "convolutional": network_judge()}
 
 
-def network_judge() -> Judge:
-    """The classifier of metrics=digits."""
-    network = Classifier(digits)
-    return lambda counts: network(to_rgb(to_uint8(counts, 16))).logits.softmax(1)
+def network_judge(source: Callable[[], CountData] = digits, max_count: int = 16) -> Judge:
+    """The classifier of metrics=digits or metrics=mnist."""
+    network = Classifier(source)
+    return lambda counts: network(to_rgb(to_uint8(counts, max_count))).logits.softmax(1)
 
 
 def nearest(counts: Tensor, others: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 A `text` block after a `bash` or `python` block has lines of what that prints. `1.72 +- .05` says how far a figure may
 be off; all other numbers and words are as printed. A comment `<!-- from FILE -->` names the file of the run that the
-picture below it is a copy of. `python -m tests.test_tutorials digits` runs a page, prints what its blocks print, and
-renews its pictures.
+picture below it is a copy of, `<!-- needs NAME -->` a library, or MNIST, which is in the folder `data` then.
+`python -m tests.test_tutorials digits` runs a page, prints what its blocks print, and renews its pictures.
 """
 
 import os
@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from tests.data.conftest import real_data  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -64,10 +66,13 @@ def number(text):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
-def test_a_tutorial_runs_and_its_figures_hold(page, tmp_path):
+def test_a_tutorial_runs_and_its_figures_hold(page, tmp_path, request):
     text = page.read_text()
     for name in re.findall(r"<!-- needs (\w+) -->", text):
-        pytest.importorskip(name, reason="of the extra `science`")
+        if name == "MNIST":
+            (tmp_path / "data").symlink_to(request.getfixturevalue("real_data"))
+        else:
+            pytest.importorskip(name, reason="of the extra `science`")
     for language, code, shown in BLOCK.findall(text):
         printed = executed(language, code, tmp_path)
         assert [line for line in shown.splitlines() if line != "..." and not holds(line.strip(), printed)] == [], (
@@ -85,6 +90,7 @@ def test_figures_are_compared_within_their_tolerance():
 def main(name):
     page = TUTORIALS / f"{name}.md"
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "data").symlink_to(Path(os.environ.get("BLACKOUT_DATA", "data")).resolve())
         for language, code, _ in BLOCK.findall(page.read_text()):
             print(f"--- {code.strip()}\n{executed(language, code, folder)}", flush=True)
         for made, shown in PICTURE.findall(page.read_text()):
