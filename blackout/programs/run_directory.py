@@ -303,7 +303,7 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         elif directory.exists() and not (directory / "checkpoints").exists():
-            for found in directory.glob("[!.]*"):
+            for found in {*directory.glob("[!.]*")} - {path}:  # which another process of this run may just have written
                 raise UserError(f"{directory} holds {found.name}, which is no run's: give another run_id")
         check_replaceable(directory / "model")
         if getattr(rank_zero_only, "rank", 0) == 0:
