@@ -1,12 +1,13 @@
 """What a run's directory is called, what a start removes of those before it, and what it leaves to others."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from blackout.errors import UserError
 from blackout.files import PART
-from blackout.programs.run_directory import run_directory, run_id, running
+from blackout.programs.run_directory import open_run, run_directory, run_id, running
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
@@ -34,3 +35,15 @@ def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written
     with running(run):
         assert not [path for path in gone if path.exists()]
         assert all(path.exists() for path in kept)
+
+
+def test_files_of_others_are_refused_and_settings_that_another_process_has_just_written_are_not(tmp_path, monkeypatch):
+    config = {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)}
+    (there := tmp_path / "a/b/config.yaml").parent.mkdir(parents=True)
+    there.write_text("{}")
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **how: path != there and exists(path, **how))
+    assert open_run(config, "digits") == there.parent
+    (there.parent / "letters.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds letters\.txt, which is no run's"):
+        open_run(config, "digits")
