@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from blackout.component import leaves
-from blackout.errors import UserError, run_command
+from blackout.errors import refuse, run_command
 from blackout.files import new_file
 from blackout.programs.pictures import curve_panels
 from blackout.programs.report import RIGHT, picture, save_page, scores_of, settings_of, under
@@ -128,8 +128,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
-    if not (runs := [run for run in given.runs if run.is_dir()]):
-        raise UserError(f"{given.runs[0]}: no such run directory")
+    runs = [run for run in given.runs if run.is_dir()]
+    refuse(not runs, f"{given.runs[0]}: no such run directory")
     out = new_file(given.out or Path("compare.html"), given.out is not None)
     save_comparison(runs, out)
     print(out)

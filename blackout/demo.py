@@ -251,9 +251,8 @@ def page(demo: Demo) -> Any:
                 yield one, k / max(1, len(known) - 1)
 
         asked, outputs = [label, guidance, steps, number, heat, seed], [frames, shown, at_time]
-        gradio.on(
-            [again.click, blocks.load, *(one.change for one in asked)], drawn, asked, outputs, show_progress="hidden"
-        )
+        triggers = [again.click, blocks.load, *(one.change for one in asked)]
+        gradio.on(triggers, drawn, asked, outputs, show_progress="hidden")
         at_time.input(at, [frames, at_time], shown, show_progress="hidden")
         play.click(played, frames, [shown, at_time], show_progress="hidden")
         if demo.image is not None:

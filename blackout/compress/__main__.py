@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from blackout.errors import UserError, refuse, run_command
 from blackout.files import load_array, new_file, opened, replacing
 from blackout.training.export import load_model
 
+Array = npt.NDArray[Any]
 _FILE, _PLAIN, _PART = struct.Struct("<4sQHHB"), struct.Struct("<4sQ"), struct.Struct("<IIH16s")
 """Of a file: magic, arrays, steps, batch size, which grid; of one by xz: magic, arrays. Of a part: arrays, bytes,
 lanes, and the first half of the SHA-256 of its counts; behind its bytes stands the CRC-32 of file header and part."""
@@ -57,10 +59,8 @@ def encode(given: argparse.Namespace) -> None:
     """Write the compressed file, every part decoded again, and say how large it is beside the bound and xz."""
     model, began = _model(given.model), time.perf_counter()
     counts = _counts(given.file, model)
-    if counts.size * given.steps > _MOST_WORK:
-        raise UserError(
-            f"{given.file}: {counts.size:,} elements in {given.steps} steps: at most {_MOST_WORK:,} altogether"
-        )
+    work = f"{counts.size:,} elements in {given.steps} steps"
+    refuse(counts.size * given.steps > _MOST_WORK, f"{given.file}: {work}: at most {_MOST_WORK:,} altogether")
     given.out = new_file(given.out, given=True)
     tried = next(_parts(given.file, counts, model))
     expected = [Estimate.of(bounds(model, tried[:_TRIED], grid), model.shape) for grid in grids(model, given.steps)]
@@ -115,9 +115,7 @@ def decode(given: argparse.Namespace) -> None:
     print(f"wrote {n:,} arrays to {given.out}")
 
 
-def decoded_file(
-    model: BlackoutDiffusion, file: io.BufferedReader, name: str
-) -> tuple[int, Iterator[np.ndarray[Any, Any]]]:
+def decoded_file(model: BlackoutDiffusion, file: io.BufferedReader, name: str) -> tuple[int, Iterator[Array]]:
     """How many arrays there are, and all of them by parts.
 
     Raises:
@@ -135,9 +133,7 @@ def decoded_file(
     return n, _decoded_parts(model, file, start, name)
 
 
-def _decoded_parts(
-    model: BlackoutDiffusion, file: io.BufferedReader, header: bytes, name: str
-) -> Iterator[np.ndarray[Any, Any]]:
+def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: bytes, name: str) -> Iterator[Array]:
     _, n, steps, batch_size, chosen = _FILE.unpack(header)
     times = grids(model, steps)[chosen]
     while n:
@@ -159,7 +155,7 @@ def _decoded_parts(
 
 def _unsqueezed(
     model: BlackoutDiffusion, file: io.BufferedReader, content: bytes, n: int, name: str
-) -> Iterator[np.ndarray[Any, Any]]:
+) -> Iterator[Array]:
     squeezed, dtype = lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY), _plain_type(model)
     per, size = _per_part(model), math.prod(model.shape) * dtype.itemsize
     while n or not squeezed.eof:
@@ -201,19 +197,18 @@ def _model(path: Path) -> BlackoutDiffusion:
     return model
 
 
-def _counts(path: Path, model: BlackoutDiffusion) -> np.ndarray[Any, Any]:
+def _counts(path: Path, model: BlackoutDiffusion) -> Array:
     """The array of a .npy file, left on the disk, or `samples` of an .npz, channels first or last."""
     array, shape = load_array(path, "samples", mapped=True), tuple(model.shape)
     if array.ndim == len(shape) + 1 and array.shape[1:] == (*shape[1:], shape[0]):
         array = np.moveaxis(array, -1, 1)
     if array.shape[1:] != shape or len(array) == 0 or array.dtype.kind not in "iu":
-        raise UserError(
-            f"{path}: whole numbers [n, {', '.join(map(str, shape))}] are needed, not {array.dtype} {array.shape}"
-        )
+        needed = f"whole numbers [n, {', '.join(map(str, shape))}] are needed"
+        raise UserError(f"{path}: {needed}, not {array.dtype} {array.shape}")
     return array
 
 
-def _parts(path: Path, counts: np.ndarray[Any, Any], model: BlackoutDiffusion) -> Iterator[Tensor]:
+def _parts(path: Path, counts: Array, model: BlackoutDiffusion) -> Iterator[Tensor]:
     """Counts that are coded at once."""
     for first in range(0, len(counts), per := _per_part(model)):
         some = np.asarray(counts[first : first + per])

@@ -313,8 +313,8 @@ class CountData:
         whole = to_counts(name, counts.cpu().numpy() if isinstance(counts, Tensor) else counts)
         classes = None if labels is None else torch.as_tensor(labels)
         train, test = held_out_split(len(whole), holdout, seed, classes)
-        of_split = (None, None) if classes is None else (classes[train], classes[test])
-        return cls(name, whole[train], whole[test], int(whole.max()) if max_count is None else max_count, *of_split)
+        largest = int(whole.max()) if max_count is None else max_count
+        return cls(name, whole[train], whole[test], largest, taken(classes, train), taken(classes, test))
 
     def __str__(self) -> str:
         sizes = f"{len(self.train):,} + {len(self.test):,} held out"

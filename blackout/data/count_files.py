@@ -246,10 +246,8 @@ def _in_units(data: Tensor, seen: Tensor | None, offset: int, gain: int) -> Tens
     above = above if seen is None else above * seen
     wrong = (above < 0) | (above % gain != 0)
     if bool(wrong.any()):
-        value = int(data[wrong][0])
-        raise ValueError(
-            f"{value} is not {offset} and a whole number of {gain}: dataset.offset or dataset.gain is wrong"
-        )
+        told = f"{int(data[wrong][0])} is not {offset} and a whole number of {gain}"
+        raise ValueError(f"{told}: dataset.offset or dataset.gain is wrong")
     return torch.div(above, gain, rounding_mode="floor").to(data.dtype)
 
 

@@ -174,9 +174,8 @@ def image_folder(
     names = sorted({folder[0] for folder in folders if folder})
     labels = torch.tensor([names.index(folder[0]) for folder in folders]) if all(folders) and len(names) > 1 else None
     train, test = held_out_split(len(files), holdout, seed, labels)
-    classes = (None, None) if labels is None else (labels[train], labels[test])
-    name = root.resolve().name or "image_folder"
-    return CountData(name, taken(images, train), taken(images, test), largest, *classes)
+    name, of_split = root.resolve().name or "image_folder", (taken(labels, train), taken(labels, test))
+    return CountData(name, taken(images, train), taken(images, test), largest, *of_split)
 
 
 def read_folder(path: StrPath, shape: tuple[int, ...]) -> Tensor:

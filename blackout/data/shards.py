@@ -258,9 +258,8 @@ def _written(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
             if largest > np.iinfo(dtype).max:
                 return False
             values.write(counts.astype(dtype).tobytes())
-            totals.append(
-                np.asarray(block.sum(1)).ravel() if sparse else block.reshape(len(block), -1).sum(1, dtype=np.int64)
-            )
+            of_rows = block.sum(1) if sparse else block.reshape(len(block), -1).sum(1, dtype=np.int64)
+            totals.append(np.asarray(of_rows).ravel())
             if sparse:
                 columns.write(block.indices.astype(np.int32).tobytes())
                 ends.append(ends[-1][-1] + block.indptr[1:].astype(np.int64))

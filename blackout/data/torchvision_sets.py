@@ -136,11 +136,9 @@ def open_torchvision(
             refuse(md5 != expected, f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
     with reading(home, "a file of this dataset is damaged"):
         missing = ", ".join(name for name in sums if not (home / name).exists())
-        if missing and not download:
-            raise UserError(
-                f"{home}: {missing} missing; what a model file chose is not downloaded: give dataset=... "
-                "or metrics=... on the command line, or data_dir=... where the files are"
-            )
+        advice = "give dataset=... or metrics=... on the command line, or data_dir=... where the files are"
+        absent = f"{home}: {missing} missing; what a model file chose is not downloaded: {advice}"
+        refuse(missing and not download, absent)
         if missing:
             _download(dataset, root, splits[0], home, sums)
         return [dataset(root=root, download=False, **split) for split in splits]

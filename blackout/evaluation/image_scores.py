@@ -302,15 +302,13 @@ class ImageScores:
     def provenance(self) -> dict[str, Any]:
         """What must agree for scores to be comparable, in plain values: extractor, reference, constants."""
         real, most = self.reference, self.max_count
-        compared = None
-        if real is not None:
-            compared = {**real.origin, "num_samples": real.num_samples, "hash": real.fingerprint}
+        known = {} if real is None else {**real.origin, "num_samples": real.num_samples, "hash": real.fingerprint}
         mapped = f"counts 0..{most} mapped to uint8 by round(255 x / {most})"
         return {
             "num_samples": self.num_samples,
             "scores": list(self.scores),
             "extractor": extractor_origin(self.extractor),
-            "reference": compared,
+            "reference": known or None,
             "options": {**asdict(self.options), "kernel_subset_size": self._subset_size},
             "images": "uint8 as they are" if most == 255 else mapped,
         }

@@ -167,17 +167,16 @@ def thinning(max_count: int, q: float) -> Array:
     return binomial_pmf(levels[:, None], q, max_count)
 
 
+_LOG_FACTORIAL = special.gammaln(np.arange(4096) + 1.0)
+"""log k!, of counts below 4096."""
+
+
 def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
     """P(k) for k = 0..max_count along the last axis; n whole numbers [..., 1] or [R, 1], p likewise or a scalar."""
     k = np.arange(max_count + 1)
     kept = np.clip(n - k, 0, None)
-    log_ways = _log_factorial(4096)[n] - _log_factorial(4096)[k] - _log_factorial(4096)[kept]
+    log_ways = _LOG_FACTORIAL[n] - _LOG_FACTORIAL[k] - _LOG_FACTORIAL[kept]
     return np.where(k <= n, np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(kept, -np.asarray(p))), 0.0)
-
-
-@lru_cache(maxsize=4)
-def _log_factorial(size: int) -> Array:
-    return special.gammaln(np.arange(size) + 1.0)
 
 
 def shifted(rows: Array, by: Array) -> Array:

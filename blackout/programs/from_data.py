@@ -91,8 +91,7 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
     for name, value in ((name, value) for name, value in own.items() if value is not None):
         part = described(value, name)
         body = name == "network" and not isinstance(value, Mapping) and "body" in config.network
-        whole = body and part["_target_"] == config.network._target_
-        if body and not whole:
+        if body and part["_target_"] != config.network._target_:
             config.network.body = part
         elif isinstance(part, Mapping) and isinstance(before := config[name], DictConfig):
             # its own defaults for what the recipe lists of the one before, to which others may refer

@@ -89,8 +89,7 @@ class SampleFile:
                 for name, array in {**others, **{name: np.array(one) for name, one in self._about.items()}}.items():
                     with self._archive.open(f"{name}.npy", "w") as member:
                         np.lib.format.write_array(member, array)
-            if self._missing:
-                raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
+            ensure(not self._missing, f"{self._missing} of {self.num_samples} samples were not written")
 
 
 def save_samples(

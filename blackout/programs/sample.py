@@ -128,8 +128,7 @@ def _own_dataset(run: Path) -> Any:
     chosen = settings_of(run).get("dataset")
     if not isinstance(chosen, Mapping):
         return None
-    known = marked(str(chosen.get("_target_")), "dataset")
-    if known is None or known[1].ask is None:
+    if (known := marked(str(chosen.get("_target_")), "dataset")) is None or known[1].ask is None:
         return None
     print(f"data: {chosen.get('path')}, with the settings of {run / 'config.yaml'}")
     return plain(chosen, "dataset")

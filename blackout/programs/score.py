@@ -60,9 +60,8 @@ class Scoring:
         if self.scorer is not None:
             self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
         elif not _none_wanted() and isinstance(self.source, Conditional) and rank() == 0:
-            print(
-                "left out: scores of samples: the model names none and these are no images: metrics=counts gives some"
-            )
+            why = "the model names none and these are no images: metrics=counts gives some"
+            print(f"left out: scores of samples: {why}")
 
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
         """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
@@ -110,8 +109,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     samples_path, began = Path(str(path(config, "samples"))), time.perf_counter()
     refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
     source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
-    scorer = find_scorer(config, {}, source)
-    if scorer is None:
+    if (scorer := find_scorer(config, {}, source)) is None:
         raise UserError("metrics=none scores nothing: choose another")
     samples, condition = scorer.read(samples_path, source), {}
     if "classes" in samples and isinstance(source, Conditional):
@@ -149,16 +147,13 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
     """
     if _none_wanted():
         return None
-    chosen = config["metrics"]
-    if not chosen:
-        chosen = description.get("metrics")
-        if chosen:
-            chosen = named_in_file(chosen, "metrics", config["data_dir"], tuple(config["trusted"]))
+    chosen, of_model = config["metrics"], description.get("metrics")
+    if not chosen and of_model:
+        chosen = named_in_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
     shape = source.facts.get("shape", ())
     if not chosen and len(shape) == 3 and shape[0] in (1, 3):
         chosen = INCEPTION
-    scorer: Scorer | None = make(chosen, "metrics") if chosen else None
-    return scorer
+    return make(chosen, "metrics") if chosen else None
 
 
 def _none_wanted() -> bool:

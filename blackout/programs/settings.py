@@ -281,8 +281,7 @@ def _checked(name: str, value: Any, default: Any) -> Any:
 def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any] | str:
     if isinstance(given, str):  # the name of a file, for families that read one
         return given
-    if not isinstance(given, Mapping):
-        raise UserError(f"{name} must be a group of settings, not {given!r}")
+    refuse(not isinstance(given, Mapping), f"{name} must be a group of settings, not {given!r}")
     if unknown := sorted(given.keys() - default.keys()):
         raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
     return {part: _checked(f"{name}.{part}", value, default[part]) for part, value in given.items()}
@@ -295,8 +294,7 @@ def path(config: Mapping[str, Any], name: str) -> str | None:
         UserError: it is a list or a mapping.
     """
     value = config[name]
-    if isinstance(value, dict | list | bool):
-        raise UserError(f"{name} must be the name of a file or directory, not {value!r}")
+    refuse(isinstance(value, dict | list | bool), f"{name} must be the name of a file or directory, not {value!r}")
     return None if value is None else str(value)
 
 

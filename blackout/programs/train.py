@@ -257,8 +257,7 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     if last is None and other is not None:
         given = Path(other).expanduser()
         last = given if given.is_file() else find_checkpoint(given / "checkpoints") or find_checkpoint(given)
-        if last is None:
-            raise UserError(f"ckpt_path={other}: there is no checkpoint")
+        refuse(last is None, f"ckpt_path={other}: there is no checkpoint")
     if last is None:
         return None, None
     checkpoint = read_checkpoint(last)
@@ -278,9 +277,8 @@ def make_trainer(
     devices, processors = config["trainer"].get("devices"), os.cpu_count() or 1
     if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
         raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
-    loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run))]
-    for name, logger in (config["logger"] or {}).items():
-        loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
+    more = (make(logger, f"logger.{name}", save_dir=str(run)) for name, logger in (config["logger"] or {}).items())
+    loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run)), *more]
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
     given: dict[str, dict[str, Any]] = {name: {"directory": str(folder)} for name, folder in folders.items()}
     given["samples"]["preview"] = family.preview
@@ -379,9 +377,8 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, data_module: SourceDataModule, r
     due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
     if asked_for("metrics") or any(every is not None and every <= trainer.max_steps for every in due):
         return []
-    return keep_affordable_scorer(
-        trainer, nfe, trainer.max_steps * trainer.accumulate_grad_batches * data_module.batch_size, run
-    )[1]
+    budget = trainer.max_steps * trainer.accumulate_grad_batches * data_module.batch_size
+    return keep_affordable_scorer(trainer, nfe, budget, run)[1]
 
 
 def close(
@@ -488,8 +485,7 @@ def draw_samples(draw: Draw, directory: Path, number: int) -> dict[str, Any]:
     trajectory.save(draw, more)
     save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
-    outputs = draw.outputs(seed=0)
-    if outputs is None:
+    if (outputs := draw.outputs(seed=0)) is None:
         return {}
     outputs.update(samples, torch.arange(number))
     more.mkdir(exist_ok=True)

@@ -117,10 +117,8 @@ class SampleGrid(Callback):
 
     def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: Watch | None) -> None:
         step = trainer.global_step
-        if step == self._boundary:
-            return
-        self._boundary = step
-        if step % self._every:
+        before, self._boundary = self._boundary, step
+        if step == before or step % self._every:
             return
         check_finite(trainer)
         if trainer.is_global_zero:
@@ -215,9 +213,8 @@ class Throughput(Callback):
         (step, began), now = self._began, time.perf_counter()
         self._began = trainer.global_step, now
         images = (trainer.global_step - step) * trainer.accumulate_grad_batches * trainer.datamodule.batch_size
-        if images:
-            for logger in trainer.loggers:
-                logger.log_metrics({self.NAME: images / (now - began)}, trainer.global_step - 1)
+        for logger in trainer.loggers if images else ():
+            logger.log_metrics({self.NAME: images / (now - began)}, trainer.global_step - 1)
 
 
 Batches: TypeAlias = Callable[[Tensor, int], Drawn]

@@ -131,14 +131,12 @@ class Checkpoints(Checkpoint):
         Returns:
             The step of the weights; None where the present ones stay.
         """
-        path, now = self._directory / BEST, last.get(self._monitor or "")
-        if not self._restores or self._best is None or now is None or not path.exists():
+        path, now, best = self._directory / BEST, last.get(self._monitor or ""), self._best
+        if not self._restores or best is None or now is None or not path.exists() or not self._better(best, now):
             return None
-        if not self._better(self._best, now):
-            return None
-        best = read_checkpoint(path)
-        model.load_state_dict(best["state_dict"])
-        return int(best["global_step"])
+        saved = read_checkpoint(path)
+        model.load_state_dict(saved["state_dict"])
+        return int(saved["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and whether a validation is going on."""
@@ -252,8 +250,7 @@ class Checkpoints(Checkpoint):
         """
         store = trainer.strategy.checkpoint_io
         assert isinstance(store, AtomicCheckpointIO)
-        failure = trainer.strategy.broadcast(store.failure(*paths))
-        if failure:
+        if failure := trainer.strategy.broadcast(store.failure(*paths)):
             if not trainer.is_global_zero:
                 sys.exit(0)
             last = self._directory / LAST

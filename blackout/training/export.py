@@ -326,8 +326,7 @@ class Pretrained:
             UserError: as `load_model`, or huggingface_hub is not installed.
         """
         if not Path(name).expanduser().exists():
-            files = ["config.json", "model.safetensors", "README.md"]
-            name = _hub().snapshot_download(str(name), allow_patterns=files, **options)
+            name = _hub().snapshot_download(str(name), allow_patterns=[*_FILES], **options)
         return load_model(name, trusted)
 
     def push_to_hub(

@@ -19,7 +19,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -27,7 +27,6 @@ from blackout.component import Mark, Stats, mark_of
 from blackout.errors import UserError, error_context, nearest, refuse
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 _PLAIN = (bool, int, float, str, list, dict, type(None))
 _ALSO = {int: float, str: Path, dict: collections.abc.Mapping, type(None): None}
 """Kind of a plain value -> another annotation that it agrees with."""
@@ -99,7 +98,10 @@ def check_arguments(
     except (TypeError, ValueError):  # some classes of C code have no signature
         return
     name = getattr(target, "__name__", str(target))
-    _check_names(name, parameters, given, where)
+    named = [key for key, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    unknown = [key for key in given if key not in named]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise UserError(f"{where}.{unknown[0]}: {name} has no such argument{nearest(unknown[0], named)}")
     for key, p in parameters.items() if not partial else ():
         needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         refuse(needed and key not in given, f"{where}.{key} must be given: {name} needs it")
@@ -111,15 +113,6 @@ def check_arguments(
     for key in given.keys() & hints.keys():
         if not fits(given[key], hints[key]):
             raise UserError(f"{where}.{key} must be {in_words(hints[key])}, not {reprlib.repr(given[key])}")
-
-
-def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
-    named = [key for key, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for key in given:
-        if key not in named:
-            raise UserError(f"{where}.{key}: {name} has no such argument{nearest(key, named)}")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any] | None:
@@ -146,9 +139,8 @@ def fits(value: Any, hint: Any) -> bool:
 def in_words(hint: Any) -> str:
     """An annotation in words, for messages."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    words = [
-        _KINDS.get(one, "a list" if _is_sequence(one) else "a component (a mapping with _target_)") for one in options
-    ]
+    component = "a component (a mapping with _target_)"
+    words = [_KINDS.get(one, "a list" if _is_sequence(one) else component) for one in options]
     if typing.get_origin(hint) is typing.Literal:
         words = [repr(one) for one in typing.get_args(hint)]
     return " or ".join(dict.fromkeys(words))
@@ -271,10 +263,8 @@ def _taken_apart(component: Any, where: str) -> tuple[Any, Mapping[str, Any]]:
         given = {one.name: getattr(component, one.name) for one in dataclasses.fields(component) if one.init}
         return type(component), given
     kind = type(component).__name__
-    raise UserError(
-        f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
-        "...) with its arguments by name"
-    )
+    advice = f"give functools.partial({kind}, ...) with its arguments by name"
+    raise UserError(f"{where}: a {kind} that is made already could not be made again from a file: {advice}")
 
 
 def _address(target: Callable[..., Any]) -> str:

@@ -39,6 +39,11 @@ class MetricsCSV(Logger):
         written: called after each.
     """
 
+    name = "csv"
+    """Of the logger, as Lightning asks for it."""
+    version = ""
+    """None: the file goes on."""
+
     def __init__(self, path: Path, seconds: float = 5.0, written: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._path, self._seconds, self._tell = path, seconds, written
@@ -57,16 +62,6 @@ class MetricsCSV(Logger):
         """What is logged from here on belongs to the end of the run, and is forgotten if the run is extended."""
         self._ended = {}
         self._write_rows(self._closing, {step: self._rows.get(step, {"step": step})})
-
-    @property
-    def name(self) -> str:
-        """Of the logger, as Lightning asks for it."""
-        return "csv"
-
-    @property
-    def version(self) -> str:
-        """None: the file goes on."""
-        return ""
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:

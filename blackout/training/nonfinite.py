@@ -108,11 +108,10 @@ class NonFiniteGuard(Callback):
             for batch in map(loader.batch, batches)
         ]
         write_json({"step": step, "seed": module.model.seed, "batches": described}, path)
-        raise UserError(
-            f"loss or gradient is not finite at step {step}; its samples and times are in {path}; the same command "
-            "repeats it from the last checkpoint (callbacks.nonfinite.every_n_steps=1 stops before the step is taken, "
-            "on_nonfinite=skip leaves such steps out)"
-        )
+        found = f"loss or gradient is not finite at step {step}; its samples and times are in {path}"
+        ways = "every_n_steps=1 stops before the step is taken, on_nonfinite=skip leaves such steps out"
+        again = "the same command repeats it from the last checkpoint"
+        raise UserError(f"{found}; {again} (callbacks.nonfinite.{ways})")
 
 
 def check_finite(trainer: pl.Trainer) -> None:
