@@ -35,8 +35,7 @@ _TARGETS = {
 
 
 def _target(given: argparse.Namespace) -> Target:
-    if (given.ckpt is None) == (given.target is None):
-        raise UserError("give either --ckpt, whose target is taken, or --target")
+    refuse((given.ckpt is None) == (given.target is None), "give either --ckpt, whose target is taken, or --target")
     if given.ckpt is not None:
         return read_energy(ckpt=given.ckpt)
     settings: dict[str, Any] = {}

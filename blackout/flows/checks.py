@@ -142,10 +142,9 @@ def _look_at_itself(verdict: Verdict, values: dict[str, float], log_weights: Ten
 def _compare_exact(verdict: Verdict, values: dict[str, float]) -> None:
     off = []
     for name in (name.removesuffix("_exact") for name in values if name.endswith("_exact")):
-        error = values.get(f"{name}_error", math.nan)
-        away = abs(values[name] - values[f"{name}_exact"]) if name in values else 0.0
+        exact, error = values[f"{name}_exact"], values.get(f"{name}_error", math.nan)
+        away = abs(values[name] - exact) if name in values else 0.0
         if away > max(_SIGMAS * error, 1e-6):
-            exact = values[f"{name}_exact"]
             off.append(f"{name} is estimated as {values[name]:.4g} +- {error:.2g} and is exactly {exact:.4g}")
     if off:
         verdict.flags["off_exact_value"] = ", ".join(off)

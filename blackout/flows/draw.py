@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
@@ -219,8 +219,7 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> FlowDraw:
         config, model = model.config, LawsFlow(model.averaged, model.target.at(**law), model.simulation).eval()
         model.config = config
     simulation, moves, description = requested_chains(model, request)
-    if not isinstance(path := request.get("path", False), bool):
-        raise UserError(f"path must be true or false, not {path!r}")
+    refuse(not isinstance(path := request.get("path", False), bool), f"path must be true or false, not {path!r}")
     return FlowDraw(model, simulation, moves, description, path=path)
 
 

@@ -7,7 +7,7 @@ residual along a chain is what weights are made of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,10 +70,6 @@ class States:
         x, log_density = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
         known = None if self.known is None else self.known.index_copy(0, index, others.ratios)
         return States(x, log_density, self.target, None, known)
-
-    def scored(self, scores: Tensor) -> States:
-        """The same with G, [B, d, S]."""
-        return replace(self, scores=scores)
 
 
 def outgoing(scores: Tensor) -> Tensor:

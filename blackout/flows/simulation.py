@@ -221,7 +221,7 @@ class _Stepwise(Simulation):
         states = States.of(target, x)
         g = scores(states, b)
         last = residual(states.dlogp_dt, g, b * states.ratios)
-        return StepInfo(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1)
+        return StepInfo(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations + 1)
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:

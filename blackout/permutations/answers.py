@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.errors import UserError, refuse
+from blackout.permutations.distributions import foremost
 from blackout.permutations.group import identity_like, inverse, is_permutation
 from blackout.permutations.seams import place_probabilities
 
@@ -142,10 +143,8 @@ def likeliest(orders: Tensor, log_probs: Tensor, top: int) -> dict[str, Tensor]:
 
     Ours (tests/permutations/test_answers.py).
     """
-    orders, log_probs = merged(orders, log_probs)
-    log_probs, which = log_probs.sort(dim=1, descending=True, stable=True)
-    log_probs, more = log_probs[:, :top], max(0, top - orders.shape[1])
-    best = orders.gather(1, which[:, :top].unsqueeze(-1).expand(-1, -1, orders.shape[-1]))
+    best, log_probs = foremost(*merged(orders, log_probs), top)
+    more = max(0, top - orders.shape[1])
     best = best.masked_fill((log_probs == -torch.inf).unsqueeze(-1), -1)
     return {
         "top": F.pad(best, (0, 0, 0, more), value=-1),

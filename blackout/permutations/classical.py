@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits
+from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits, digits_log_prob
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 
@@ -119,10 +119,7 @@ class Mallows(OrderDistribution):
         Raises:
             ValueError: a value is no permutation.
         """
-        digits = Lehmer.encode(value, self.reference)
-        shape = np.broadcast_shapes(digits.shape[:-1], self.batch_shape)
-        table = self.digit_log_probs.expand(*shape, self._n, self._n)
-        return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
+        return digits_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         u = self._uniform(sample_shape, (self._n,), generator)

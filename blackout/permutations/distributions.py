@@ -68,10 +68,7 @@ class OrderDistribution(Distribution):
         """
         ensure(k >= 1, f"k must be at least 1, not {k}")
         with torch.no_grad():
-            orders, log_probs = self._candidates(k)
-        log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
-        log_probs, which = log_probs[..., :k], which[..., :k]
-        orders = orders.gather(-2, which.unsqueeze(-1).expand(*which.shape, self._n))
+            orders, log_probs = foremost(*self._candidates(k), k)
         possible = log_probs > -torch.inf
         most = int(possible.sum(-1).max()) if possible.numel() else 0
         orders, possible = orders[..., :most, :], possible[..., :most]
@@ -110,6 +107,20 @@ class OrderDistribution(Distribution):
     def _gumbel(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
         """Standard Gumbel numbers of the same shape."""
         return self._uniform(sample_shape, event, source).log_().neg_().log_().neg_()
+
+
+def foremost(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k likeliest of orders int64 [..., M, n] with log-probabilities [..., M], falling, equals as they stand."""
+    log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
+    rows = which[..., :k].unsqueeze(-1)
+    return orders.gather(-2, rows.expand(*rows.shape[:-1], orders.shape[-1])), log_probs[..., :k]
+
+
+def digits_log_prob(log_probs: Tensor, digits: Tensor) -> Tensor:
+    """The sum of what independent digits int64 [..., n] have, of log_probs [..., n, V]: [...] of their common shape."""
+    shape = np.broadcast_shapes(digits.shape[:-1], log_probs.shape[:-2])
+    chosen = digits.expand(*shape, -1).unsqueeze(-1)
+    return log_probs.expand(*shape, -1, -1).gather(-1, chosen).squeeze(-1).sum(-1)
 
 
 def best_digits(log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -397,9 +408,7 @@ class Matching(SequentialLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
-        n, shape = self._n, np.broadcast_shapes(value.shape[:-1], self.batch_shape)
-        chosen = value.expand(*shape, n).unsqueeze(-1)
-        return self.log_matrix.expand(*shape, n, n).gather(-1, chosen).squeeze(-1).sum(-1)
+        return digits_log_prob(self.log_matrix, value)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         return _assigned(self.noisy(sample_shape, generator))

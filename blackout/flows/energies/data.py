@@ -100,9 +100,7 @@ _HELD_OUT = 4000
 _SWEEPS = 1000
 """Of the Gibbs chains that samples of a law out of reach of enumeration come from."""
 
-Density: TypeAlias = Literal[
-    "2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"
-]  # fmt: skip
+Density: TypeAlias = Literal["2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"]
 
 
 @component("dataset")

@@ -180,11 +180,9 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         Raises:
             UserError: there is neither, it cannot be had, or has too many levels.
         """
-        made = (
-            settings
-            if description is None or settings.get("dataset")
-            else _of_the_model(description, settings, trusted)
-        )
+        made = settings
+        if description is not None and not settings.get("dataset"):
+            made = _of_the_model(description, settings, trusted)
         if chosen := made.get("dataset"):
             facts = {"data_dir": settings.get("data_dir", "data")}
             return _states(make(fill(dict(chosen), facts, "dataset"), "dataset"))

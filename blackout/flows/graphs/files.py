@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -130,12 +130,8 @@ def _edge_list(file: Path) -> _Found:
     weights = [_number(words[2], k) for k, words in rows if words[2:]] or None
     if "vartype" in said or (any(i == j for i, j in pairs) and weights):
         return _coo(pairs, weights or [], said.get("vartype"))
-    if (
-        not said
-        and not weights
-        and len(pairs) - 1 == (pairs or [(0, 0)])[0][1]
-        and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
-    ):
+    headed = pairs and len(pairs) - 1 == pairs[0][1] and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
+    if headed and not said and not weights:
         raise UserError(
             f"line {rows[0][0]} reads as a header of {pairs[0][0]} nodes and {pairs[0][1]} edges: "
             "a file with a header is named .gset, and in one without a comment `# nodes: N` says how many there are"
@@ -167,12 +163,12 @@ def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str
     return _quadratic([str(name) for name in names], linear, quadratic, 0.0, vartype)
 
 
+_Bias: TypeAlias = tuple[tuple[int, int], float]
+"""Two variables, and what their product counts."""
+
+
 def _quadratic(
-    labels: Sequence[str],
-    linear: Sequence[float],
-    quadratic: Sequence[tuple[tuple[int, int], float]],
-    offset: float,
-    vartype: str | None,
+    labels: Sequence[str], linear: Sequence[float], quadratic: Sequence[_Bias], offset: float, vartype: str | None
 ) -> _Found:
     """A quadratic model of numbers 0 and 1; spins are 2x - 1."""
     if vartype not in ("BINARY", "SPIN"):

@@ -6,7 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +32,14 @@ class Solution:
     seconds: float
 
 
-class Program(NamedTuple):
-    """Maximise gain . z where rows @ z <= limits and z is in [0, 1], the first n of z, the nodes, whole numbers."""
+def program(problem: str, graph: Graph) -> tuple[NDArray[np.float64], Any, NDArray[np.float64]]:
+    """The problem as a mixed-integer linear program: maximise gain . z where rows @ z <= limits and z is in [0, 1].
 
-    gain: NDArray[np.float64]
-    rows: Any
-    limits: NDArray[np.float64]
+    The first n of z, whole numbers, are the nodes. Of a cut there is one more for each edge; of a triangle at most two
+    edges are cut [Barahona and Mahjoub 1986]. The greatest gain is 1, as solvers' tolerances are absolute ones.
 
-
-def program(problem: str, graph: Graph) -> Program:
-    """The problem as a mixed-integer linear program.
-
-    The first variables are the nodes. Of a cut there is one more for each edge; of a triangle at most two edges are cut
-    [Barahona and Mahjoub 1986]. The greatest gain is 1, as solvers' tolerances are absolute ones.
+    Returns:
+        Gain float64 [m], rows as SciPy's CSR matrix [k, m], and limits float64 [k].
     """
     from scipy.sparse import coo_array  # only here: importing it takes a second
 
@@ -61,7 +56,7 @@ def program(problem: str, graph: Graph) -> Program:
         limits = np.concatenate([np.where(positive, (0.0, 2.0), 0.0).ravel(), np.full(len(triangles), 2.0)])
     rows = np.repeat(np.arange(len(columns)), columns.shape[1])
     matrix = coo_array((values.ravel(), (rows, columns.ravel())), shape=(len(columns), len(gain))).tocsr()
-    return Program(gain / max(np.abs(gain).max(initial=0), 1e-300), matrix, limits)
+    return gain / max(np.abs(gain).max(initial=0), 1e-300), matrix, limits
 
 
 def _triangles(edges: NDArray[np.int64]) -> list[tuple[int, int, int]]:

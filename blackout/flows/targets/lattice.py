@@ -73,8 +73,7 @@ class Potts(Target):
         super().__init__(q, shape)
         self.lattice = shape
         self.register_buffer("beta", torch.tensor(float(beta), dtype=torch.float64))
-        joined = torch.zeros(self.sites, self.sites, dtype=torch.float64)
-        joined[pairs[:, 0], pairs[:, 1]] = 1
+        joined = torch.zeros(self.sites, self.sites).index_put(pairs.unbind(1), torch.tensor(1.0)).double()
         self.register_buffer("beside", joined + joined.T)
 
     def log_density(self, x: Tensor) -> Tensor:
@@ -188,8 +187,7 @@ class Couplings(Target):
     ) -> None:
         matrix, field = (None if part is None else torch.as_tensor(part, dtype=torch.float64) for part in (J, h))
         given = field if matrix is None else matrix
-        if given is None and shape is None:
-            raise ValueError("couplings need J, h or a shape")
+        ensure(given is not None or shape is not None, "couplings need J, h or a shape")
         super().__init__(2, list(shape) if shape is not None else [len(given)] if given is not None else [])
         d = self.sites
         matrix = torch.zeros(d, d, dtype=torch.float64) if matrix is None else matrix
@@ -259,8 +257,7 @@ class Ising(Couplings):
             raise ValueError(f"sigma and bias are numbers or ranges [start, end], not {sigma} and {bias}")
         (_, strength), (_, field) = ends
         sites = shape[0] * shape[1]
-        matrix = torch.zeros(sites, sites, dtype=torch.float64)
-        matrix[pairs[:, 0], pairs[:, 1]] = 2
+        matrix = torch.zeros(sites, sites).index_put(pairs.unbind(1), torch.tensor(2.0)).double()
         super().__init__(strength * matrix, torch.full((sites,), float(field), dtype=torch.float64), shape)
         self.lattice, self._strength = shape, (2 * strength, field)
         self.register_buffer("bonds", matrix + matrix.T, persistent=False)

@@ -195,8 +195,7 @@ def _sweep_levels(
             t, pair = times[lane, k + 1], pair_of(keys[k, c], 0)
             gain[c] += (t - times[lane, k]) * density[c]
             for i in order:
-                for level in range(len(value)):
-                    value[level] = fields[i, level]
+                value[:] = fields[i]
                 for edge in range(first[i], first[i + 1]):
                     value[own[beside[edge]]] += weights[edge]
                 for level in range(len(value)):
@@ -257,8 +256,7 @@ def draw_clusters(
                 own[i] = (own[i] + step) % levels if root[i] == chosen else own[i]
             else:
                 if root[i] == i:
-                    for level in range(levels):
-                        logits[level] = law[i, level]
+                    logits[:] = law[i]
                     state[i] = _drawn(logits, uniform_of(places, i))
                 own[i] = state[root[i]]
             density[c] += fields[i, own[i]]

@@ -59,10 +59,8 @@ class CodeDraw(Draw):
         """Passes a batch takes: no more than there are digits to draw."""
         return self.model.steps(self.passes, self.given)
 
-    @property
-    def nfe(self) -> int:
-        """Network evaluations per sample."""
-        return self.steps
+    nfe = steps
+    """Network evaluations per sample."""
 
     @property
     def resumable(self) -> bool:  # type: ignore[override]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, Literal
 
 import torch
@@ -494,12 +494,10 @@ class CodeModel(Model):
             codes[:, :given] = self.encode(context["x"])[:, :given]
         order = streams.next_draw().uniform(tuple(codes.shape))
         blocks = self._blocks(codes, order, passes, given)
-        if watch is not None:
-            watch(0, steps, self._look(codes, context))
-        state = codes, torch.zeros(len(codes), device=device)
+        start = codes, torch.zeros(len(codes), device=device)
         denoiser, support = self.denoiser(context), self.support.to(device)
         filling = fill_codes(denoiser, codes, blocks, steps, support, streams, greedy=passes.greedy)
-        for step, state in enumerate(filling, 1):
+        for step, state in enumerate(chain([start], filling)):
             if watch is not None:
                 watch(step, steps, self._look(state[0], context))
         codes, log_prob = state

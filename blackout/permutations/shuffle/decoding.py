@@ -14,7 +14,7 @@ from torch import Size, Tensor
 
 from blackout.component import component
 from blackout.permutations.answers import merged
-from blackout.permutations.distributions import OrderDistribution
+from blackout.permutations.distributions import OrderDistribution, foremost
 from blackout.permutations.group import all_permutations, compose, identity_like, number
 from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.random import SampleStreams, StepStreams
@@ -141,10 +141,7 @@ class Beam(Decoder):
         orders, log_probs = denoiser(state, t, max(self.inner, width)).top(width)
         # what does not exist is blank: any order will do, because its log-probability is -inf
         reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
-        states, log_probs = merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2))
-        total, which = log_probs.sort(dim=1, descending=True, stable=True)
-        total, which = total[:, :width], which[:, :width]
-        return states.gather(1, which.unsqueeze(-1).expand(-1, -1, states.shape[-1])), total
+        return foremost(*merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2)), width)
 
     def evaluations(self, steps: int, free: int) -> int:
         return 1 + (steps - 1) * self._kept(free)
