@@ -189,17 +189,21 @@ def count_evaluations(
         shape: of what is drawn, for heads that know the data's elements.
     """
     ended: list[int] = []
-    made: dict[float, Prediction] = {}  # how often it is asked does not depend on what it says: one for every time
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
-        if float(t) not in made:
-            made[float(t)] = head(torch.zeros(1, head.outputs, *shape), xt, t)
-        return made[float(t)]
+        prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
+        return prediction
 
-    counting = CountingDenoiser(blank)
+    def corrected(*given: Any) -> Tensor:
+        before = counting.evaluations
+        x = correction.corrector(*given)
+        counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
+        return x
+
+    counting, once = CountingDenoiser(blank), replace(correction, steps=min(correction.steps, 1), corrector=corrected)
     sample(
         counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
-        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
+        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=once,
     )  # fmt: skip
     per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
     starts = reversed(times[1:].tolist())

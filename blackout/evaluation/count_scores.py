@@ -186,8 +186,9 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
     real = _flat(data.test)
     number = min(len(samples), len(real), most)
     a, b = spaced(samples, number), spaced(real, number)
-    known = np.log1p(_flat(spaced(data.train, 10 * most)))
+    known = np.log1p(_flat(spaced(loaded(data.train), 10 * most)))
     to_known = [float(np.median(pairwise_distances_argmin_min(np.log1p(x), known)[1])) for x in (a, b)]
+    del known  # of many elements half a gigabyte
     varying, scores = real.var(0) > 0, dict[str, float]()
     if number >= _FEWEST:
         share = max(min(len(samples), most) // number, 1)
@@ -283,9 +284,10 @@ def relations(a: Array, b: Array) -> dict[str, float]:
 
 
 def _correlation_difference(samples: Array, real: Array) -> float:
-    a, b = np.log1p(samples.astype(np.float64)), np.log1p(real.astype(np.float64))
-    usable = np.flatnonzero((a.var(0) > 0) & (b.var(0) > 0))
-    chosen = usable[np.argsort(-b[:, usable].var(0), kind="stable")[:_CORRELATED]]
+    a, b = np.log1p(samples), np.log1p(real)
+    spread = b.var(0)
+    usable = np.flatnonzero((a.var(0) > 0) & (spread > 0))
+    chosen = usable[np.argsort(-spread[usable], kind="stable")[:_CORRELATED]]
     if len(chosen) < 2:
         return 0.0
     above = np.triu_indices(len(chosen), 1)
