@@ -194,9 +194,9 @@ def count_evaluations(
         prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
         return prediction
 
-    def corrected(*given: Any) -> Tensor:
+    def corrected(*given: Any, **named: Any) -> Tensor:
         before = counting.evaluations
-        x = correction.corrector(*given)
+        x = correction.corrector(*given, **named)
         counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
         return x
 
