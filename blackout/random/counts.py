@@ -238,10 +238,14 @@ def compiled_by() -> str:
     return f"numba {importlib.metadata.version('numba')}" if used else "none"
 
 
-def _worth_loading(x: Tensor, drawn: list[int] = [0]) -> ModuleType | None:  # noqa: B006, counts for the process
+_drawn = [0]
+"""How many elements this process has drawn on a CPU without numba."""
+
+
+def _worth_loading(x: Tensor) -> ModuleType | None:
     """`_kernels`, on a CPU once a process has drawn so much in general that a second to load numba is little."""
-    if x.is_cpu and drawn[0] < _FEW:
-        drawn[0] += x.numel()
+    if x.is_cpu and _drawn[0] < _FEW:
+        _drawn[0] += x.numel()
         return None
     return _kernels(x.device)
 
