@@ -28,5 +28,5 @@ def test_tables(run, runs, what, tmp_path):  # noqa: F811
 
 ROWS = {
     "speed": 2, "synthetic": 4, "dna": 5, "processes": 3, "faults": 8,
-    "tasks": 30, "ablations": 22, "budgets": 5, "share": 3, "hidden": 10, "widths": 4,
+    "tasks": 30, "ablations": 22, "budgets": 5, "share": 3, "hidden": 10, "widths": 9,
 }  # fmt: skip
