@@ -211,17 +211,15 @@ class _Stepwise(Simulation):
     """One draw per step with the rates at its beginning; weights by the trapezoidal rule, of second order."""
 
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
-        ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
-        g, evaluations = states.scores, torch.zeros_like(ones)
-        if g is None:
-            g, evaluations = scores(states, a), ones
+        g = scores(states, a) if states.scores is None else states.scores
         first = residual(states.dlogp_dt, g, a * states.ratios)
         x = self.jump(states.x, outgoing(g), b - a, stream)
         jumps = (x != states.x).sum(-1)
+        evaluations = torch.full_like(jumps, 2 if states.scores is None else 1)
         states = States.of(target, x)
         g = scores(states, b)
         last = residual(states.dlogp_dt, g, b * states.ratios)
-        return StepInfo(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations + 1)
+        return StepInfo(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations)
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:

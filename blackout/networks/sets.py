@@ -371,6 +371,7 @@ class SetTransformer(nn.Module):
         check_sizes("set transformer", 4, width=width)
         if width % heads or width % 2:
             raise ValueError(f"the width of the set transformer must be even and a multiple of heads, not {width}")
+        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.width = num_items, width
         self.extra = num_items if places else int(swap)
         self.scale = width**-0.5 if scale is None else scale

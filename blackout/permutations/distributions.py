@@ -269,7 +269,7 @@ class PlackettLuce(SequentialLaw):
         """log p of orders [..., n] or, among some of the items, [..., m], in the scores' dtype; O(m) by one running
         logsumexp.
         """
-        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         z = self.scores.expand(*shape, -1).gather(-1, value.expand(*shape, -1))
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
