@@ -228,19 +228,3 @@ def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
     """
     for name in request:
         refuse(name not in (*options, "num_samples"), f"{name}: no such option")
-
-
-@runtime_checkable
-class FitsBaselines(Protocol):
-    """A family that knows simple models whose likelihoods stand beside its own."""
-
-    def baselines(self, source: Source, settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-        """What models fitted to training samples have, by name, for each value by name; the least is the strongest."""
-
-
-@runtime_checkable
-class ChoosesLength(Protocol):
-    """A family that knows how long to train where `trainer.max_steps` is null."""
-
-    def length(self, settings: Mapping[str, Any], source: Source) -> int:
-        """Optimiser steps for a model of these settings and this source."""

@@ -75,7 +75,6 @@ class Shuffle(ABC):
 
 
 @component("law")
-@dataclass(frozen=True)
 class Riffle(Shuffle):
     """Gilbert, Shannon and Reeds: cut binomially, drop cards in proportion to what is left of each packet.
 
@@ -106,7 +105,6 @@ class Riffle(Shuffle):
 
 
 @component("law")
-@dataclass(frozen=True)
 class RandomInsertion(Shuffle):
     """The last card goes in front of a card chosen uniformly, itself included: each outcome has probability 1 / n.
 
@@ -145,7 +143,6 @@ def _insertion_law(n: int, times: int) -> list[float]:
 
 
 @component("law")
-@dataclass(frozen=True)
 class RandomTransposition(Shuffle):
     """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
-from blackout.family import Conditional, Draw, Drawn, FitsBaselines, Scorer, Scores, Source
+from blackout.family import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
@@ -84,8 +84,7 @@ class Scoring:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
             report |= compared(self.scorer, self.source, config["num_samples"], self.model.device)
-        if isinstance(self.family, FitsBaselines):
-            report["baselines"] = self.family.baselines(self.source, config)
+        report["baselines"] = self.family.baselines(self.source, config)
         said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
         return report | said

@@ -24,7 +24,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.distributed import meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
-from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
+from blackout.family import Draw, Source
 from blackout.files import save_picture
 from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory, show_in_words
@@ -167,8 +167,6 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
     """
     if config["trainer"]["max_steps"] is not None:
         return config
-    if not isinstance(family, ChoosesLength):
-        raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
     steps, optimizer = family.length(config, source), config["optimizer"]
     follows = optimizer.get("decay_steps", steps) is None and not asked_for("optimizer.decay_steps")
     decay = {"decay_steps": steps} if follows else {}
@@ -417,12 +415,11 @@ def close(
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance | beside
-    if isinstance(family, FitsBaselines):
-        size = data_module.source.size("train") or 0
-        few = {"few": budget} if budget < size else {}
-        report["baselines"] = family.baselines(data_module.source, few)
-        if few and not any(report["baselines"].values()):
-            left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
+    size = data_module.source.size("train") or 0
+    few = {"few": budget} if budget < size else {}
+    report["baselines"] = family.baselines(data_module.source, few)
+    if few and report["baselines"] and not any(report["baselines"].values()):
+        left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}

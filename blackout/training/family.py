@@ -169,6 +169,20 @@ class ComponentFamily(ABC):
         """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing."""
         return {"values": {}}
 
+    def baselines(self, source: Any, settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+        """What simple models fitted to training samples have, by name, for each value by name; the least is the
+        strongest: nothing.
+        """
+        return {}
+
+    def length(self, settings: Mapping[str, Any], source: Any) -> int:
+        """Optimiser steps for a model of these settings and this source, where `trainer.max_steps` is null.
+
+        Raises:
+            UserError: the family chooses none.
+        """
+        raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
+
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model, in Markdown: its data, its parts, and how it is used."""
         data = description.get("data") or {}

@@ -89,7 +89,6 @@ class SeamLoss(ShuffleLoss):
 
 
 @component("sampler")
-@dataclass(frozen=True)
 class TwoOpt(Decoder):
     """Tours by polar angle, mended by exchanging two edges: no network is asked. log_prob is 0."""
 

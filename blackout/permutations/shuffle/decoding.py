@@ -74,7 +74,6 @@ class Decoder(ABC):
 
 
 @component("sampler")
-@dataclass(frozen=True)
 class Greedy(Decoder):
     """The most probable step each time: place by place where that is intractable (generalised Plackett-Luce).
 
@@ -97,7 +96,6 @@ class Greedy(Decoder):
 
 
 @component("sampler")
-@dataclass(frozen=True)
 class Sample(Greedy):
     """Steps drawn from the model: orders follow its own distribution, given the items.
 
@@ -152,7 +150,6 @@ class Beam(Decoder):
 
 
 @component("sampler")
-@dataclass(frozen=True)
 class Best(Greedy):
     """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.

@@ -61,7 +61,10 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         if not isinstance(source, Puzzles):
             raise UserError(f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ...")
         if description is not None:
-            _check_same_kind(source, _checked_facts(description))
+            data = _checked_facts(description)
+            theirs = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
+            mine = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
+            refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
         return source
 
     def described_parts(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
@@ -175,12 +178,6 @@ def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -
             f"{schedule} (reverse=gpl and reverse=pl undo any number)"
         )
     return described
-
-
-def _check_same_kind(source: Puzzles, data: Mapping[str, Any]) -> None:
-    theirs = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
-    mine = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
-    refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
 
 
 def _checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:

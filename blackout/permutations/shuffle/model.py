@@ -138,11 +138,8 @@ class ShuffleDiffusion(Model):
         [Zhang 2025, eq. 12].
         """
         denoiser = self.denoiser(items)
-        states, back = self.shuffle.walks(denoiser.free, len(items), 1, streams)
-        log_q = self.shuffle.log_prob(back).squeeze(1).to(items.device)
-        times = torch.tensor(self.shuffle.times, device=items.device)
-        law = denoiser(states.squeeze(1).to(items.device), times)
-        log_p = law.log_prob(back.squeeze(1).to(items.device)).sum(1).double()
+        law, _, back = LossInputs(denoiser, self.shuffle, items, streams).steps(1)
+        log_q, log_p = self.shuffle.log_prob(back), law.log_prob(back).sum(1).double()
         return (math.lgamma(denoiser.free + 1) + log_q - log_p) / math.log(2)
 
     def calibrate(self, evaluations: int) -> None:

@@ -6,8 +6,9 @@ reverse law, for lists in any order. What they undo is the forward process, see 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,29 +28,28 @@ from blackout.permutations.shuffles import RandomInsertion, RandomTransposition,
 from blackout.training.model import finite_output
 
 
-class Reverse(Protocol):
+class Reverse(ABC):
     """From scores to a distribution over the permutations that take a list one scheduled step back."""
 
-    places: ClassVar[bool]
+    places: ClassVar[bool] = False
     """Whether the network gives a row of scores for every place, [..., n, n], or [..., n]."""
-    swap: ClassVar[bool]
+    swap: ClassVar[bool] = False
     """Whether it gives one more score for the list, [..., n + 1]."""
     prefix: ClassVar[bool] = False
     """Whether a place's scores depend on what is at the places before it."""
-    undoes: ClassVar[type[Shuffle] | None]
+    undoes: ClassVar[type[Shuffle] | None] = None
     """The only shuffle a single step of which it can undo; None if it reaches every order."""
 
+    @abstractmethod
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The distribution; `width` of a beam that looks for its mode, where it needs one."""
-        ...
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReverseGPL(Reverse):
     """Generalised Plackett-Luce [Zhang 2025, eq. 9]: any order, a row of scores for every place."""
 
-    places, swap, undoes = True, False, None
+    places = True
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -57,11 +57,10 @@ class ReverseGPL(Reverse):
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReversePointer(Reverse):
     """Place by place by what is at the places before [Vinyals 2015]: any law in a single step."""
 
-    places, swap, prefix, undoes = True, False, True, None
+    places, prefix = True, True
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -69,11 +68,8 @@ class ReversePointer(Reverse):
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReversePL(Reverse):
     """Plackett-Luce [Zhang 2025, eq. 8]: any order, a score for every item."""
-
-    places, swap, undoes = False, False, None
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -90,7 +86,7 @@ class ReverseAssignment(Reverse):
     """
 
     iterations: int = 0
-    places, swap, undoes = True, False, None
+    places = True
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -98,11 +94,10 @@ class ReverseAssignment(Reverse):
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReverseRiffle(Reverse):
     """Items go to the left or the right packet: undoes one riffle [Zhang 2025, section 3.2.1]."""
 
-    places, swap, undoes = False, False, Riffle
+    undoes = Riffle
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -110,11 +105,10 @@ class ReverseRiffle(Reverse):
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReverseTransposition(Reverse):
     """Two items change places, or none: undoes one transposition [Zhang 2025, eq. 6]."""
 
-    places, swap, undoes = False, True, RandomTransposition
+    swap, undoes = True, RandomTransposition
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
@@ -122,11 +116,10 @@ class ReverseTransposition(Reverse):
 
 
 @component("reverse")
-@dataclass(frozen=True)
 class ReverseInsertion(Reverse):
     """One item goes to the end: undoes one insertion [Zhang 2025, eq. 7]."""
 
-    places, swap, undoes = False, False, RandomInsertion
+    undoes = RandomInsertion
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
