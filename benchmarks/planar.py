@@ -86,12 +86,12 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
     """
     gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
     indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
-    back = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
+    _, backwards = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
     figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
     rows = (
         ("the chain, from noise", observed.states_at, True),
         ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
-        ("the reverse chain,\nfrom their ends", back.states_at, False),
+        ("the reverse chain,\nfrom their ends", backwards, False),
     )
     for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
         panels[0].set_ylabel(title)

@@ -16,7 +16,6 @@ decoded. No count is impossible: what lies where a law has next to nothing keeps
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
@@ -170,47 +169,11 @@ def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-class _Law(ABC):
-    """Laws of symbols 0..largest [n], where symbol k fills [start(k), start(k + 1)) of 0..2^24."""
-
-    def __init__(self, largest: Integers) -> None:
-        self.largest = largest
-
-    @abstractmethod
-    def start(self, which: slice | Integers, symbols: Integers) -> Integers:
-        """Where the intervals of symbols start, for some of the n; 2^24 beyond the largest."""
-
-    def push(self, coder: Coder, symbols: Integers) -> None:
-        start = self.start(slice(None), symbols)
-        coder.push(start, self.start(slice(None), symbols + 1) - start)
-
-    def pop(self, coder: Coder) -> Integers:
-        return coder.pop(len(self.largest), self._find)
-
-    @abstractmethod
-    def starts(self, part: slice) -> Integers | None:
-        """Where all intervals of those symbols start, [m, symbols + 1], if these are few enough to be in a table."""
-
-    def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last symbol whose interval starts at or before `bar`: by a table, or by bisection."""
-        if (rows := self.starts(part)) is not None and rows.size <= _COMPARED:
-            symbols, each = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
-            return symbols, rows[each, symbols], rows[each, symbols + 1] - rows[each, symbols]
-        which = np.arange(part.start, part.stop)
-        low, high = np.zeros_like(bar), self.largest[which]
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            inside = self.start(which, middle) <= bar
-            low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
-        start = self.start(which, low)
-        return low, start, self.start(which, low + 1) - start
-
-
-class _Binned(_Law):
+class _Law:
     """Counts 0..most [n] of laws with one peak: first the bin, by the distribution function, then which count of it.
 
-    The last symbol says that a count lies in no bin, if such counts are spelt out: what is drawn must not be, because
-    it could be spelt in two ways.
+    Bin k fills [start(k), start(k + 1)) of 0..2^24. The last symbol says that a count lies in no bin, if such counts
+    are spelt out: what is drawn must not be, because it could be spelt in two ways.
 
     Args:
         below: (which, counts) -> P(X <= count), of the laws `which`; 0 of -1.
@@ -227,7 +190,7 @@ class _Binned(_Law):
         centre, reach = np.minimum(mean, most), _REACH * std + _FEW
         self._first = np.maximum(centre - reach, 0).astype(np.int64) >> self._bits
         self._bins = (np.minimum(centre + reach, most).astype(np.int64) >> self._bits) - self._first + 1
-        super().__init__(self._bins - 1 + spelt)
+        self._largest = self._bins - 1 + spelt
         self._lowest = self._at_edge(slice(None), np.zeros_like(most))
         self._table: Integers | None = None
 
@@ -235,16 +198,18 @@ class _Binned(_Law):
         return self._below(which, ((self._first[which] + symbols) << self._bits[which]) - 1)
 
     def start(self, which: slice | Integers, symbols: Integers) -> Integers:
+        """Where the intervals of symbols start, for some of the n; 2^24 beyond the largest."""
         bins, inside = self._bins[which], symbols > 0
         below = np.where(inside, self._at_edge(which, np.maximum(symbols, 1)) - self._lowest[which], 0.0).clip(0, 1)
         # a little less than all, so that 1 and what rounding makes of it begin no interval twice
         scaled = np.floor(below * (1 - 1e-12) * (_TOTAL - bins - 1)).astype(np.int64) + symbols
-        return np.where(symbols < bins, scaled, _TOTAL - (symbols <= self.largest[which]))
+        return np.where(symbols < bins, scaled, _TOTAL - (symbols <= self._largest[which]))
 
     def starts(self, part: slice) -> Integers | None:
-        columns = int(self.largest.max(initial=0)) + 2
-        if self._table is None and columns <= _COLUMNS and len(self.largest) * columns <= _TABLED:
-            each = [self.start(slice(None), np.full_like(self.largest, symbol)) for symbol in range(columns)]
+        """Where all intervals of those symbols start, [m, symbols + 1], if these are few enough to be in a table."""
+        columns = int(self._largest.max(initial=0)) + 2
+        if self._table is None and columns <= _COLUMNS and len(self._largest) * columns <= _TABLED:
+            each = [self.start(slice(None), np.full_like(self._largest, symbol)) for symbol in range(columns)]
             self._table = np.stack(each, 1)
         return None if self._table is None else self._table[part]
 
@@ -255,16 +220,31 @@ class _Binned(_Law):
         _push_even(coder, symbols[within] & ((1 << self._bits[within]) - 1), self._bits[within])
         for half in (0, _SPELT):
             _push_even(coder, symbols[spelt] >> half & ((1 << _SPELT) - 1), np.full(len(spelt), _SPELT))
-        super().push(coder, bins)
+        start = self.start(slice(None), bins)
+        coder.push(start, self.start(slice(None), bins + 1) - start)
 
     def pop(self, coder: Coder) -> Integers:
-        bins = super().pop(coder)
+        bins = coder.pop(len(self._most), self._find)
         within, spelt = self._parts(bins)
         counts = (bins + self._first) << self._bits
         high, low = (_pop_even(coder, np.full(len(spelt), _SPELT)) for _ in range(2))
         counts[spelt] = (high << _SPELT) + low
         counts[within] += _pop_even(coder, self._bits[within])
         return np.minimum(counts, self._most)  # of a damaged file
+
+    def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        """The last symbol whose interval starts at or before `bar`: by a table, or by bisection."""
+        if (rows := self.starts(part)) is not None and rows.size <= _COMPARED:
+            symbols, each = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
+            return symbols, rows[each, symbols], rows[each, symbols + 1] - rows[each, symbols]
+        which = np.arange(part.start, part.stop)
+        low, high = np.zeros_like(bar), self._largest[which]
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            inside = self.start(which, middle) <= bar
+            low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
+        start = self.start(which, low)
+        return low, start, self.start(which, low + 1) - start
 
     def _parts(self, bins: Integers) -> tuple[Integers, Integers]:
         """Those in bins of several counts, and those in none."""
@@ -288,7 +268,7 @@ def _poisson(rate: Reals, most: Integers) -> _Law:
     def below(which: slice | Integers, counts: Integers) -> Reals:
         return np.where(counts < 0, 0.0, special.pdtr(np.maximum(counts, 0), rate[which]))
 
-    return _Binned(below, rate, rate**0.5, most, spelt=True)
+    return _Law(below, rate, rate**0.5, most, spelt=True)
 
 
 def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Tensor, k: int) -> _Law:
@@ -311,39 +291,23 @@ def _first(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> _Law:
 
 def _survivors(model: BlackoutDiffusion, before: Integers, span: Tensor) -> _Law:
     """Of counts [n] over a forward step of this length."""
-    if model.process.max_count <= LARGEST:
-        return _Survivors(model.process.max_count, before, span)
     lives, dies = float(torch.exp(-span)), float(-torch.expm1(-span))
+    table = _shares(model.process.max_count, float(span)) if model.process.max_count <= LARGEST else None
 
     def below(which: slice | Integers, counts: Integers) -> Reals:
         n, counts = before[which], np.minimum(counts, before[which])
+        if table is not None:
+            return table[n, counts + 1]
         # P(X <= k) of Binomial(n, lives), all digits of which are kept where nearly all live
         return np.where(counts < 0, 0.0, np.where(counts == n, 1.0, special.betainc(
             np.maximum(n - counts, 1), np.maximum(counts, 0) + 1.0, dies)))  # fmt: skip
 
     mean = (before * lives).astype(np.float64)
-    return _Binned(below, mean, np.asarray((mean * dies) ** 0.5, np.float64), before, spelt=False)
-
-
-class _Survivors(_Law):
-    """The same for counts up to `LARGEST`, from a table."""
-
-    def __init__(self, max_count: int, before: Integers, span: Tensor) -> None:
-        super().__init__(before)
-        self._starts = _survivor_starts(max_count, float(span))
-
-    def start(self, which: slice | Integers, symbols: Integers) -> Integers:
-        return self._starts[self.largest[which], symbols]
-
-    def starts(self, part: slice) -> Integers:
-        return self._starts[self.largest[part]]
+    return _Law(below, mean, np.asarray((mean * dies) ** 0.5, np.float64), before, spelt=False)
 
 
 @lru_cache(maxsize=512)
-def _survivor_starts(max_count: int, span: float) -> Integers:
-    pmf = PureDeath(max_count).pmf(torch.arange(max_count + 1), span).numpy()  # a row for each count
-    n, edges = np.arange(len(pmf))[:, None], np.arange(len(pmf) + 1)
-    starts = np.zeros((len(pmf), len(pmf) + 1), dtype=np.int64)
-    starts[:, 1:] = np.floor(np.cumsum(pmf, axis=1).clip(max=1.0) * (_TOTAL - n - 1)) + edges[1:]
-    starts[edges > n] = _TOTAL
-    return starts
+def _shares(max_count: int, span: float) -> Reals:
+    """P(X <= k) of what is left of n counts over a forward step, [n, k + 1] for k from -1 on."""
+    pmf = PureDeath(max_count).pmf(torch.arange(max_count + 1), span).numpy()
+    return np.pad(np.cumsum(pmf, axis=1).clip(max=1.0), [(0, 0), (1, 0)])

@@ -206,8 +206,7 @@ class SparseOnDisk:
 
     def toarray(self) -> Array:
         """All of it, dense."""
-        dense: Array = self[:].toarray()
-        return dense
+        return self[:].toarray()
 
     def _of(self, first: int, last: int, ends: Array) -> dict[str, Array]:
         place = slice(int(first), int(last))

@@ -77,8 +77,7 @@ class CountDraw(Draw):
 
     @property
     def _data(self) -> Mapping[str, Any]:
-        data: Mapping[str, Any] = self.model.config.get("data", {})
-        return data
+        return self.model.config.get("data", {})
 
     def about(self, seed: int) -> Mapping[str, int]:
         """The seed, the largest count there can be, in the units of the data's file, and its offset and gain."""
@@ -278,5 +277,4 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
-    described: dict[str, Any] = resolve(config, with_ends(checked_facts(model)), "sampler")
-    return described
+    return resolve(config, with_ends(checked_facts(model)), "sampler")

@@ -73,17 +73,13 @@ class CountDiffusion(ComponentFamily):
     title = "A diffusion model"
     made: ClassVar[type[BlackoutDiffusion]] = BlackoutDiffusion
     """What is put together."""
-    usage = """```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-counts = model.sample(16, seed=0)  # integers [16, *shape]
-```
-
+    usage = "counts = model.sample(16, seed=0)  # integers [16, *shape]"
+    closing = """
 ## Citation
 
 Santos, Fox, Lubbers and Lin, [Blackout Diffusion: Generative Diffusion Models in Discrete-State
-Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
+Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
+"""
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()

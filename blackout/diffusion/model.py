@@ -137,8 +137,7 @@ class BlackoutDiffusion(Model):
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
         condition = () if classes is None else (classes,)
-        prediction: Prediction = self.head(self.network(xt, t, *condition), xt, t)
-        return prediction
+        return self.head(self.network(xt, t, *condition), xt, t)
 
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
         """(xt, t) -> prediction with the averaged weights, where there are any, given classes [B] or None."""

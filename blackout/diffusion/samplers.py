@@ -191,8 +191,7 @@ def count_evaluations(
     ended: list[int] = []
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
-        prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
-        return prediction
+        return head(torch.zeros(1, head.outputs, *shape), xt, t)
 
     def corrected(*given: Any, **named: Any) -> Tensor:
         before = counting.evaluations
@@ -362,8 +361,7 @@ def named_sampler(name: str) -> Sampler:
     samplers = {choice: part for choice, part in known.items() if part and "kernel" in part}
     refuse(name not in samplers, f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
     described = {argument: value for argument, value in samplers[name].items() if argument != "defaults"}
-    sampler: Sampler = make(described, "sampler")
-    return sampler
+    return make(described, "sampler")
 
 
 def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:

@@ -151,8 +151,7 @@ def _counts(source: Source) -> CountData:
 
 
 def _flat(counts: Tensor | Rows) -> Array:
-    rows: Array = loaded(counts).flatten(1).cpu().numpy().astype(np.int64)
-    return rows
+    return loaded(counts).flatten(1).cpu().numpy().astype(np.int64)
 
 
 def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, float]:

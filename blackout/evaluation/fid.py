@@ -127,5 +127,4 @@ def _factor(cov: Tensor) -> Tensor:
         pair = f"the negative eigenvalue {least:.3g} beside {largest:.3g}"
         raise ValueError(f"sigma is not a covariance: it has {pair}")
     kept = values > len(values) * torch.finfo(torch.float64).eps * largest
-    root: Tensor = vectors[:, kept] * values[kept].sqrt()
-    return root
+    return vectors[:, kept] * values[kept].sqrt()

@@ -43,12 +43,7 @@ class FlowFamily(ComponentFamily):
     monitor: str = "val/ess"
     parts = ("target", "network", "simulation")
     title = "A discrete neural flow sampler"
-    usage = """```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too
-```"""
+    usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too"
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()

@@ -62,8 +62,7 @@ class ChainSampler(Model):
     ) -> Tensor:
         dtype = next(network.parameters()).dtype
         times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
-        scores: Tensor = network(x, times, ratios.to(dtype), *context)
-        return scores
+        return network(x, times, ratios.to(dtype), *context)
 
     def rates(self, trained: bool = False) -> Scores:
         """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""

@@ -24,7 +24,6 @@ from blackout.flows.weights import along_path, effective_sample_size, log_mean_e
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
-"""What `reference` calls states that are as good as drawn independently from the target itself."""
 _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
 _GREY, _GAP, _SIDE = 96, 4, 64

@@ -271,20 +271,9 @@ def record(paths: Paths, t: float, weights: Tensor, states: States) -> None:
     paths.states_at.append(states.x)
 
 
-@dataclass(frozen=True)
-class Reverse:
-    """Chains run backwards.
-
-    Args:
-        log_weights: a + log p_0(x_0), float64 [B]: their mean is at most log p(x_1), and E e^weight = p(x_1).
-        states_at: the states at the ends of the intervals from t = 1 to t = 0, [B, d] each.
-    """
-
-    log_weights: Tensor
-    states_at: list[Tensor]
-
-
-def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int) -> Reverse:
+def run_backwards(
+    target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int
+) -> tuple[Tensor, list[Tensor]]:
     """Simulate the reverse chain from states and weigh it against the forward one [Ou 2025, eqs. 42 and 43].
 
     The forward law is that of `Events`, with rates frozen on every interval; the bound is the last of the paper's
@@ -297,6 +286,10 @@ def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, ind
         num_steps: number of intervals.
         indices: numbers of the chains, int64 [B].
         seed: of all draws.
+
+    Returns:
+        Log-weights a + log p_0(x_0), float64 [B], whose mean is at most log p(x_1), and E e^weight = p(x_1); and the
+        states at the ends of the intervals from t = 1 to t = 0, [B, d] each.
     """
     streams, states = SampleStreams(seed, indices), States.of(target, x)
     weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
@@ -321,4 +314,4 @@ def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, ind
             weights[rows] += middle * (here.log_density[jumping] - there.log_density)
             states, here = states.updated(rows, there), there
         visited.append(states.x)
-    return Reverse(weights, visited)
+    return weights, visited

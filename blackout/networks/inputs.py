@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.counts import time_on
+from blackout.counts import per_row, time_on
 from blackout.errors import UserError, ensure
 from blackout.networks.automatic import body_and_inputs
 from blackout.networks.layers import best_memory_format
@@ -50,7 +50,7 @@ class PaperInputs:
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
-        return xt.float() - _per_example(torch.exp(-t) * (self.max_count / 2), xt)
+        return xt.float() - per_row((torch.exp(-t) * (self.max_count / 2)).float(), xt)
 
 
 @component("inputs")
@@ -79,8 +79,8 @@ class StandardisedInputs:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         survival, decay = torch.exp(-t), -torch.expm1(-t)
         variance = survival**2 * self.std**2 + survival * decay * self.mean
-        deviation = xt.float() - _per_example(survival * self.mean, xt)
-        return deviation * _per_example(variance.clamp_min(_VARIANCE_FLOOR).rsqrt(), xt)
+        deviation = xt.float() - per_row((survival * self.mean).float(), xt)
+        return deviation * per_row(variance.clamp_min(_VARIANCE_FLOOR).rsqrt().float(), xt)
 
 
 @component("inputs")
@@ -118,12 +118,7 @@ class BirthDeathInputs(StandardisedInputs):
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         square = torch.exp(-2 * t)
         deviation = torch.sqrt(square * self.std**2 - torch.expm1(-2 * t) * self.mean).float()
-        return (xt.float() - self.mean) / _per_example(deviation, xt)
-
-
-def _per_example(values: Tensor, x: Tensor) -> Tensor:
-    """Values [B] as float32, shaped to broadcast against `x` [B, ...]."""
-    return values.float().reshape(-1, *[1] * (x.dim() - 1))
+        return (xt.float() - self.mean) / per_row(deviation, xt)
 
 
 NUM_STEPS = 1000
@@ -321,7 +316,7 @@ class CountInputs(nn.Module):
 
     def forward(self, xt: Tensor, t: Tensor, shift: Tensor | None = None) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]; means are e^shift, [B, *shape], times."""
-        survival = _per_example(torch.exp(-t), xt)
+        survival = per_row(torch.exp(-t).float(), xt)
         expected, r = survival * (self.mean if shift is None else self.mean * torch.exp(shift)), self.concentration
         ratio = torch.log1p((xt.float() - expected) / (r + expected))
         return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
@@ -331,7 +326,7 @@ class CountInputs(nn.Module):
 
         The change in the mean of a Gamma posterior of shape r. Ours (tests/networks/test_elements.py).
         """
-        expected, r = _per_example(torch.exp(-t), shift) * self.mean, self.concentration
+        expected, r = per_row(torch.exp(-t).float(), shift) * self.mean, self.concentration
         return shift - torch.log((r + expected * torch.exp(shift)) / (r + expected))
 
 

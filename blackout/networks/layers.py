@@ -175,8 +175,7 @@ class Convolution3x3(nn.Conv2d):
         there = all(y.is_cpu and y.dtype == torch.float32 and _has_channels_last(y) for y in (x, self.weight))
         if not (wide and plain and there) or any(side % 4 for side in x.shape[2:]) or torch.get_num_threads() > 2:
             return super().forward(x)
-        convolved: Tensor = _winograd()(x, self.weight, self.bias)
-        return convolved
+        return _winograd()(x, self.weight, self.bias)
 
 
 @cache
@@ -194,14 +193,12 @@ def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int =
     Of a series [B, in_channels, L] with one of the `axes`, of a volume with three.
     """
     kind = Convolution3x3 if axes == 2 else CONVOLUTIONS[axes]
-    made: Convolution = initialised(kind(in_channels, out_channels, 3, padding=1), scale)
-    return made
+    return initialised(kind(in_channels, out_channels, 3, padding=1), scale)
 
 
 def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
     """A linear map of every pixel's channels: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
-    made: Convolution = initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
-    return made
+    return initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
 
 
 def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:

@@ -157,8 +157,7 @@ class Transformer(nn.Module):
     def _read(self, tokens: Tensor) -> Tensor:
         """Numbers or states [B, n, elements] of every place -> [B, n, width]."""
         if self.levels is None:
-            read: Tensor = self.stem(tokens.to(self.position.dtype))
-            return read
+            return self.stem(tokens.to(self.position.dtype))
         own = self.levels * torch.arange(tokens.shape[-1], device=tokens.device)
         return self.stem(tokens.long() + own).sum(2)
 

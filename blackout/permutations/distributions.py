@@ -349,8 +349,7 @@ class PointerLaw(SequentialLaw):
 
     def rows(self) -> Rows:
         """As `SequentialLaw.rows`."""
-        found: Rows = self.pointers.rows()
-        return found
+        return self.pointers.rows()
 
 
 class _ChoicesLogProb(torch.autograd.Function):

@@ -17,7 +17,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.data.torchvision_sets import StrPath
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Split
 from blackout.files import read_text, reading
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
@@ -279,10 +279,8 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
     refuse(len(lines) < 2, f"{path}: at least two tours are needed, found {len(lines)}")
     points, tours = list[list[float]](), list[list[int]]()
     for number, line in enumerate(lines, 1):
-        try:
+        with error_context(f"{path}: line {number}"):
             numbers, tour = _parse(line)
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: {error}") from None
         if points and len(tour) != len(tours[0]):
             raise UserError(f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}")
         points.append(numbers)

@@ -99,5 +99,4 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
             config[name] = {key: value for key, value in whole_part if key in part or key in before}
         else:
             config[name] = part
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return settings
+    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]

@@ -16,6 +16,13 @@ from blackout.training.descriptions import pathless
 from blackout.training.instantiate import make, with_defaults
 from blackout.training.model import Model
 
+_LOADED = """```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+"""
+"""How the example of a model card begins."""
+
 
 @dataclass(frozen=True)
 class ComponentFamily(ABC):
@@ -34,7 +41,9 @@ class ComponentFamily(ABC):
     title: ClassVar[str]
     """First words of the model card."""
     usage: ClassVar[str]
-    """How a model is used, in Markdown."""
+    """How a loaded `model` is used, in Python."""
+    closing: ClassVar[str] = ""
+    """What else the card says, in Markdown."""
 
     @abstractmethod
     def source(
@@ -191,7 +200,7 @@ class ComponentFamily(ABC):
         lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
         listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
         of = f" of {data['name']}" if "name" in data else ""
-        return f"# {self.title}{of}\n\n{listed}\n\n{self.usage}\n"
+        return f"# {self.title}{of}\n\n{listed}\n\n{_LOADED}{self.usage}\n```\n{self.closing}"
 
 
 def in_words(part: Any) -> str:

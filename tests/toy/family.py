@@ -105,7 +105,7 @@ class SpinFamily(ComponentFamily):
     monitor: str = "val/kl"
     parts = ("network",)
     title = "Spins"
-    usage = "`model.sample(16)`"
+    usage = "model.sample(16)"
 
     def source(self, settings, description=None, trusted=()):
         return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))

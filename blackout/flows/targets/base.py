@@ -201,8 +201,7 @@ class Wrapped(Target):
 
     def log_density(self, x: Tensor) -> Tensor:
         """Of states [..., d], [...]."""
-        density: Tensor = self.inner.log_density(x)
-        return density
+        return self.inner.log_density(x)
 
 
 class Conserved(Target):
@@ -269,11 +268,6 @@ class Conserved(Target):
 def of_flips(flips: Tensor, x: Tensor) -> Tensor:
     """Log-ratios of two levels, [B, n, 2], from those of the flips, [B, n], of states [B, n]."""
     return flips[..., None] * (1 - F.one_hot(x.long(), 2))
-
-
-def own_state_zero(logits: Tensor, x: Tensor) -> Tensor:
-    """Conditional log-probabilities up to a constant, [B, n, S], less those of the present states [B, n]."""
-    return logits - logits.gather(-1, x.long()[..., None])
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, ensure, refuse
-from blackout.flows.targets.base import Target, of_flips, own_state_zero, read_arrays
+from blackout.errors import UserError, ensure, error_context, refuse
+from blackout.flows.targets.base import Target, of_flips, read_arrays
 
 _LARGEST_MATRIX = 1100
 """Rows of a transfer matrix that is diagonalised."""
@@ -83,7 +83,8 @@ class Potts(Target):
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
         """beta (n_i(tau) - n_i(x_i)), n_i the neighbours in a state: [B, n, S]. Ours, tested by brute force."""
-        return own_state_zero(self.beta * (self.beside[where] @ self._one_hot(x)), x[:, where])
+        gain = self.beta * (self.beside[where] @ self._one_hot(x))
+        return gain - gain.gather(-1, x[:, where].long()[..., None])
 
     def independent_sites(self) -> list[Tensor]:
         """int64 [n] each: see `Target.independent_sites`."""
@@ -392,7 +393,5 @@ def read_couplings(path: str | Path) -> Couplings:
     refuse("J" not in arrays, f"target.path: {path} has no array J [d, d]")
     if any(array.dtype.kind not in "iuf" for array in arrays.values()):
         raise UserError(f"target.path: {path}: J and h must hold real numbers")
-    try:
+    with error_context(f"target.path: {path}"):
         return Couplings(torch.from_numpy(arrays["J"]), torch.from_numpy(arrays["h"]) if "h" in arrays else None)
-    except ValueError as error:
-        raise UserError(f"target.path: {path}: {error}") from None

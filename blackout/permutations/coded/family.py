@@ -38,14 +38,8 @@ class CodeFamily(ComponentFamily):
     monitor: str = "val/nll_bits"
     parts = ("network",)
     title = "A distribution over permutations"
-    usage = """```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-permutations = model.sample(16, seed=0)  # int64 [16, n]; in fewer or more passes with passes=...
-```
-
-A model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`."""
+    usage = "permutations = model.sample(16, seed=0)  # int64 [16, n]; in fewer or more passes with passes=..."
+    closing = "\nA model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.\n"
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()

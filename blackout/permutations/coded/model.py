@@ -199,8 +199,7 @@ class CodeTransformer(nn.Module):
             rows = rows + self.condition(_given(context, "condition")).unsqueeze(1)
         for layer in self.layers:
             rows = layer(rows, self._attends)
-        logits: Tensor = self.head(self.norm(rows[:, -n:]))
-        return logits
+        return self.head(self.norm(rows[:, -n:]))
 
 
 class _Layer(nn.Module):
@@ -218,8 +217,7 @@ class _Layer(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attends).transpose(1, 2).flatten(2)
         x = x + self.dropout(self.mix(mixed))
-        x = x + self.dropout(self.mlp(self.norm2(x)))
-        return x
+        return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 def _embedding(number: int, width: int) -> nn.Embedding:

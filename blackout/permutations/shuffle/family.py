@@ -45,9 +45,7 @@ class ShuffleFamily(ComponentFamily):
     monitor: str = "val/nll_bits"
     parts = ("network", "shuffle", "reverse", "loss", "sampler")
     title = "A shuffle diffusion"
-    usage = """```
-python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
-```"""
+    usage = "orders = model.sample(16, seed=0)  # of held-out puzzles; `python sample.py ckpt=... input=...` for others"
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
