@@ -205,14 +205,6 @@ class _Law:
         scaled = np.floor(below * (1 - 1e-12) * (_TOTAL - bins - 1)).astype(np.int64) + symbols
         return np.where(symbols < bins, scaled, _TOTAL - (symbols <= self._largest[which]))
 
-    def starts(self, part: slice) -> Integers | None:
-        """Where all intervals of those symbols start, [m, symbols + 1], if these are few enough to be in a table."""
-        columns = int(self._largest.max(initial=0)) + 2
-        if self._table is None and columns <= _COLUMNS and len(self._largest) * columns <= _TABLED:
-            each = [self.start(slice(None), np.full_like(self._largest, symbol)) for symbol in range(columns)]
-            self._table = np.stack(each, 1)
-        return None if self._table is None else self._table[part]
-
     def push(self, coder: Coder, symbols: Integers) -> None:
         bins = (symbols >> self._bits) - self._first
         bins = np.where((bins >= 0) & (bins < self._bins), bins, self._bins)
@@ -233,8 +225,12 @@ class _Law:
         return np.minimum(counts, self._most)  # of a damaged file
 
     def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last symbol whose interval starts at or before `bar`: by a table, or by bisection."""
-        if (rows := self.starts(part)) is not None and rows.size <= _COMPARED:
+        """The last symbol whose interval starts at or before `bar`: by a table of few symbols, or by bisection."""
+        columns = int(self._largest.max(initial=0)) + 2
+        if self._table is None and columns <= _COLUMNS and len(self._largest) * columns <= _TABLED:
+            each = [self.start(slice(None), np.full_like(self._largest, symbol)) for symbol in range(columns)]
+            self._table = np.stack(each, 1)
+        if self._table is not None and (rows := self._table[part]).size <= _COMPARED:
             symbols, each = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
             return symbols, rows[each, symbols], rows[each, symbols + 1] - rows[each, symbols]
         which = np.arange(part.start, part.stop)

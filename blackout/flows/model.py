@@ -43,19 +43,17 @@ class ChainSampler(Model):
         return self.target.shape
 
     @torch.no_grad()
-    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
+    def scores(self, x: Tensor, t: Tensor | float) -> Tensor:
         """G(tau, i | x) by the averaged weights, where there are any: rates out [G]_+ and in [-G]_+.
 
         Args:
             x: states, integers [B, d].
             t: times in [0, 1], [B] or one for all.
-            ratios: the target's log-ratios, if they are known.
 
         Returns:
             [B, d, S] of the network's precision.
         """
-        ratios = self.target.log_ratios(x) if ratios is None else ratios
-        return self._evaluate(self.averaged, x, t, ratios, self.target.context())
+        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x), self.target.context())
 
     def _evaluate(
         self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()

@@ -232,8 +232,7 @@ class EdgeEncoder(nn.Module):
     def __init__(self, features: int = 96, harmonics: int = 4, waves: int = 8, heads: int = 4) -> None:
         super().__init__()
         check_sizes("edge encoder", features=features, waves=waves, heads=heads)
-        if features % heads:
-            raise ValueError(f"the edge encoder's features must be a multiple of heads {heads}, not {features}")
+        ensure(not features % heads, f"the edge encoder's features must be a multiple of heads {heads}, not {features}")
         self.features, self.waves, self.heads = features, waves, heads
         self.points = PointEncoder(features, harmonics)
         self.query, self.edges = dense(features, features), dense(2 * waves, 2 * features)

@@ -161,7 +161,7 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
 
     Returns:
         values: `nll_bits_test`, `kl_bits` and `total_variation` of each shown context; likelihood: how they were made,
-        and the baselines.
+        and of rankings what those have who do not know the user.
     """
     options = settings["likelihood"]
     size = min(options["images"], source.size("test") or 0)
@@ -171,11 +171,9 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
     exact = model.objective == "autoregressive"
     likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
     likelihood["uniform_bits"] = math.lgamma(model.length + 1) / math.log(2)
-    if options["baselines"]:
-        likelihood["baselines"] = likelihood_baselines(source, size)
-        if source.kind == "rankings":
-            known = settings.get("given")
-            likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
+    if options["baselines"] and source.kind == "rankings":
+        known = settings.get("given")
+        likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
     return {"values": values, "likelihood": likelihood}
 
 
