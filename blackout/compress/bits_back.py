@@ -231,8 +231,8 @@ class _Law:
             each = [self.start(slice(None), np.full_like(self._largest, symbol)) for symbol in range(columns)]
             self._table = np.stack(each, 1)
         if self._table is not None and (rows := self._table[part]).size <= _COMPARED:
-            symbols, each = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
-            return symbols, rows[each, symbols], rows[each, symbols + 1] - rows[each, symbols]
+            symbols, row = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
+            return symbols, rows[row, symbols], rows[row, symbols + 1] - rows[row, symbols]
         which = np.arange(part.start, part.stop)
         low, high = np.zeros_like(bar), self._largest[which]
         while (low < high).any():
