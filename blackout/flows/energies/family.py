@@ -32,9 +32,9 @@ from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import fold_seed
-from blackout.training.descriptions import named_in_file
+from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily
-from blackout.training.instantiate import fill, make, resolve
+from blackout.training.instantiate import make, resolve
 
 _CHAINS, _SWEEPS = 1024, 256
 """Of annealed importance sampling."""
@@ -175,15 +175,12 @@ class EnergyFamily(ComponentFamily):
         Raises:
             UserError: there is neither, it cannot be had, or has too many levels.
         """
-        made = settings
-        if description is not None and not settings.get("dataset"):
-            made = _of_the_model(description, settings, trusted)
-        if chosen := made.get("dataset"):
-            facts = {"data_dir": settings.get("data_dir", "data")}
-            return _states(make(fill(dict(chosen), facts, "dataset"), "dataset"))
-        if not (target := made.get("target")):
-            raise UserError("dataset=... must be given, such as dataset=counts dataset.path=binary.npy")
-        law = make_target(target)
+        made = settings if description is None else description.get("truth") or {}
+        if settings.get("dataset") or not made.get("target"):
+            advice = "dataset=... must be given, such as dataset=counts dataset.path=binary.npy"
+            refuse(description is None and not settings.get("dataset"), advice)
+            return _states(make_dataset(settings, description, trusted))
+        law = make_target(made["target"])
         number, most = made.get("number", 0), memory() // (16 * law.sites)  # both halves, and their chains
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
         return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
@@ -261,17 +258,6 @@ class EnergyFamily(ComponentFamily):
     def baselines(self, source: BinaryData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
         return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
-
-
-def _of_the_model(
-    description: Mapping[str, Any], settings: Mapping[str, Any], trusted: tuple[str, ...]
-) -> Mapping[str, Any]:
-    """The data that a trained model names."""
-    if truth := description.get("truth"):
-        return dict(truth)
-    if not (chosen := description.get("dataset")):
-        return {}
-    return {"dataset": named_in_file(chosen, "dataset", settings.get("data_dir", "data"), trusted)}
 
 
 def _states(data: Any) -> BinaryData:
