@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 from scipy.sparse.csgraph import shortest_path
 
 from blackout.family import Samples
-from blackout.files import replacing
+from blackout.files import write_table
 from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.solvers import Solution
 
@@ -55,18 +54,17 @@ def _drop(value: float, known: float, sign: int) -> float:
 def write_rows(rows: list[Row], path: Path) -> None:
     """One line for each graph."""
     names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
-    with replacing(path) as part, part.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "oracle_seconds", *rows[0].rivals])
-        for row in rows:
-            said: list[Any] = [None, False, None, None]
-            if (known := row.known) is not None:
-                said = [f"{known.value:.15g}", known.proved]
-                said += [f"{_drop(value, known.value, row.sign):.6g}" for value in row.mean_and_best]
-            said += [f"{spent:.4g}" for spent in (row.seconds, 0.0 if known is None else known.seconds)]
-            found = [f"{value:.15g}" for value in (*row.mean_and_best, *row.rivals.values())]
-            graph = row.graph
-            writer.writerow([graph.name, graph.nodes, len(graph.edges), *found[:2], *said, *found[2:]])
+    lines = list[dict[str, Any]]()
+    for row in rows:
+        graph, known, own = row.graph, row.known, dict(zip(("mean", "best"), row.mean_and_best, strict=True))
+        line = {"graph": graph.name, "nodes": graph.nodes, "edges": len(graph.edges), "proved": False}
+        line |= {name: f"{value:.15g}" for name, value in (own | dict(row.rivals)).items()}
+        line |= {"seconds": f"{row.seconds:.4g}", "oracle_seconds": f"{0.0 if known is None else known.seconds:.4g}"}
+        if known is not None:
+            line |= {"optimum": f"{known.value:.15g}", "proved": known.proved}
+            line |= {f"drop_{name}": f"{_drop(value, known.value, row.sign):.6g}" for name, value in own.items()}
+        lines.append(line)
+    write_table([*names, "oracle_seconds", *rows[0].rivals], lines, path)
 
 
 def means(rows: list[Row]) -> dict[str, float]:
