@@ -69,8 +69,8 @@ def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpPro
 
 
 def guarded(value: Tensor) -> Tensor:
-    """Logarithms of guessed likelihoods in groups, float64 [n, M]: log 0, which is not the last word, becomes that of a
-    tenth of the group's mean, and of groups of nothing else 0.
+    """Logarithms of guessed likelihoods in groups, float64 [n, M, ...]: log 0, which is not the last word, becomes that
+    of a tenth of the group's mean, and of groups of nothing else 0.
     """
     floor = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
     return torch.where(torch.isneginf(value), torch.where(torch.isneginf(floor), 0.0, floor), value)

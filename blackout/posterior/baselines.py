@@ -55,9 +55,10 @@ class SMC(Method):
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
-    therefore raised (`guarded`), and only L itself, at the end, is 0 where y is impossible. As M grows the law tends to
-    p(x) L(x)^power / Z, and for any M the product of the mean weights is Z on average: the evidence p(y) where power is
-    1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
+    therefore raised (`guarded`), every number of y by itself, since of many nearly all guesses contradict one. Only L
+    itself, at the end, is 0 where y is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the
+    product of the mean weights is Z on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours;
+    tests/posterior/test_laws.py.
 
     Args:
         particles: M, of every sample.
@@ -97,9 +98,7 @@ class SMC(Method):
             s, t = times[k], times[k + 1]
             x = prior.step(x, s, t, split.at(k + 1))
             ahead, share = self._ahead(prior, of_each, x, s, split.fold(k))
-            likelihoods = torch.stack([of_each.log_likelihood(x0) for x0 in ahead])
-            then = share * (torch.logsumexp(likelihoods, 0) - math.log(len(ahead))).view(number, copies)
-            then = then if float(s) == 0 else guarded(then)
+            then = share * self._mean_of(of_each, ahead, guess=float(s) > 0)
             u = uniform((number, 1), streams.at(k + 1), x.device)
             chosen, log_weight, gained = self._choose(log_weight, value, then, u, last=float(s) == 0)
             log_mean = log_mean + gained
@@ -121,6 +120,13 @@ class SMC(Method):
             return [prior.expected(x, s)], _OF_EXPECTED
         turns = range(self.rollouts or _ROLLOUTS)
         return [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in turns], 1.0
+
+    def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
+        """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself."""
+        terms = problem.terms if isinstance(problem, Measured) else lambda x: problem.log_likelihood(x)[:, None]
+        groups = torch.cat([terms(x).unflatten(0, (-1, self.particles)) for x in ahead], 1)
+        log_l = (guarded(groups) if guess else groups).sum(2).view(len(groups), -1, self.particles)
+        return torch.logsumexp(log_l, 1) - math.log(len(ahead))
 
     def _choose(
         self, log_weight: Tensor, before: Tensor, now: Tensor, u: Tensor, last: bool
