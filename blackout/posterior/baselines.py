@@ -118,8 +118,7 @@ class SMC(Method):
         births = isinstance(prior.process, PureDeath) and getattr(problem, "real", True)
         if births and self.rollouts is None and not self.greedy:
             return [prior.expected(x, s)], _OF_EXPECTED
-        turns = range(self.rollouts or _ROLLOUTS)
-        return [prior.guess(x, s, streams.fold(turn).at(0)).double() for turn in turns], 1.0
+        return [prior.guess(x, s, streams.fold(k).at(0)).double() for k in range(self.rollouts or _ROLLOUTS)], 1.0
 
     def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
         """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself."""

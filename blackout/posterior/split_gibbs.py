@@ -131,9 +131,7 @@ class SplitGibbs(Method):
             z = moved.z
             x = prior.reverse(z, t, streams.fold(3 * k + 1))
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
-        if self.polish:
-            x = polished(run, x, self.polish, streams.fold(3 * len(self.levels)))
-        return x
+        return polished(run, x, self.polish, streams.fold(3 * len(self.levels))) if self.polish else x
 
     def check(self, prior: Prior, problem: Problem) -> None:
         ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")

@@ -162,6 +162,14 @@ def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
 
 
+def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
+    """Of many thinned pixels nearly all guesses contradict one."""
+    problem = Measured(Identity(), Binomial(0.5), torch.tensor([2.0, 1.0]))
+    data = torch.tensor([[1.0, 1.0], [1.0, 3.0]]).double()
+    assert SMC(2)._mean_of(problem, [data], guess=True).exp().tolist() == [pytest.approx([0.5, 0.375])]
+    assert SMC(2)._mean_of(problem, [data], guess=False).exp().tolist() == [[0, 0]]
+
+
 BLUR, THIRD = torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]), torch.tensor([1.0, 2.0, 0.0])
 FIVE = {
     "sum": Measured(Matrix(torch.ones(1, 3)), Poisson(1.0, 0.5), torch.tensor([6.0])),
