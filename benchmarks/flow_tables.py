@@ -534,7 +534,7 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for size, sigma in ((3, 0.1),) if quick else ((4, 0.1), (4, 0.2203434)):
         source = known_samples(Ising(size, sigma), 2000, 0, "ising")
-        data = source.counts.train.flatten(1)
+        data = source.train.flatten(1)
         makers: dict[str, Callable[[], NegativeSampler]] = {
             "flow": lambda: FlowSamples(256),
             "PCD, Gibbs": lambda: PersistentChains(256),

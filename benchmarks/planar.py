@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.errors import UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealing import anneal
-from blackout.flows.energies.data import DENSITIES, BinaryData, Points, code_scale
+from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
 from blackout.flows.model import ChainSampler
 from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target
@@ -105,10 +105,10 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
 
 
 @torch.no_grad()
-def save_landscape(target: Learned, source: BinaryData, x: Tensor, path: Path) -> None:
+def save_landscape(target: Learned, source: StateData, x: Tensor, path: Path) -> None:
     """Held-out points, -E over the plane, and samples."""
     scale = code_scale(source.name)
-    data = decode(source.counts.test[:_SHOWN].flatten(1), scale).numpy()
+    data = decode(source.test[:_SHOWN].flatten(1), scale).numpy()
     samples = decode(x, scale).numpy()
     side = float(abs(data).max()) * 1.1
     line = torch.linspace(-side, side, _CELLS, dtype=torch.float64)
@@ -177,7 +177,7 @@ def run(given: argparse.Namespace) -> None:
         save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
         value, error = entropy(source.name)
         print(f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; an NLL below it is a wrong log Z")
-        test = source.counts.test[:_SHOWN].flatten(1)
+        test = source.test[:_SHOWN].flatten(1)
         weights = uniform_weights(model.target, given.seed)
         nll = float(model.target.energy(test).double().mean().detach()) + float(log_mean_exp(weights))
         print(f"NLL by uniform states {nll:.3f} +- {jackknife(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}")

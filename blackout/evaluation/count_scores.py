@@ -144,7 +144,6 @@ class CountScores:
 
 
 def _counts(source: Source) -> CountData:
-    source = getattr(source, "counts", source)  # those that an energy learns from
     if not isinstance(source, CountData):
         raise UserError(f"{source.name}: metrics=counts needs a dataset of counts, not a {type(source).__name__}")
     return source.complete or source

@@ -6,19 +6,18 @@ densities are those of [Dai 2020].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import refuse
-from blackout.family import Source, Split
 from blackout.files import memory
 from blackout.flows.annealing import samples_of
 from blackout.flows.targets import Target
@@ -123,45 +122,23 @@ def planar_points(density: Density = "moons", number: int = 100_000, seed: int =
     return CountData(density, bits[0], bits[1], 1)
 
 
-@dataclass(frozen=True)
-class BinaryData:
+@dataclass(frozen=True, eq=False)
+class StateData(CountData):
     """Counts as vectors of states, with what energies and samplers ask for.
 
-    Args:
-        counts: of any shape.
+    Attributes:
         truth: the law that they are samples of, where it is known.
     """
 
-    counts: CountData
     truth: Target | None = None
 
     @property
-    def name(self) -> str:
-        return self.counts.name
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """`levels` and `sites`."""
-        return {"levels": self.counts.max_count + 1, "sites": int(torch.Size(self.counts.shape).numel())}
-
-    def __str__(self) -> str:
-        return str(self.counts)
-
-    def size(self, split: Split) -> int | None:
-        return self.counts.size(split)
-
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """`x0`, states uint8 [b, d]."""
-        return {"x0": self.counts.batch(split, index)["x0"].flatten(1)}
-
-    def fingerprint(self, split: Split) -> str:
-        return self.counts.fingerprint(split)
-
-    def to(self, device: torch.device) -> Source:
-        return replace(self, counts=self.counts.to(device))
+        return {"levels": self.max_count + 1, "sites": math.prod(self.shape)}
 
 
-def known_samples(target: Target, number: int, seed: int, name: str) -> BinaryData:
+def known_samples(target: Target, number: int, seed: int, name: str) -> StateData:
     """Samples of a target, and as many held out."""
     splits = [samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1)]
-    return BinaryData(CountData(name, splits[0], splits[1], target.levels - 1), target)
+    return StateData(name, splits[0], splits[1], target.levels - 1, truth=target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from blackout.family import Draw, Source
 from blackout.files import memory
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import preview, requested
-from blackout.flows.energies.data import DENSITIES, BinaryData, known_samples
+from blackout.flows.energies.data import DENSITIES, StateData, known_samples
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
@@ -59,10 +59,10 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
         seed: of all samples.
     """
     target = model.target
-    assert isinstance(source, BinaryData) and isinstance(target, Learned)
+    assert isinstance(source, StateData) and isinstance(target, Learned)
     trained = _CHAINS if model.rollout is None else model.rollout.chains
     chains, compared = min(_CHAINS, 16 * trained), min(_COMPARED, 64 * trained)  # few in a rehearsal
-    test = source.counts.test[:compared].flatten(1).to(model.device)
+    test = source.test[:compared].flatten(1).to(model.device)
     indices = torch.arange(compared, device=model.device)
     paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
     annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
@@ -81,7 +81,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
         values |= couplings_found(target, source)
     near = {"exact": values["nll_exact"]} if known is not None else {}
     beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
-    train = source.counts.train[:].flatten(1).to(model.device)
+    train = source.train[:].flatten(1).to(model.device)
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
     said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": chains, "sweeps": _SWEEPS}}
@@ -95,14 +95,14 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     return said
 
 
-def classical_nats(source: BinaryData) -> dict[str, float]:
+def classical_nats(source: StateData) -> dict[str, float]:
     """-log p of held-out states: uniform, sites that are independent, and the best tree of pairs [Chow and Liu 1968].
 
     Fitted to training states, with one state more that is spread over all. The tree is left out where its table of
     pairs is large.
     """
-    train, test = (part[:].flatten(1).long().cpu() for part in (source.counts.train, source.counts.test))
-    sites, levels = train.shape[1], source.counts.max_count + 1
+    train, test = (part[:].flatten(1).long().cpu() for part in (source.train, source.test))
+    sites, levels = train.shape[1], source.max_count + 1
     hot, size = one_hot(train, levels).double(), len(train) + 1
     single = (hot.sum(0) + 1 / levels) / size
     alone = single.log().gather(1, test.T).sum(0)
@@ -169,7 +169,7 @@ class EnergyFamily(ComponentFamily):
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> BinaryData:
+    ) -> StateData:
         """The dataset in the settings, or samples of the target in them; or those of a trained model.
 
         Raises:
@@ -185,7 +185,7 @@ class EnergyFamily(ComponentFamily):
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
         return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
 
-    def source_of(self, data: Any) -> BinaryData:
+    def source_of(self, data: Any) -> StateData:
         """States from `CountData`, or what `CountData.from_array` takes."""
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
 
@@ -200,9 +200,9 @@ class EnergyFamily(ComponentFamily):
             return {}
         return {"truth": {name: settings[name] for name in ("target", "number", "data_seed")}}
 
-    def tensors(self, source: BinaryData) -> dict[str, Tensor]:
+    def tensors(self, source: StateData) -> dict[str, Tensor]:
         """`states`, from which pair energies start; exported models have none."""
-        return {"states": source.counts.train[:].flatten(1)}
+        return {"states": source.train[:].flatten(1)}
 
     def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
         """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""
@@ -255,15 +255,15 @@ class EnergyFamily(ComponentFamily):
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
         return report(model, source, int(settings.get("seed") or 0))
 
-    def baselines(self, source: BinaryData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: StateData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
         return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
 
 
-def _states(data: Any) -> BinaryData:
+def _states(data: Any) -> StateData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
     refuse(data.train_seen is not None, "dataset: missing entries need family=blackout")
     if data.max_count >= _MOST_LEVELS:
         raise UserError(f"dataset: states must be from 0 to {_MOST_LEVELS - 1}; this data has {data.max_count}")
-    return BinaryData(data)
+    return StateData(**{one.name: getattr(data, one.name) for one in fields(data) if one.init})

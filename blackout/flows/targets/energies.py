@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.data import CountData
 from blackout.errors import UserError, ensure, refuse
 from blackout.family import Source
 from blackout.flows.targets.base import Target, all_states, of_flips, read_arrays
@@ -368,9 +369,9 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
         refuse(truth.shape != found.shape, f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
         errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
         values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
-    elif (counts := getattr(source, "counts", None)) is not None:
+    elif isinstance(source, CountData):
         rival = PairEnergy(target.sites, field=target.field is not None)
-        most_likely(rival, counts.train.flatten(1), exact=False)
+        most_likely(rival, source.train[:].flatten(1), exact=False)
         truth = rival.couplings.detach().double()
     if truth is not None and bool(truth.any()):
         values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())

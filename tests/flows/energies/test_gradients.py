@@ -16,7 +16,7 @@ from benchmarks.planar import entropy, mmd, uniform_weights
 from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
 from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
-from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.flows.energies.data import known_samples
 from blackout.flows.energies.family import steepest_slope
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
@@ -107,7 +107,7 @@ def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  #
 @pytest.mark.parametrize("field", [False, True])
 def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool) -> None:
     law = Couplings(Ising(3, 0.12).pair / 2, 0.3 * torch.linspace(-1, 1, 9).double() * field)
-    data = known_samples(law, 4000, 0, "law").counts.train
+    data = known_samples(law, 4000, 0, "law").train
     energy, states = PairEnergy(9, l1, field), all_states(2, 9)
     flat_weights = torch.zeros(len(states))
     assert steepest_slope(energy, data, states, flat_weights) > 6
@@ -119,7 +119,7 @@ def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool) ->
     nearby = PairEnergy(9, field=field)
     assert not most_likely(nearby, data, exact=False)
     assert steepest_slope(nearby, data, states, nearby.log_density(states)) < 1
-    unnamed = BinaryData(known_samples(law, 4000, 0, "law").counts)
+    unnamed = replace(known_samples(law, 4000, 0, "law"), truth=None)
     found = couplings_found(nearby, unnamed)
     assert set(found) == {"slope_of_couplings"} and abs(found["slope_of_couplings"] - 1) < 1e-9
 
@@ -235,7 +235,7 @@ def test_the_report_estimates_log_z_and_mmd() -> None:
     exact = float(torch.logsumexp(energy.log_density(all_states(2, 9)), 0))
     assert abs(float(log_mean_exp(weights)) - exact) < 0.01
     data = known_samples(Ising(3, 0.1), 600, 0, "ising")
-    one, two = data.counts.train, data.counts.test
+    one, two = data.train, data.test
     assert abs(mmd(one, two)) < 3e-3
     assert mmd(one, torch.ones_like(two)) > 0.05
     k = torch.exp(-0.1 * (one[:50, None] != two[None, :40]).sum(-1).double())

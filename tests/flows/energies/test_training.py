@@ -13,13 +13,12 @@ import torch
 
 from benchmarks import planar
 from blackout import load_model
-from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
 from blackout.flows.draw import FlowDraw
 from blackout.flows.energies import EnergyFamily
-from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.flows.energies.data import StateData, known_samples
 from blackout.flows.energies.family import classical_nats
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.targets.energies import NetworkEnergy, PairEnergy, decode, encode, most_likely
@@ -106,7 +105,7 @@ def test_samples_of_an_energy_are_scored_against_its_own_counts(monkeypatch: pyt
     monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
     data = known_samples(Ising(3, 0.1), 300, 0, "ising")
     scores = CountScorer().begin(data, 60, torch.device("cpu"))
-    scores.update({"samples": data.counts.train[:60]}, torch.arange(60))
+    scores.update({"samples": data.train[:60]}, torch.arange(60))
     assert scores.compute()["ks_mean"] < 0.3
 
 
@@ -117,19 +116,19 @@ def test_a_chain_has_the_likelihood_of_its_tree_and_beats_independent_sites() ->
     for k in range(1, 5):
         x[:, k] = np.where(rng.random(8000) < stay, x[:, k - 1], (x[:, k - 1] + rng.integers(1, 3, 8000)) % 3)
     states = torch.from_numpy(x).to(torch.uint8)
-    found = classical_nats(BinaryData(CountData("chain", states[:4000], states[4000:], 2)))
+    found = classical_nats(StateData("chain", states[:4000], states[4000:], 2))
     entropy = np.log(3) - 4 * (stay * np.log(stay) + (1 - stay) * np.log((1 - stay) / 2))
     assert found["uniform"] == pytest.approx(5 * np.log(3))
     assert found["independent_sites"] == pytest.approx(5 * np.log(3), abs=0.01)
     assert found["tree_of_pairs"] == pytest.approx(entropy, abs=0.06)  # three standard errors of 4,000 states
-    wide = CountData("wide", states[:9].repeat(1, 200), states[9:18].repeat(1, 200), 2)
-    assert "tree_of_pairs" not in classical_nats(BinaryData(wide))
+    wide = StateData("wide", states[:9].repeat(1, 200), states[9:18].repeat(1, 200), 2)
+    assert "tree_of_pairs" not in classical_nats(wide)
 
 
 def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() -> None:
     data = known_samples(Ising(3, 0.1), 300, 0, "ising")
     family, wanted = EnergyFamily(), PairEnergy(9)
-    most_likely(wanted, data.counts.train)
+    most_likely(wanted, data.train)
     described = {"energy": {"_target_": "blackout.flows.energies.PairEnergy", "sites": 9},
                  "network": {"_target_": "blackout.networks.LESite", "sites": 9, "levels": 2, "channels": 8},
                  "simulation": {"_target_": "blackout.flows.Events", "num_steps": 2}}  # fmt: skip
@@ -139,7 +138,7 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
     assert torch.equal(model.energy.upper, wanted.upper) and not model.learned
     for number in range(12):
         position = torch.arange(8)
-        loss = model.training_step({"x0": data.counts.train[:8], "batch": number, "position": position})
+        loss = model.training_step({"x0": data.train[:8], "batch": number, "position": position})
         loss.backward()
     assert model.energy.upper.grad is None
     described["network"]["levels"] = 3
