@@ -28,6 +28,10 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
     torch.manual_seed(seed)
     generator, scale = torch.Generator().manual_seed(seed), code_scale(density)
     network = EnergyNetwork(2 * BITS, widths)
+    with torch.no_grad():  # as PyTorch starts a layer, not as energies beside a sampler begin
+        first = network.layers[0]
+        first.bias += first.weight.sum(1) / 2
+        first.weight /= 6
     optimizer = torch.optim.Adam(network.parameters(), lr)
     points = torch.from_numpy(sample_density(density, steps * batch_size, seed + 2))
 

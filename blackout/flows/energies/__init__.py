@@ -4,9 +4,8 @@ from blackout.flows.energies.data import planar_points
 from blackout.flows.energies.family import EnergyFamily
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.flows.targets.energies import NetworkEnergy, PairEnergy
+from blackout.flows.targets.energies import PairEnergy
 
 __all__ = [
-    "Discrepancy", "EnergyFamily", "EnergySampler", "FlowSamples", "NetworkEnergy", "PairEnergy", "PersistentChains",
-    "planar_points",
+    "Discrepancy", "EnergyFamily", "EnergySampler", "FlowSamples", "PairEnergy", "PersistentChains", "planar_points",
 ]  # fmt: skip

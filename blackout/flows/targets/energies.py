@@ -128,38 +128,65 @@ class PairEnergy(Learned):
         return 2 * x.to(self.upper.dtype) - 1
 
 
-@component("target")
+@component("energy", "target")
 class EnergyNetwork(Learned):
-    """log rho(x) = -E(x), E a multilayer perceptron of the bits with SiLU activations [Ou 2025, appendix E.1].
+    """log rho(x) = -E(x), E a multilayer perceptron of bits with SiLU activations [Ou 2025, appendices E.1 and E.2].
+
+    Beyond two levels it reads functions of the level, which is ours: a level k is told as cos(pi j (k + 1/2) / S), j =
+    1, 2, ..., and as a number, so that neighbouring counts are alike to the network; levels that have no order,
+    categories, are told apart with `waves` 0.
 
     The log-ratios are exact: the first layer of a neighbour differs from that of x by a column of its weights, the
     layers after it are evaluated for every neighbour.
 
     Args:
-        sites: number of bits.
+        sites: number of sites.
         widths: of the hidden layers.
+        levels: number of states of a site.
+        waves: cosines of a level, at most; 0 for one-hot states.
         plane: whether the bits code a point of the plane, see `encode`.
+
+    Raises:
+        ValueError: fewer than no waves, or bits that are no points of the plane.
     """
 
-    def __init__(self, sites: int, widths: Sequence[int] = (256, 256, 256), plane: bool = False) -> None:
-        super().__init__(2, [sites])
+    basis: Tensor
+
+    def __init__(
+        self, sites: int, widths: Sequence[int] = (256, 256, 256), levels: int = 2, waves: int = 8, plane: bool = False
+    ) -> None:
+        super().__init__(levels, [sites])
+        ensure(waves >= 0, f"waves must be at least 0, not {waves}")
         ensure(not plane or sites == 2 * BITS, f"points of the plane have {2 * BITS} bits, not {sites}")
-        self.plane = plane
-        sizes = [sites, *widths, 1]
+        self.widths, self.waves, self.plane = list(widths), waves, plane
+        place = (torch.arange(levels) + 0.5) / levels
+        each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
+        basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)
+        self.register_buffer("basis", basis, persistent=False)
+        sizes = [sites if levels == 2 else sites * basis.shape[1], *widths, 1]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        self.widths = list(widths)
+        if levels == 2 or not waves:
+            with torch.no_grad():  # as if it read spins, with larger weights: else products of many bits are never seen
+                self._first.weight.mul_(_SPREAD)
+                self._first.bias.sub_(self._first.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
         """E of states [..., d], with gradients for its weights."""
         return self._after(self._hidden(x))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact, [B, n, 2]."""
+        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by what two levels give it."""
         with torch.no_grad():
             first = self._hidden(x)
-            step = 1 - 2 * x[:, where].to(first.dtype)
-            moved = first[:, None] + step[..., None] * self._first.weight.T[where]
-            return of_flips(self._after(first)[:, None] - self._after(moved), x[:, where])
+            if self.levels == 2:
+                step = 1 - 2 * x[:, where].to(first.dtype)
+                moved = first[:, None] + step[..., None] * self._first.weight.T[where]
+                return of_flips(self._after(first)[:, None] - self._after(moved), x[:, where])
+            weight = self.basis @ self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
+            own = weight[where, x[:, where].long()]
+            moved = first[:, None, None] + weight[where] - own[:, :, None]
+            ratios = self._after(first)[:, None, None] - self._after(moved)
+            return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, [B, d], but with one evaluation a site of two levels: the state's own energy is kept."""
@@ -180,9 +207,13 @@ class EnergyNetwork(Learned):
                 first, energy = torch.where(flip[:, None], moved, first), torch.where(flip, other, energy)
         return x
 
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Mean state, [B]; of points of the plane nothing."""
+        return {} if self.plane else {"mean_state": x.double().mean(-1)}
+
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """Its sizes: the weights travel as tensors."""
-        kept = {"sites": self.sites, "widths": self.widths, "plane": self.plane}
+        kept = {name: getattr(self, name) for name in ("sites", "widths", "levels", "waves", "plane")}
         return {"_target_": "blackout.flows.EnergyNetwork", **kept}
 
     @property
@@ -193,69 +224,13 @@ class EnergyNetwork(Learned):
 
     def _hidden(self, x: Tensor) -> Tensor:
         """Of the first layer, before its activation."""
-        return F.linear(x.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+        read = x if self.levels == 2 else self.basis[x.long()].flatten(-2)
+        return F.linear(read.to(self._first.weight.dtype), self._first.weight, self._first.bias)
 
     def _after(self, hidden: Tensor) -> Tensor:
         for layer in self.layers[1:]:
             hidden = layer(F.silu(hidden))
         return hidden.squeeze(-1)
-
-
-@component("energy", "target")
-class NetworkEnergy(EnergyNetwork):
-    """E a multilayer perceptron of bits [Ou 2025, appendix E.2], or of functions of the level beyond two levels. Ours.
-
-    A level k is told as cos(pi j (k + 1/2) / S), j = 1, 2, ..., and as a number, so that neighbouring counts are alike
-    to the network; levels that have no order, categories, are told apart with `waves` 0.
-
-    Args:
-        sites: number of sites.
-        levels: number of states of a site.
-        widths: of the hidden layers.
-        waves: cosines of a level, at most; 0 for one-hot states.
-
-    Raises:
-        ValueError: fewer than no waves.
-    """
-
-    basis: Tensor
-
-    def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256), waves: int = 8) -> None:
-        ensure(waves >= 0, f"waves must be at least 0, not {waves}")
-        place = (torch.arange(levels) + 0.5) / levels
-        each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
-        basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)
-        super().__init__(sites if levels == 2 else sites * basis.shape[1], widths)
-        self.levels, self.shape, self.sites, self.waves = levels, (sites,), sites, waves
-        self.register_buffer("basis", basis, persistent=False)
-        if levels == 2 or not waves:
-            with torch.no_grad():  # as if it read spins, with larger weights: else products of many bits are never seen
-                self._first.weight.mul_(_SPREAD)
-                self._first.bias.sub_(self._first.weight.sum(1) / levels)
-
-    def energy(self, x: Tensor) -> Tensor:
-        """Of states [..., d], [...]."""
-        return EnergyNetwork.energy(self, x if self.levels == 2 else self.basis[x.long()].flatten(-2))
-
-    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by what two levels give it."""
-        if self.levels == 2:
-            return super().ratios_at(x, where)
-        with torch.no_grad():
-            weight = self.basis @ self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
-            first = self._hidden(self.basis[x.long()].flatten(1))
-            own = weight[where, x[:, where].long()]
-            moved = first[:, None, None] + weight[where] - own[:, :, None]
-            ratios = self._after(first)[:, None, None] - self._after(moved)
-            return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
-
-    def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Mean state, [B]."""
-        return {"mean_state": x.double().mean(-1)}
-
-    def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        kept = {"sites": self.sites, "levels": self.levels, "widths": self.widths, "waves": self.waves}
-        return {"_target_": "blackout.flows.energies.NetworkEnergy", **kept}
 
 
 @component("target", ask="target=energy_network target.path=...")
@@ -283,7 +258,7 @@ def read_energy_network(path: str | Path, plane: bool = False) -> EnergyNetwork:
         if weight.shape != (after, before) or bias.shape != (after,):
             raise UserError(f"target.path: {path}: weights {list(weight.shape)} do not follow layers of {before}")
     refuse(sizes[-1] != 1, f"target.path: {path}: an energy has one output, not {sizes[-1]}")
-    network = EnergyNetwork(sizes[0], sizes[1:-1], plane)
+    network = EnergyNetwork(sizes[0], sizes[1:-1], plane=plane)
     for layer, (weight, bias) in zip(network.layers, layers, strict=True):
         layer.load_state_dict({"weight": weight, "bias": bias})
     return network.requires_grad_(False)

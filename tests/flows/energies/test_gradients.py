@@ -25,7 +25,7 @@ from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, all_states
-from blackout.flows.targets.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
+from blackout.flows.targets.energies import EnergyNetwork, Learned, PairEnergy, couplings_found, most_likely
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
 from blackout.random import SampleStreams
@@ -44,7 +44,7 @@ def lattice() -> Learned:
 def network() -> Learned:
     """A network of 8 bits with weights of order 1."""
     torch.manual_seed(1)
-    energy = NetworkEnergy(8, 2, [12, 12])
+    energy = EnergyNetwork(8, [12, 12])
     with torch.no_grad():
         for weight in energy.parameters():
             weight *= 2
@@ -133,7 +133,7 @@ def test_neighbouring_counts_are_alike_to_an_energy_of_levels() -> None:
     torch.manual_seed(0)
     apart = {}
     for waves in (0, 8):
-        density = NetworkEnergy(2, 64, [64], waves).log_density(
+        density = EnergyNetwork(2, [64], 64, waves).log_density(
             torch.stack([torch.arange(64), torch.full((64,), 9)], 1)
         )
         apart[waves] = float(density.diff().square().mean() / density.var())
@@ -171,7 +171,7 @@ def test_persistent_chains_reach_the_same_gradient(refine: Refinement) -> None:
 def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refinement) -> None:
     """A network's first-order ratios are wrong, and what is wrong is made good where a move is accepted."""
     torch.manual_seed(1)
-    energy = NetworkEnergy(5, levels, [12, 12])
+    energy = EnergyNetwork(5, [12, 12], levels)
     everything = all_states(levels, 5)
     law = torch.softmax(energy.log_density(everything).double(), 0)
     exact = energy.log_ratios(everything).double()
@@ -187,7 +187,7 @@ def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refine
 @pytest.mark.parametrize("levels", [2, 3])
 def test_energy_discrepancy_perturbs_as_it_says_and_prefers_the_data(levels: int) -> None:
     torch.manual_seed(0)
-    energy = NetworkEnergy(6, levels, [16, 16])
+    energy = EnergyNetwork(6, [16, 16], levels)
     model, phase = EnergySampler(Pair(energy, LESite(6, levels, 8, 1)), negative=Discrepancy()), Discrepancy()
     data = torch.zeros(64, 6, dtype=torch.uint8)
     optimizer, losses = torch.optim.Adam(energy.parameters(), 1e-2), []
@@ -215,7 +215,7 @@ def test_energy_discrepancy_changes_a_site_twice_with_its_rate_to_any_other_stat
 
 @pytest.mark.parametrize("levels", [2, 4])
 def test_ratios_of_learned_energies_by_brute_force(levels: int) -> None:
-    energies: list[Learned] = [NetworkEnergy(4, levels, [8, 8]).double()]
+    energies: list[Learned] = [EnergyNetwork(4, [8, 8], levels).double()]
     if levels == 2:
         energies.append(PairEnergy(4, field=True).double())
     for energy in energies:

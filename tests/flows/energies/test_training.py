@@ -21,7 +21,7 @@ from blackout.flows.energies import EnergyFamily
 from blackout.flows.energies.data import StateData, known_samples
 from blackout.flows.energies.family import classical_nats
 from blackout.flows.energies.model import EnergySampler
-from blackout.flows.targets.energies import NetworkEnergy, PairEnergy, decode, encode, most_likely
+from blackout.flows.targets.energies import EnergyNetwork, PairEnergy, decode, encode, most_likely
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
@@ -91,7 +91,7 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     assert trained.code == 0, trained.err
     (ckpt,) = tmp_path.glob("*/a")
     model = load_model(ckpt)
-    assert isinstance(model.target, NetworkEnergy) and model.target.levels == levels
+    assert isinstance(model.target, EnergyNetwork) and model.target.levels == levels
     flow = ["family=flow", "target=energy_network", f"target.ckpt={ckpt}", "rollout.points=4", "rollout.chains=8"]
     again = run("train", *flow, "rollout.group=8", "callbacks.progress=null", "trainer.max_steps=2", "batch_size=8",
                 "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}", "run_id=b")  # fmt: skip
