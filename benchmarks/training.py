@@ -31,7 +31,7 @@ class FastTraining:
         if compiled:
             self.network.compile()
         self.head, self.process, self.schedule = SoftplusHead(), PureDeath(255), schedule
-        self.loss = CountLoss("instantaneous", scale=schedule.num_steps)
+        self.loss = CountLoss(scale=schedule.num_steps)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-4, fused=True)
         self.position = torch.arange(len(x0), device=x0.device)
         self.steps = itertools.count()

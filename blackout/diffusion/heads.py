@@ -66,8 +66,14 @@ def _scaled_softplus(f: Tensor, mean: float, t: Tensor) -> tuple[Tensor, Tensor]
     return factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f)
 
 
-def _check_mean(mean: float) -> None:
-    ensure(mean > 0, f"the head needs a positive mean count, not {mean}: is the data all zeros?")
+@dataclass(frozen=True)
+class _Scaled:
+    """A head that measures what is missing by the mean count of the data."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        ensure(self.mean > 0, f"the head needs a positive mean count, not {self.mean}: is the data all zeros?")
 
 
 @component("head", "base")
@@ -84,8 +90,7 @@ class SoftplusHead:
 
 
 @component("head", "base")
-@dataclass(frozen=True)
-class ScaledHead:
+class ScaledHead(_Scaled):
     """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t. Ours.
 
     Args:
@@ -95,11 +100,7 @@ class ScaledHead:
         ValueError: mean is not positive.
     """
 
-    mean: float
     outputs: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
@@ -107,8 +108,7 @@ class ScaledHead:
 
 
 @component("head", "base")
-@dataclass(frozen=True)
-class BirthDeathHead:
+class BirthDeathHead(_Scaled):
     """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...]. Ours.
 
     Args:
@@ -118,11 +118,7 @@ class BirthDeathHead:
         ValueError: mean is not positive.
     """
 
-    mean: float
     outputs: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
@@ -244,9 +240,27 @@ class LogisticMixtureHead:
         return DistributionPrediction(y, rest.log_mean, distribution, rest=rest)
 
 
-@component("head", "base")
 @dataclass(frozen=True)
-class LevelHead:
+class _Posterior:
+    """A head that gives logits of all data levels, with or without what X_t itself says of them."""
+
+    process: Process
+    max_count: int
+    likelihood: bool = True
+
+    def _given(self, logits: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        """Logits [B, S, ...] normalised over the levels: Bayes' rule, with them as log prior, if `likelihood`.
+
+        [Austin 2021, section 3.3] has the logits alone; the likelihood beside them is ours
+        (tests/diffusion/test_level_heads.py).
+        """
+        if self.likelihood:
+            logits = logits + self.process.log_likelihood(xt, t).float()
+        return CategoricalPrediction(F.log_softmax(logits, dim=1))
+
+
+@component("head", "base")
+class LevelHead(_Posterior):
     """P(X_0 = o | X_t) for every data level o: one logit per level, [B, max_count + 1, ...].
 
     Args:
@@ -257,10 +271,6 @@ class LevelHead:
             there is, as in D3PM and tauLDR [Austin 2021, section 3.3; Campbell 2022].
     """
 
-    process: Process
-    max_count: int
-    likelihood: bool = True
-
     @property
     def outputs(self) -> int:
         """One logit per level."""
@@ -268,12 +278,11 @@ class LevelHead:
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
-        return _posterior(raw.float(), self.process, xt, t, self.likelihood)
+        return self._given(raw.float(), xt, t)
 
 
 @component("head", "base")
-@dataclass(frozen=True)
-class LogisticHead:
+class LogisticHead(_Posterior):
     """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic [Austin 2021, A.8].
 
     Its location is affine in the first output and its log scale in the second; levels take the mass of their unit
@@ -285,9 +294,6 @@ class LogisticHead:
         likelihood: as for `LevelHead`.
     """
 
-    process: Process
-    max_count: int
-    likelihood: bool = True
     outputs: ClassVar[int] = 2
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
@@ -301,18 +307,7 @@ class LogisticHead:
         # log(sigmoid(b) - sigmoid(a)) = logsigmoid(b) + logsigmoid(-a) + log(1 - e^(a - b))
         inner = below[:, 1:] + above[:, :-1] + torch.log(-torch.expm1(-(1 / scale).clamp(min=1e-6)))
         logits = torch.cat([below[:, :1], inner, above[:, -1:]], dim=1)
-        return _posterior(logits, self.process, xt, t, self.likelihood)
-
-
-def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
-    """Logits [B, S, ...] normalised over the levels: Bayes' rule with them as log prior, if the likelihood is wanted.
-
-    [Austin 2021, section 3.3] has the logits alone; the likelihood beside them is ours
-    (tests/diffusion/test_level_heads.py).
-    """
-    if likelihood:
-        logits = logits + process.log_likelihood(xt, t).float()
-    return CategoricalPrediction(F.log_softmax(logits, dim=1))
+        return self._given(logits, xt, t)
 
 
 _STRAIGHT = 3.0

@@ -67,12 +67,13 @@ def weigh(weight: Tensor, x: Tensor) -> Tensor:
     return per_row(weight, x) * x
 
 
+@dataclass(frozen=True)
 class _Weighted:
     """A loss with a weighting by name, and a scale that multiplies every weight."""
 
     weightings: ClassVar[Mapping[str, Weight]]
-    weighting: str
-    scale: float
+    weighting: str = "paper"
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         check_name(self.weightings, self.weighting, "weighting")
@@ -115,8 +116,6 @@ class CountLoss(_Weighted):
     """
 
     kind: str = "instantaneous"
-    weighting: str = "paper"
-    scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = _COUNT_WEIGHTINGS
 
     def __post_init__(self) -> None:
@@ -149,8 +148,6 @@ class CrossEntropy(_Weighted):
         ValueError: an unknown weighting, or a scale that is not positive; when called, another kind of head.
     """
 
-    weighting: str = "paper"
-    scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = {
         "paper": lambda s, t: torch.ones_like(t),
         "likelihood": lambda s, t: (t - s) / torch.expm1(t),
@@ -237,7 +234,6 @@ class RateLoss(_Weighted):
     """
 
     weighting: str = "likelihood"
-    scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
@@ -266,8 +262,6 @@ class BirthDeathLoss(_Weighted):
         ValueError: an unknown weighting, or a scale that is not positive; when called, another process.
     """
 
-    weighting: str = "paper"
-    scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: BirthDeathPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:

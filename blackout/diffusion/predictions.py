@@ -55,11 +55,11 @@ class MissingCount(Protocol):
 
 
 @dataclass(frozen=True)
-class BirthDeathPrediction:
-    """The means of the pair (X_0 - S, I) of `BirthDeath`, float32 [B, 2, ...].
+class MeanPrediction:
+    """The mean of one or two numbers of units, with its logarithm.
 
     Attributes:
-        mean: E[(X_0 - S, I) | X_t] >= 0.
+        mean: float32 >= 0.
         log_mean: its logarithm, finite where the mean underflows.
     """
 
@@ -68,28 +68,23 @@ class BirthDeathPrediction:
 
     @property
     def expected(self) -> Tensor:
-        """E[(X_0 - S, I) | X_t], float64 [B, 2, ...]."""
+        """The mean in float64, of its shape."""
         return self.log_mean.double().exp()
+
+
+class BirthDeathPrediction(MeanPrediction):
+    """E[(X_0 - S, I) | X_t], the means of the pair of `BirthDeath`, [B, 2, ...]."""
 
 
 @dataclass(frozen=True)
-class CountPrediction:
-    """What is predicted of N = X_0 - X_t, all float32 and of the data's shape [B, ...].
+class CountPrediction(MeanPrediction):
+    """What is predicted of N = X_0 - X_t, of the data's shape [B, ...]: y = E[N | X_t].
 
     Attributes:
-        mean: y = E[N | X_t] >= 0.
-        log_mean: log y, finite where y underflows.
         distribution: that of N, from heads that predict it.
     """
 
-    mean: Tensor
-    log_mean: Tensor
     distribution: MissingCount | None = None
-
-    @property
-    def expected(self) -> Tensor:
-        """E[N | X_t], float64 [B, ...]."""
-        return self.log_mean.double().exp()
 
     def loss(self, target: Tensor) -> Tensor:
         """The proper score of this prediction at N = target, float32 [B, ...], not yet weighted by time."""
@@ -133,7 +128,7 @@ class CategoricalPrediction:
         return self.log_probs.double().exp()
 
 
-def poisson_loss(prediction: CountPrediction | BirthDeathPrediction, target: Tensor) -> Tensor:
+def poisson_loss(prediction: MeanPrediction, target: Tensor) -> Tensor:
     """y - N log y in float32, unreduced; its minimum over y is at E[N] [Santos 2023, eq. 14 without its weight].
 
     Args:

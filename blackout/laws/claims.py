@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -772,32 +773,26 @@ def _birth_death() -> Iterator[tuple]:
     yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 
 
-def _absorbing_ones() -> Iterator[tuple]:
-    # what is unmasked stays, and was drawn from the right distribution: one element only waits for the wrong time
-    yield from _continuous("absorbing", partial(_absorbing, mask=None), leap=math.inf)
-    yield from _continuous("absorbing at 0", partial(_absorbing, mask=0))
-
-
-def _ordinal_ones() -> Iterator[tuple]:
-    yield from _continuous("ordinal", _ordinal)
-    yield from _continuous("ordinal, wide", partial(_ordinal, width=2.0, spread=2.0), pair=False)
-
-
-def _generators() -> Iterator[tuple]:
-    yield from _continuous("generator, halving", _halving)
-    yield from _continuous("generator, any", _any, pair=False)
-
-
-CLAIMS: dict[str, Claims] = {
-    "pure_death": _pure_death,
-    "birth_death": _birth_death,
-    "uniform": partial(_continuous, "uniform", _uniform),
-    "absorbing": _absorbing_ones,
-    "ordinal": _ordinal_ones,
-    "generator": _generators,
-    "discrete_uniform": partial(_discrete, "discrete_uniform", _uniform_chain),
-    "discrete_absorbing": partial(_discrete, "discrete_absorbing", _absorbing_chain),
-    "discrete": partial(_discrete, "discrete", _observed),
+CLAIMS: dict[str, list[Claims]] = {
+    "pure_death": [_pure_death],
+    "birth_death": [_birth_death],
+    "uniform": [partial(_continuous, "uniform", _uniform)],
+    "absorbing": [
+        # what is unmasked stays, and was drawn from the right distribution: one element only waits for the wrong time
+        partial(_continuous, "absorbing", partial(_absorbing, mask=None), leap=math.inf),
+        partial(_continuous, "absorbing at 0", partial(_absorbing, mask=0)),
+    ],
+    "ordinal": [
+        partial(_continuous, "ordinal", _ordinal),
+        partial(_continuous, "ordinal, wide", partial(_ordinal, width=2.0, spread=2.0), pair=False),
+    ],
+    "generator": [
+        partial(_continuous, "generator, halving", _halving),
+        partial(_continuous, "generator, any", _any, pair=False),
+    ],
+    "discrete_uniform": [partial(_discrete, "discrete_uniform", _uniform_chain)],
+    "discrete_absorbing": [partial(_discrete, "discrete_absorbing", _absorbing_chain)],
+    "discrete": [partial(_discrete, "discrete", _observed)],
 }
 """By name in `process=`: (subject, grids, numbers of steps, orders) of everything that is claimed."""
 
@@ -844,10 +839,9 @@ class Row:
 
 def studies(processes: Sequence[str] = ()) -> Iterator[Study]:
     """Everything that is claimed, of all processes or those named."""
-    for process, claimed in CLAIMS.items():
-        if not processes or process in processes:
-            for subject, grids, steps, orders in claimed():
-                yield from (Study(subject, name, grid, steps, orders) for name, grid in grids.items())
+    for claimed in chain.from_iterable(CLAIMS[process] for process in processes or CLAIMS):
+        for subject, grids, steps, orders in claimed():
+            yield from (Study(subject, name, grid, steps, orders) for name, grid in grids.items())
 
 
 def rows(study: Study) -> Iterator[Row]:

@@ -216,10 +216,8 @@ class PosteriorOutputs:
                 self.checks["predictive_p"][m] = diagnostics.predictive_p_value(noise, y, noiseless, seen, seed)
         if "log_evidence" in self.drawn:
             found = [diagnostics.log_mean(self.drawn["log_evidence"][rows].numpy()) for rows in self.rows]
-            self.checks |= {
-                name: torch.tensor([one[k] for one in found], dtype=torch.float64)
-                for k, name in enumerate(("log_evidence", "log_evidence_error"))
-            }
+            both = torch.tensor(found, dtype=torch.float64).T
+            self.checks |= dict(zip(("log_evidence", "log_evidence_error"), both, strict=True))
         if isinstance(self.problem, Blind):
             shares, drawn = torch.tensor(SHARES, dtype=torch.float64), self.drawn[self.problem.unknown.name]
             self.checks[self.problem.unknown.name] = torch.stack([drawn[rows].quantile(shares) for rows in self.rows])

@@ -323,10 +323,9 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
         UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
         Preempted: a signal asked the run to leave; it is saved.
     """
-    began = set[str]()  # until the first step is over errors come from the checkpoint, if there is one
-    watch = pl.callbacks.LambdaCallback(
-        on_train_start=lambda *_: began.add("training"), on_train_batch_end=lambda *_: began.add("second step")
-    )
+    done: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+    began = list[int]()  # batches that were done: until one more is, errors come from the checkpoint, if there is one
+    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(done.processed))
     trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
@@ -334,7 +333,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        over = isinstance(error, UserError) or "second step" in began or (began and last is None)
+        over = isinstance(error, UserError) or (began and (last is None or done.processed > began[0]))
         if over or ((began or last is None) and not is_user_error(error)):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"

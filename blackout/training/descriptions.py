@@ -18,7 +18,7 @@ from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError, refuse
-from blackout.training.instantiate import check_arguments, fill, find, make, with_more
+from blackout.training.instantiate import check_arguments, fill, find, is_component, make, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
 _PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")
@@ -118,7 +118,7 @@ def check(part: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
         UserError: a component that is not marked for its place, arguments that are not in its signature or of
             another kind, or a path.
     """
-    if section != "model" and not (isinstance(part, Mapping) and "_target_" in part):
+    if section != "model" and not is_component(part):
         raise UserError(f"{section}: the model file names no _target_")
     _Checker(section, trusted).check(part, section, section, False)
 
@@ -183,7 +183,8 @@ class _Checker:
                 f"{where}: the model file asks for {reprlib.repr(name)}, which is not one of this package's components "
                 "there: not loaded (trusted=[...] names modules of your own)"
             )
-        given = {key: _opaque(value) for key, value in node.items() if key not in _OWN}
+        # of components, which are checked by themselves, something of no plain kind
+        given = {key: object() if is_component(value) else value for key, value in node.items() if key not in _OWN}
         if partial:
             if wrong := [key for key in mark.called if key in given]:
                 raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
@@ -206,11 +207,6 @@ class _Checker:
         """Whether the user trusts a component: by its address first, so that nothing foreign is even imported."""
         within = tuple(f"{module}." for module in self._trusted)
         return name.startswith(within) and f"{getattr(find(node, where), '__module__', '')}.".startswith(within)
-
-
-def _opaque(value: Any) -> Any:
-    """Something of no plain kind in place of a component, which is checked by itself."""
-    return object() if isinstance(value, Mapping) and "_target_" in value else value
 
 
 def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()) -> Any:

@@ -172,23 +172,14 @@ def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[s
     return model, family
 
 
-def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Any:
-    """The `ComponentFamily` that a model's description names.
-
-    Raises:
-        UserError: it is not this package's, nor trusted.
-    """
-    check(description.get("family"), "family", trusted)
-    return make(description["family"], "family")
-
-
 def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Any]:
     description, weights, tensors = read_model(path)
     check(description["model"], "model", trusted)
     for name, value in {**weights, **tensors}.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise UserError(f"{path}: weight {name} is not finite")
-    family = family_of(description, trusted)
+    check(description.get("family"), "family", trusted)
+    family = make(description["family"], "family")
     model = family.build(description, tensors)
     try:
         model.network.load_state_dict(weights)

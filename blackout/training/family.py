@@ -13,7 +13,7 @@ from torch import Tensor
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Source
 from blackout.training.descriptions import pathless
-from blackout.training.instantiate import make, with_defaults
+from blackout.training.instantiate import is_component, make, with_defaults
 from blackout.training.model import Model
 
 _LOADED = """```python
@@ -106,7 +106,7 @@ class ComponentFamily(ABC):
             UserError: settings that do not fit the source or each other.
         """
         for part in self.parts:
-            if settings.get(part) is not None and not _is_component(settings[part]):
+            if settings.get(part) is not None and not is_component(settings[part]):
                 told = reprlib.repr(settings[part])
                 raise UserError(f"{part} must be a component (a mapping with _target_), not {told}")
         model = self.described_parts(settings, source)
@@ -142,7 +142,7 @@ class ComponentFamily(ABC):
         model = description.get("model")
         if not isinstance(model, Mapping):
             raise UserError("there is no description of a model")
-        if missing := [part for part in self.parts if not _is_component(model.get(part))]:
+        if missing := [part for part in self.parts if not is_component(model.get(part))]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
         if settings is not None:
             training |= self.training(settings)
@@ -205,7 +205,7 @@ class ComponentFamily(ABC):
 
 def in_words(part: Any) -> str:
     """A part of a description as it would be written in Python, without what is long."""
-    if not _is_component(part):
+    if not is_component(part):
         return reprlib.repr(part)
     given = ", ".join(f"{name}={in_words(value)}" for name, value in part.items() if name[0] != "_")
     return f"{name_of(part)}({given})"
@@ -214,7 +214,3 @@ def in_words(part: Any) -> str:
 def name_of(component: Mapping[str, Any]) -> str:
     """The last part of a component's address."""
     return str(component["_target_"]).rsplit(".", 1)[-1]
-
-
-def _is_component(part: Any) -> bool:
-    return isinstance(part, Mapping) and "_target_" in part

@@ -57,6 +57,11 @@ def make(config: Any, where: str, **arguments: Any) -> Any:
         return functools.partial(target, **given) if partial else target(**given)
 
 
+def is_component(part: Any) -> bool:
+    """Whether a part of a description stands for an object."""
+    return isinstance(part, Mapping) and "_target_" in part
+
+
 def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     """The class or function that a description names.
 

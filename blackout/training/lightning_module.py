@@ -68,18 +68,13 @@ class TrainingModule(pl.LightningModule):
         return self.model.training_step(batch)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Add a batch to the validation metrics."""
-        self._held_out_step(batch, "val/")
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """The same of the test data, under names that begin with `test/`."""
-        self._held_out_step(batch, "test/")
-
-    def _held_out_step(self, batch: dict[str, Any], prefix: str) -> None:
+        """Add a batch to the validation metrics; of the test data under names that begin with `test/`."""
         self.model.validation_step(batch)
         for name in self.model.means:
-            shown = prefix + name.removeprefix("val/")
+            shown = f"test/{name.removeprefix('val/')}" if self.trainer.testing else name
             self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+
+    test_step = validation_step
 
     def predict_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Samples by the model's own sampler.

@@ -19,7 +19,7 @@ from blackout.random import SampleStreams
 
 
 def loss_weights(times: torch.Tensor, kind: str, weighting: str = "paper") -> torch.Tensor:
-    return CountLoss(kind, weighting).weights(times[:-1], times[1:])
+    return CountLoss(weighting, kind=kind).weights(times[:-1], times[1:])
 
 
 def test_the_paper_weights_have_their_published_sums_and_ratio():
@@ -48,7 +48,7 @@ def test_likelihood_weights_are_the_step_fractions():
 )
 def test_unknown_losses_are_refused(kind, weighting, scale):
     with pytest.raises(ValueError):
-        CountLoss(kind, weighting, scale)
+        CountLoss(weighting, scale, kind)
 
 
 @pytest.mark.parametrize("loss, process, head", [
@@ -102,7 +102,7 @@ def test_gradient_is_sigmoid_times_one_minus_the_ratio(f):
 def test_losses_and_gradients_are_finite_at_the_extremes(head, f, target):
     raw = torch.full((1, 1, 4), f, requires_grad=True)
     prediction = head(raw, torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([1e-7]).double())
-    loss = CountLoss("instantaneous", "likelihood")(
+    loss = CountLoss(weighting="likelihood")(
         prediction, torch.full((1, 4), target), torch.tensor([0.5e-7]).double(), torch.tensor([1e-7]).double()
     )
     loss.sum().backward()
