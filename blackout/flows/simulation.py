@@ -113,9 +113,8 @@ class Simulation(ABC):
         streams = SampleStreams(seed, indices)
         size, times = (len(indices), target.sites), torch.linspace(0, 1, self.num_steps + 1).double().tolist()
         states = States.uniform(target, streams.at(0).next_draw().uniform(size))
-        weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
-        zeros = torch.zeros_like(indices)
-        paths = Paths(states, weights, zeros, zeros.clone())
+        weights, none = torch.zeros_like(indices, dtype=torch.float64), torch.zeros_like(indices)
+        paths = Paths(states, weights, none, none)
         for k, (a, b) in enumerate(pairwise(times)):
             if watch is not None:
                 watch(k, self.num_steps, states.x)

@@ -201,8 +201,6 @@ def folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
 
 def folded(x: Tensor, fold: int) -> Tensor:
     """[B, C, n * fold, ...] -> [B, C * fold ** axes, n, ...]."""
-    if fold == 1:
-        return x
     axes = x.ndim - 2
     split = x.reshape(*x.shape[:2], *(size for side in x.shape[2:] for size in (side // fold, fold)))
     return split.permute(0, 1, *range(3, 3 + 2 * axes, 2), *range(2, 2 + 2 * axes, 2)).flatten(1, 1 + axes)
@@ -210,8 +208,6 @@ def folded(x: Tensor, fold: int) -> Tensor:
 
 def unfolded(x: Tensor, fold: int) -> Tensor:
     """The inverse of `folded`: [B, C * fold ** axes, n, ...] -> [B, C, n * fold, ...]."""
-    if fold == 1:
-        return x
     axes, sides = x.ndim - 2, [side * fold for side in x.shape[2:]]
     split = x.unflatten(1, (-1, *[fold] * axes))
     order = [axis for k in range(axes) for axis in (2 + axes + k, 2 + k)]

@@ -19,7 +19,7 @@ from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
 from blackout.permutations.datasets import existing_file, read_puzzles
-from blackout.random import SampleStreams, cumulative, fold_seed
+from blackout.random import SampleStreams, categorical, fold_seed
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -109,8 +109,7 @@ class CodeDraw(Draw):
         assert self.under is not None
         if not self.model.conditional and (law := self._law({})) is not None:
             log_p = law[1].masked_fill(~self.under.holds(law[0]), -torch.inf)
-            u = SampleStreams(seed, part).at(0).next_draw().uniform((len(part), 1))
-            which = torch.searchsorted(cumulative(log_p.exp()), u.squeeze(1), right=True)
+            which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).at(0))
             return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
                     "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
         samples, attempts = dict(drawn), torch.ones(len(part), dtype=torch.int64)
