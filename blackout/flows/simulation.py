@@ -154,14 +154,12 @@ def resampled(
     if whole < len(indices):
         parts.append((weights[None, whole:], indices[whole:]))
     drawn = [_redrawn(grouped, numbers, seed, k, below) for grouped, numbers in parts]
-    if not any(low for _, _, low in drawn):
-        return states, weights
-    chosen = torch.cat([first + rows for (rows, _, _), first in zip(drawn, (0, whole), strict=False)])
-    return states.rows(chosen), torch.cat([kept for _, kept, _ in drawn])
+    chosen = torch.cat([first + rows for (rows, _), first in zip(drawn, (0, whole), strict=False)])
+    return states.rows(chosen), torch.cat([kept for _, kept in drawn])
 
 
-def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) -> tuple[Tensor, Tensor, bool]:
-    """(rows that take the places, their weights, whether any ESS is low) of groups [g, size]."""
+def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) -> tuple[Tensor, Tensor]:
+    """(rows that take the places, their weights) of groups [g, size]."""
     size = grouped.shape[1]
     low = effective_sample_size(grouped) < below
     of_group = SampleStreams(seed, indices.view(-1, size)[:, 0].contiguous())
@@ -170,7 +168,7 @@ def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) 
     chosen = torch.where(low[:, None], systematic(torch.softmax(grouped.double(), -1), uniform), stay)
     first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
     mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
-    return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())
+    return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten()
 
 
 @component("simulation")
