@@ -24,8 +24,7 @@ from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
 from blackout.diffusion.samplers import Guidance
 from blackout.evaluation import frechet_distance
-from blackout.evaluation.extractors import Classifier
-from blackout.evaluation.features import to_rgb, to_uint8
+from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
 from blackout.programs.cli import one_line_errors
 
 Judge = Callable[[Tensor], Tensor]

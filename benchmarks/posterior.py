@@ -185,9 +185,9 @@ class Bench:
 
 def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
     """Held-out and training counts."""
-    from blackout.training.export import family_of
+    from blackout.training.instantiate import make
 
-    source = family_of(model.config).source({"data_dir": data_dir}, model.config)
+    source = make(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
     assert isinstance(source, CountData)
     return source.test, source.train
 

@@ -2,8 +2,7 @@
 
 from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.count_scores import CountScorer, CountScores
-from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor
-from blackout.evaluation.features import to_uint8
+from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.image_scores import ClassShares, ImageScores, ScoreOptions, Scorer, over_seeds, score_all
 from blackout.evaluation.inception_score import InceptionScore

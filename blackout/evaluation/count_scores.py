@@ -21,9 +21,9 @@ from blackout.data import CountData
 from blackout.data.count_data import loaded
 from blackout.data.labels import divided
 from blackout.data.shards import Rows
+from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
-from blackout.evaluation.features import SampleRows
 from blackout.evaluation.reference import read_labels, read_samples
 from blackout.family import Samples, Source
 

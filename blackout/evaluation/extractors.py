@@ -1,4 +1,7 @@
-"""Networks whose features the scores compare: any module, Inception of torch-fidelity, a classifier of grey images."""
+"""Networks whose features the scores compare: any module, Inception of torch-fidelity, a classifier of grey images.
+
+And the 8-bit RGB images that they read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import first_process_first
 from blackout.errors import Unobtainable, UserError, refuse, summary
-from blackout.evaluation.features import cache_dir, keep, key_hash, to_rgb, to_uint8
+from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.files import save_tensors, tensors_hash
 
 RECIPE = 1
@@ -28,6 +31,44 @@ RECIPE = 1
 
 WIDTH = 64
 STEPS = 500
+
+
+def to_uint8(counts: Tensor, max_count: int) -> Tensor:
+    """Map counts 0..max_count to 0..255: round(255 x / max_count), halves upwards.
+
+    Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
+
+    Args:
+        counts: integer tensor of any shape, values in 0..max_count.
+        max_count: the largest count the data can hold, at least 1.
+
+    Returns:
+        uint8 tensor of the same shape.
+
+    Raises:
+        UserError: no integers, none at all, or a value outside 0..max_count.
+    """
+    refuse(max_count < 1, f"max_count is {max_count}; it must be at least 1")
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
+        raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
+    refuse(counts.numel() == 0, f"the batch of images is empty (shape {tuple(counts.shape)})")
+    if counts.dtype is torch.uint8 and max_count == 255:
+        return counts
+    low, high = (int(v) for v in torch.aminmax(counts))
+    refuse(low < 0 or high > max_count, f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
+    return ((510 * counts.long() + max_count) // (2 * max_count)).to(torch.uint8)
+
+
+def to_rgb(images: Tensor) -> Tensor:
+    """uint8 [B, 1 or 3, H, W] -> uint8 [B, 3, H, W]; grey is repeated.
+
+    Raises:
+        UserError: another dtype, number of dimensions or number of channels.
+    """
+    refuse(images.dtype is not torch.uint8, f"images must be uint8, not {images.dtype}")
+    if images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
+    return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
 
 
 class Features(NamedTuple):

@@ -19,11 +19,10 @@ from torchmetrics import Metric, MetricCollection
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.distributed import computed_once, my_batches, sum_over_processes
+from blackout.distributed import SampleRows, computed_once, my_batches, sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
-from blackout.evaluation.extractors import ModuleExtractor, full_float32
-from blackout.evaluation.features import SampleRows, to_rgb, to_uint8
+from blackout.evaluation.extractors import ModuleExtractor, full_float32, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import InceptionScore
 from blackout.evaluation.kid import kernel_distance

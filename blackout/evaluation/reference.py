@@ -18,10 +18,10 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.data.images import read_folder
-from blackout.distributed import agreed, my_batches, writes_for_its_machine
+from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError, refuse
-from blackout.evaluation.extractors import ModuleExtractor
-from blackout.evaluation.features import SampleRows, cache_dir, keep, key_hash, to_rgb, to_uint8
+from blackout.evaluation.cache import cache_dir, keep, key_hash
+from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics
 from blackout.family import Source
 from blackout.files import load_array, load_arrays, reading, replacing

@@ -9,8 +9,7 @@ from torch import nn
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, full_float32
-from blackout.evaluation.features import to_rgb, to_uint8
+from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, full_float32, to_rgb, to_uint8
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 

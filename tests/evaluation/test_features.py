@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from blackout.distributed import SampleRows
 from blackout.evaluation import FeatureStatistics
-from blackout.evaluation.features import SampleRows
 
 
 def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> None:

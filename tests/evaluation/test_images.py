@@ -6,7 +6,7 @@ import torch
 
 from blackout.errors import UserError
 from blackout.evaluation import to_uint8
-from blackout.evaluation.features import to_rgb
+from blackout.evaluation.extractors import to_rgb
 
 
 @pytest.mark.parametrize("max_count", [1, 2, 16, 100, 254, 255, 256, 1000, 65535])

@@ -126,7 +126,7 @@ def test_deep_and_large_descriptions_are_refused(run, place):
                                "module": {"_target_": "torch.nn.Flatten"}}}, "metrics=custom"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.Classifier", "_partial_": True}}, "source"),
     ("metrics", {"extractor": None}, "extractor"),
-    ("metrics", {"_target_": "blackout.evaluation.features.keep"}, "not one of"),
+    ("metrics", {"_target_": "blackout.evaluation.cache.keep"}, "not one of"),
 ])  # fmt: skip
 def test_dataset_and_scores_are_chosen_by_name_alone(run, place, section, change, word):
     def edit(description, _):
