@@ -51,11 +51,11 @@ from blackout.posterior import (
     Xor,
     anneal,
 )
-from blackout.posterior.chains import Relaxed, Run
 from blackout.posterior.diagnostics import psnr
 from blackout.posterior.draw import prior_of
+from blackout.posterior.method import Run
 from blackout.posterior.problem import Streams
-from blackout.posterior.split_gibbs import make_step
+from blackout.posterior.split_gibbs import Relaxed, make_step
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""How processes share samples, by few collective operations, each a no-op in a single process; rows of samples of all."""
+"""How processes share samples, by few collective operations, each a no-op in a single process; rows of all samples."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 """
 
 from blackout.posterior.baselines import SMC, Auto, Overwrite, Steered
-from blackout.posterior.chains import Command, Coupling, Method, Posterior
 from blackout.posterior.conjugate import Direct, conjugate
+from blackout.posterior.method import Command, Method, Posterior
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.operators import (
     And,
@@ -25,7 +25,7 @@ from blackout.posterior.operators import (
 )
 from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
 from blackout.posterior.rewards import Classifier, Reward
-from blackout.posterior.split_gibbs import NoiseDenoise, Sgdd, SplitGibbs, anneal
+from blackout.posterior.split_gibbs import Coupling, NoiseDenoise, Sgdd, SplitGibbs, anneal
 
 __all__ = [
     "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",

@@ -18,8 +18,8 @@ from blackout.diffusion.samplers import sample
 from blackout.diffusion.steering import guarded, steer
 from blackout.distributed import rank
 from blackout.errors import check_at_least_one, ensure, refuse
-from blackout.posterior.chains import Method, Run
 from blackout.posterior.conjugate import Direct, conjugate
+from blackout.posterior.method import Method, Run
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
 from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
 from blackout.random import SampleStreams, systematic, uniform

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
 from blackout.errors import ensure
-from blackout.posterior.chains import Method, Run, check_levels
+from blackout.posterior.method import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.problem import Blind, Measured, Prior, Problem, repeated

@@ -279,7 +279,7 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
     """What `sample.py` draws.
 
     Args:
-        way: of sampling, a `chains.Command`.
+        way: of sampling, a `method.Command`.
         model: a trained model of counts.
         sampler: kernel, grid and batches.
         request: `operator` and `noise` as descriptions, `measurement`, `num_samples`.
@@ -314,7 +314,7 @@ class PosteriorDraw(Draw):
     Args:
         model: in eval mode.
         sampler: whose kernel, grid and batches are used.
-        method: how to sample, a `chains.Method`.
+        method: how to sample, a `method.Method`.
         measurements: what is given.
         samples_of_each: S.
         folder: name of the directory of the results.

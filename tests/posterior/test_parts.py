@@ -33,7 +33,6 @@ from blackout.posterior import (
     anneal,
     conjugate,
 )
-from blackout.posterior.chains import Coupling
 from blackout.posterior.diagnostics import (
     coverage,
     effective_size,
@@ -44,7 +43,7 @@ from blackout.posterior.diagnostics import (
     rank_p_value,
     tail_size,
 )
-from blackout.posterior.split_gibbs import blocks, make_step, possible_state
+from blackout.posterior.split_gibbs import Coupling, blocks, make_step, possible_state
 from blackout.random import SampleStreams
 
 SHAPE = (2, 6, 6)

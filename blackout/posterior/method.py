@@ -1,8 +1,6 @@
-"""What all posterior samplers have in common: a run with its trace, and what ties the halves of a split chain.
+"""What all posterior samplers have in common: a method, as the command line chooses it, and its run with the trace.
 
-The split target is p(x) Lt(z) K_t(x, z) [Chu 2025, eq. 7], but with the process's own forward law K_t for the
-potential: x given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x)
-as t -> 0 for any Lt that tends to L. Ours; tests/laws/posterior_claims.py checks both.
+Also what steps of chains share: levels, the Metropolis acceptance, whole samples by rows.
 """
 
 from __future__ import annotations
@@ -11,20 +9,19 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, per_row
-from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import ensure
 from blackout.posterior.diagnostics import FIELDS, projections
 from blackout.posterior.draw import PosteriorDraw, requested
-from blackout.posterior.problem import Measured, Prior, Problem
-from blackout.random import RandomSource, SampleStreams
+from blackout.posterior.problem import Prior, Problem
+from blackout.random import SampleStreams
 
 Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
 """Called with (sweep, number of sweeps, x, z, level) after every sweep."""
@@ -236,110 +233,3 @@ def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
 def where_rows(rows: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
     """Whole samples [n, *shape] of one or the other, by rows [n]."""
     return torch.where(per_row(rows, then), then, otherwise)
-
-
-_LARGEST_TABLE = 4096
-"""Data levels up to which K_t is tabulated."""
-_COMPLETIONS = 8
-
-
-@dataclass(frozen=True)
-class Coupling:
-    """K_t of a process, in place of the potential exp(-D) [Chu 2025, eq. 7].
-
-    Args:
-        process: forward.
-        mismatch: factor on K_t off its diagonal. 1 is right; N - 1 is what the potential of [Chu 2025, eq. 10] has for
-            the uniform process, whose two conditionals then do not belong to one law.
-        rescaled: whether states of pure death are read as e^t z; they are darker than data.
-    """
-
-    process: Process
-    mismatch: float = 1.0
-    rescaled: bool = True
-
-    def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
-        """z ~ K_t(x, .), states [n, *shape]."""
-        return self.process.sample(x, torch.tensor(t, dtype=torch.float64, device=x.device), source)
-
-    def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
-        """log K_t(x, z) of one element, float64 [max_count + 1, num_states]: the process's own law, see `Coupling`.
-
-        Raises:
-            ValueError: too many levels for a table.
-        """
-        levels = torch.arange(self.process.max_count + 1, device=device)
-        if self.process.max_count >= _LARGEST_TABLE:
-            raise ValueError(f"counts above {_LARGEST_TABLE - 1} are too many for exact steps: step=metropolis")
-        table = self.process.pmf(levels, torch.tensor(t, dtype=torch.float64, device=device)).log()
-        if self.mismatch != 1.0:
-            table = table + ~torch.eye(*table.shape, dtype=torch.bool, device=device) * math.log(self.mismatch)
-        return table
-
-    def relaxed(self, problem: Problem, shape: tuple[int, ...], t: float) -> Relaxed:
-        """Lt: the likelihood of states. Ours.
-
-        Pure death: where the problem knows a likelihood of z whose average over K_t is L itself, that one, and no bias
-        is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone.
-        Absorption into a state of its own: the geometric mean of L over completions, masked elements taking one level
-        after the other, at most eight. Others: L(min(z, max_count)).
-        """
-        largest, mask = self.process.max_count, self.process.mask if isinstance(self.process, Absorbing) else 0
-        scale = 1.0
-        if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True):
-            thinned = getattr(problem, "thinned", None)
-            exact = None if thinned is None else thinned(math.exp(-t), shape, largest)
-            problem, scale = (problem, math.exp(t)) if exact is None else (exact, 1.0)
-        elif mask > largest:
-            levels = torch.linspace(0, largest, min(largest + 1, _COMPLETIONS)).round().tolist()
-            return Relaxed(problem, lambda z: [torch.where(z == mask, level, z.double()) for level in levels])
-        return Relaxed(problem, lambda z: [(z.double() * scale).clamp(max=largest)])
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether a uniform value is a fair proposal: the process draws all values alike."""
-        return isinstance(self.process, Uniform)
-
-
-@dataclass(frozen=True)
-class Relaxed:
-    """A likelihood of states; see `Coupling.relaxed`.
-
-    Args:
-        problem: whose likelihood of data is used.
-        views: states [n, *shape] -> the data, float64 [n, *shape] each, that they stand for.
-    """
-
-    problem: Problem
-    views: Callable[[Tensor], list[Tensor]]
-
-    def log_likelihood(self, z: Tensor) -> Tensor:
-        """log Lt(z), float64 [n], of states [n, *shape]."""
-        return self._mean([self.problem.log_likelihood(view) for view in self.views(z)])
-
-    def terms(self, z: Tensor, elements: Tensor, states: int) -> Tensor:
-        """Of a local problem, term by term, z [n, *shape] with all these elements at 0, 1, ...: [states * n, K]."""
-        problem, shape, levels = cast(Measured, self.problem), tuple(z.shape[1:]), torch.arange(states, device=z.device)
-        if not problem.operator.linear:
-            tried = z.flatten(1).expand(states, -1, -1).clone()
-            tried[:, :, elements] = levels.to(z.dtype).view(-1, 1, 1)
-            return self._mean([problem.terms(view) for view in self.views(tried.view(-1, *shape))])
-        inside = torch.isin(torch.arange(z[0].numel(), device=z.device), elements).view(1, *shape)
-        unit, others = problem.operator(inside.double()), [view * ~inside for view in self.views(z)]
-        values = [view.view(-1, *[1] * unit.ndim) for view in self.views(levels)]
-        tries = [problem.operator(x) + value * unit for x, value in zip(others, values, strict=True)]
-        return self._mean([problem.terms_of(m.flatten(0, 1), shape) for m in tries])
-
-    def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
-        """That of some rows of a local problem."""
-        return replace(self, problem=cast(Measured, self.problem).select(rows, shape))
-
-    def _mean(self, of_views: list[Tensor]) -> Tensor:
-        """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
-        if len(of_views) == 1:
-            return of_views[0]
-        values = torch.stack(of_views)
-        if not getattr(self.problem, "real", True):
-            return values.mean(0)
-        arithmetic = torch.logsumexp(values, 0) - math.log(len(values))
-        return torch.where(torch.isneginf(values).any(0), arithmetic, values.mean(0))
