@@ -117,11 +117,8 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
     return _solution(problem, graph, found, bound and bound / np.abs(gain).max(), began)
 
 
-EXACT: dict[str, tuple[Callable[[str, Graph, float], Solution], str | None]] = {
-    "milp": (by_milp, None),
-    "cpsat": (by_cpsat, "ortools"),
-}
-"""Method -> (solver of one graph, the package it needs besides this one's own)."""
+EXACT: dict[str, Callable[[str, Graph, float], Solution]] = {"milp": by_milp, "cpsat": by_cpsat}
+"""Method -> solver of one graph."""
 
 
 def solver(method: str) -> Callable[[str, Graph, float], Solution]:
@@ -131,10 +128,9 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
         UserError: there is none, or its package is not installed.
     """
     refuse(method not in EXACT, f"{method}: no such solver; one of {', '.join(EXACT)}")
-    solve, package = EXACT[method]
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise UserError(f"{method} needs {package}, which is not installed: pip install 'blackout-diffusion[solvers]'")
-    return solve
+    missing = method == "cpsat" and importlib.util.find_spec("ortools") is None
+    refuse(missing, "cpsat needs ortools, which is not installed: pip install 'blackout-diffusion[solvers]'")
+    return EXACT[method]
 
 
 def solved(method: str, problem: str, graphs: Iterable[Graph], limit: float) -> list[Solution]:

@@ -19,7 +19,7 @@ from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
 from blackout.flows.graphs.problems import graph_problem, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
-from blackout.flows.graphs.solvers import EXACT, solved, value_of
+from blackout.flows.graphs.solvers import solved, value_of
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
@@ -229,7 +229,7 @@ GIVEN = {"mis": {"weights": None}, "clique": {"weights": None}, "vertex_cover": 
 
 @pytest.mark.parametrize("problem", GIVEN)
 def test_weighted_problems_by_enumeration(problem: str) -> None:
-    methods = ["milp", *(name for name, (_, package) in EXACT.items() if package and find_spec(package))]
+    methods = ["milp", *(["cpsat"] if find_spec("ortools") else [])]
     for k, graph in enumerate(random_graphs("er", [2, 9], 0.5, 12, 7)):
         whole = k % 2 == 0
         asked = problem_of(problem, replace(weighted(graph, k, whole), **GIVEN[problem]))
