@@ -338,17 +338,11 @@ def make_sampler(
         ValueError: a number is out of range.
     """
     lends = isinstance(kernel, MultistepLeap) and poisson_start  # the only start that may be early
-    return Sampler(
-        kernel,
-        num_steps,
-        grid if lends else widest(grid),
-        poisson_start,
-        Correction(corrector_steps, corrector, corrector_between),
-        Guidance(guidance, guidance_between, guidance_particles),
-        Evaluation(batch_size, keep_dropout, bfloat16),
-        inpainting_particles,
-        calibrated,
-    )
+    correction = Correction(corrector_steps, corrector, corrector_between)
+    towards = Guidance(guidance, guidance_between, guidance_particles)
+    evaluation = Evaluation(batch_size, keep_dropout, bfloat16)
+    rest = correction, towards, evaluation, inpainting_particles, calibrated
+    return Sampler(kernel, num_steps, grid if lends else widest(grid), poisson_start, *rest)
 
 
 def named_sampler(name: str) -> Sampler:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -797,8 +797,7 @@ CLAIMS: dict[str, list[Claims]] = {
 """By name in `process=`: (subject, grids, numbers of steps, orders) of everything that is claimed."""
 
 
-@dataclass(frozen=True)
-class Study:
+class Study(NamedTuple):
     """One subject on one grid.
 
     Args:
@@ -815,8 +814,7 @@ class Study:
     orders: Mapping[str, float | None]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What was found about one kernel, and whether it is what was claimed."""
 
     kernel: str

@@ -9,8 +9,8 @@ Rows are the conditioning state, columns the state drawn. A state of several pix
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
@@ -19,8 +19,7 @@ from scipy.linalg import expm as expm
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
-class Beliefs:
+class Beliefs(NamedTuple):
     """The exact posterior of the missing count N of every element: rows are (state, pixel).
 
     Attributes:
@@ -186,8 +185,7 @@ def shifted(rows: Array, by: Array) -> Array:
     return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)
 
 
-@dataclass(frozen=True)
-class Matrices:
+class Matrices(NamedTuple):
     """A process by brute force, one element.
 
     Attributes:

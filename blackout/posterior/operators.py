@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, rea
 Shape: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """Samples for a judge that knows what they should be: an operator, or the law they were drawn from.
 
     Args:

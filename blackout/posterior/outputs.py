@@ -82,10 +82,8 @@ class PosteriorOutputs:
             ranks, elements = self._positions(self.truth)
             if len(self.rows) > 1:
                 save_picture(calibration_picture(ranks, elements), directory / "calibration.png")
-            scores = {
-                "coverage_50": diagnostics.coverage(elements, 0.5), "coverage_90": diagnostics.coverage(elements, 0.9),
-                "rank_p_value": diagnostics.rank_p_value(ranks),
-            }  # fmt: skip
+            scores = {f"coverage_{share}": diagnostics.coverage(elements, share / 100) for share in (50, 90)}
+            scores["rank_p_value"] = diagnostics.rank_p_value(ranks)
             about = {"measurements": len(self.rows), "truths": self._draw.measurements.source.split(":")[0]}
             judged["calibration"] = scores | about
         warnings = self._warnings(scores.get("rank_p_value", math.nan))
@@ -168,9 +166,8 @@ class PosteriorOutputs:
         columns |= {} if near is None else {"suggested by y": near[self.chosen]}
         columns |= {"mean": self.mean, f"deviation, to {top:.3g}": self.std * (white / top)}
         for k in range(min(_SAMPLES_SHOWN, max(map(len, self.rows)))):
-            columns[f"sample {k}"] = torch.stack([
-                self.x[rows[k]] if k < len(rows) else torch.zeros_like(self.x[0]) for rows in self.rows[:_SHOWN]
-            ])  # fmt: skip
+            there = (self.x[rows[k]] if k < len(rows) else torch.zeros_like(self.x[0]) for rows in self.rows[:_SHOWN])
+            columns[f"sample {k}"] = torch.stack([*there])
         number = min(_SHOWN, len(self.rows))
         figure = new_figure((1.1 * len(columns) + 0.3, 1.1 * number + 0.3))
         for axis, (title, values) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):

@@ -338,9 +338,8 @@ class Blind(Measured):
         while True:
             shares, zooms = low + middle * width, zooms - 1
             values = self.unknown.at(shares)
-            log_l = torch.stack([
-                self.at(row.view(-1, *ones) if of_noise else float(row[0])).log_likelihood(x) for row in values
-            ])  # fmt: skip
+            each = (self.at(row.view(-1, *ones) if of_noise else float(row[0])) for row in values)
+            log_l = torch.stack([one.log_likelihood(x) for one in each])
             if not zooms:
                 return shares, log_l, width
             near = (log_l >= log_l.amax(0) - _NEGLIGIBLE).long()

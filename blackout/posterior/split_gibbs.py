@@ -23,7 +23,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -160,8 +160,7 @@ class Relaxed:
         return torch.where(torch.isneginf(values).any(0), arithmetic, values.mean(0))
 
 
-@dataclass(frozen=True)
-class StepInfo:
+class StepInfo(NamedTuple):
     """What a likelihood step (x, z, level, random numbers) -> z did.
 
     Attributes:
@@ -357,8 +356,7 @@ def make_step(
     return Metropolis(problem, coupling, proposals or 4 * math.prod(shape), restarted)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Elements that share no term.
 
     Attributes:

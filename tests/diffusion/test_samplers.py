@@ -199,7 +199,9 @@ def test_components_say_what_they_need():
             sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=LevelBridge(),
                    correction=Correction(1, corrector))  # fmt: skip
     with pytest.raises(ValueError, match="bound of the process PureDeath needs a CountPrediction"):
-        PureDeath(9).bound(categorical, torch.zeros(SHAPE, dtype=torch.uint8), torch.full((6,), 0.5).double())
+        PureDeath(9).bound(
+            categorical, torch.zeros(SHAPE, dtype=torch.uint8), torch.full((6,), 0.5).double(), None, None
+        )
 
 
 def test_expected_is_the_mean_by_its_logarithm():

@@ -76,9 +76,8 @@ class Process(Protocol[Target]):
         """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""
 
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
-        final_time: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
+    ) -> Tensor:
         """One estimate per sample of a bound on -log p(X_0), see `likelihood.likelihood_bound`. float64 [B], nats."""
 
     def check_final_time(self, t: Tensor) -> None:

@@ -163,8 +163,7 @@ class BirthDeath(CountProcess):
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
 
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
-        final_time: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
+    ) -> Tensor:
         """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
         return bound_to_prior(denoiser, self, x0, v, generator, final_time)

@@ -54,9 +54,8 @@ class DiscreteTimeChain(FiniteProcess):
 
     @torch.no_grad()
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
-        final_time: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
+    ) -> Tensor:
         """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.
 
         [Austin 2021, eq. 1], with one step drawn by v.

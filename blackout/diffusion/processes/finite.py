@@ -215,9 +215,8 @@ class FiniteJumpProcess(FiniteProcess):
 
     @torch.no_grad()
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
-        final_time: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
+    ) -> Tensor:
         """The continuous bound [Campbell 2022, Proposition 2], the prior's KL, and -log P(X_0 | X_t) at the first time.
 
         float64 [B], nats.
@@ -260,9 +259,7 @@ class FiniteJumpProcess(FiniteProcess):
         states = torch.arange(self.num_states, device=xt.device)
         return per_row(states, xt) - xt.long()[:, None]
 
-    def forward_jumps(self, xt: Tensor) -> Tensor:
-        """From X_t to every state, int64 [B, S, ...]."""
-        return self.reverse_jumps(xt)
+    forward_jumps = reverse_jumps
 
 
 def _flat(x: Tensor) -> Tensor:

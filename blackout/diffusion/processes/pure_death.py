@@ -123,9 +123,8 @@ class PureDeath(CountProcess):
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
-        final_time: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
+    ) -> Tensor:
         """The path's part, between logits of survival -LIMIT and LIMIT, both further out by log(max_count / 255).
 
         What happens at its ends is `likelihood.end_bound`. float64 [B], nats.
