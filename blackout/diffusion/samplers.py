@@ -17,7 +17,7 @@ from blackout.component import Stats, component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
-from blackout.diffusion.heads import Head
+from blackout.diffusion.heads import Head, LevelHead
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
     BinomialBridge,
@@ -27,7 +27,7 @@ from blackout.diffusion.kernels import (
     Trapezoidal,
 )
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import Process
+from blackout.diffusion.processes import FiniteProcess, Process, Uniform
 from blackout.diffusion.schedules import widest
 from blackout.errors import UserError, refuse
 from blackout.files import CONF
@@ -189,6 +189,9 @@ def count_evaluations(
         shape: of what is drawn, for heads that know the data's elements.
     """
     ended: list[int] = []
+    if isinstance(process, FiniteProcess):  # a kernel asks as often of two levels, which need no matrix for every time
+        process = Uniform(1)
+        head = LevelHead(process, 1)
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
         return head(torch.zeros(1, head.outputs, *shape), xt, t)
