@@ -193,16 +193,14 @@ def count_evaluations(
         process = Uniform(1)
         head = LevelHead(process, 1)
 
-    def blank(xt: Tensor, t: Tensor) -> Prediction:
-        return head(torch.zeros(1, head.outputs, *shape), xt, t)
-
     def corrected(*given: Any, **named: Any) -> Tensor:
         before = counting.evaluations
         x = correction.corrector(*given, **named)
         counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
         return x
 
-    counting, once = CountingDenoiser(blank), replace(correction, steps=min(correction.steps, 1), corrector=corrected)
+    counting = CountingDenoiser(lambda xt, t: head(torch.zeros(1, head.outputs, *shape), xt, t))
+    once = replace(correction, steps=min(correction.steps, 1), corrector=corrected)
     sample(
         counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
         lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=once,

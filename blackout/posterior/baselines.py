@@ -65,6 +65,7 @@ class SMC(Method):
         rollouts: reverse runs of each guess; None for expected data, or four runs where data are not counted by births,
             L has no value between them, or all go on from the best.
         power: tempers the weights, and with them the limit.
+        threshold: effective share of the particles below which they are resampled; 1 after every step, as published.
         polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
         greedy: SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024]. With many
             particles it goes to the best of them, not to the posterior.
@@ -74,6 +75,7 @@ class SMC(Method):
     particles: int = 20
     rollouts: int | None = None
     power: float = 1.0
+    threshold: float = THRESHOLD
     polish: int = 0
     greedy: bool = False
 
@@ -82,8 +84,8 @@ class SMC(Method):
 
     def check(self, prior: Prior, problem: Problem) -> None:
         check_at_least_one(particles=self.particles, rollouts=self.rollouts)
-        if self.polish and (self.power != 1 or self.greedy):
-            raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
+        plain = self.power == 1 and not self.greedy
+        ensure(plain or not self.polish, "polish is for power=1: moves leave p(x) L(x) as it is")
 
     def draw(self, run: Run) -> Tensor:
         """Samples, counts [n, *shape]: see `Method.draw`."""
@@ -138,7 +140,7 @@ class SMC(Method):
         if self.greedy:
             return now.argmax(1, keepdim=True).expand(-1, len(stay)), torch.zeros_like(now), torch.zeros_like(now[:, 0])
         weight = normalised(log_weight)
-        few = (1 / (weight**2).sum(1, keepdim=True) < THRESHOLD * len(stay)) | last
+        few = (1 / (weight**2).sum(1, keepdim=True) < self.threshold * len(stay)) | last
         gained = torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
         turn = (u * 1e6).long() % len(stay)

@@ -65,8 +65,7 @@ class Run:
 
     def __init__(
         self, prior: Prior, problem: Problem, number: int, streams: SampleStreams, start: Tensor | None,
-        sweeps: int,
-        observer: Observer | None = None,
+        sweeps: int, observer: Observer | None = None,
     ) -> None:  # fmt: skip
         self.prior, self.problem, self.number, self.streams, self.start = prior, problem, number, streams, start
         self._sweeps, self._observer = sweeps, observer

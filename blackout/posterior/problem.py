@@ -54,11 +54,8 @@ class Prior:
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.process, JumpProcess):
-            raise ValueError(
-                f"{type(self.process).__name__} runs in discrete time: posteriors need a process with levels in "
-                "between, such as process=uniform"
-            )
+        discrete = f"{type(self.process).__name__} runs in discrete time, where posteriors need levels: process=uniform"
+        ensure(isinstance(self.process, JumpProcess), discrete)
         if self.kernel is None:
             bridge = BinomialBridge() if isinstance(self.process, PureDeath) else LevelBridge()
             object.__setattr__(self, "kernel", bridge)

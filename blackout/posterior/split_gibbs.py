@@ -200,6 +200,7 @@ class SplitGibbs(Method):
         polish: noise-denoise moves after the last sweep, which mend what its level leaves.
         start: "data" or "prior", see `method.Run.begin`.
         published: as published, with both errors; Metropolis only.
+        steps: H, of each reverse run; None for one in each unit of the logit of survival.
     """
 
     mixes: ClassVar[bool] = True
@@ -210,6 +211,7 @@ class SplitGibbs(Method):
     polish: int = 0
     start: str = "data"
     published: bool = False
+    steps: int | None = None
 
     def sweeps(self, prior: Prior) -> int:
         return len(self.levels) + self.polish
@@ -229,7 +231,7 @@ class SplitGibbs(Method):
                 step = replace(step, problem=settled)
             moved = step(x, z, t, streams.fold(3 * k))
             z = moved.z
-            x = prior.reverse(z, t, streams.fold(3 * k + 1))
+            x = prior.reverse(z, t, streams.fold(3 * k + 1), self.steps)
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
         return polished(run, x, self.polish, streams.fold(3 * len(self.levels))) if self.polish else x
 
@@ -237,8 +239,8 @@ class SplitGibbs(Method):
         ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
         check_levels(self.levels, prior)
         self.likelihood_step(prior, problem)
-        if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
-            raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
+        exact = self.published and isinstance(problem, Measured) and type(problem.noise) is Exact
+        ensure(not exact, "as published, a chain needs a likelihood that is nowhere 0: noise=flips")
 
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""
@@ -277,6 +279,7 @@ class Sgdd(Command):
         step: auto, heat_bath or metropolis.
         proposals: of Metropolis; None for four per element.
         passes: of the heat bath; None for two on bits, else one.
+        steps: H, of each reverse run; None for fewer at lower levels, see `Prior.walk`.
         published: as published, with its two errors: the wrong potential and the restarted Metropolis chain. Its levels
             are the paper's, as far as the model goes, its proposals two per element. For comparison.
     """
@@ -289,11 +292,12 @@ class Sgdd(Command):
     step: str = "auto"
     proposals: int | None = None
     passes: int | None = None
+    steps: int | None = None
     published: bool = False
     kind: ClassVar[type[SplitGibbs]] = SplitGibbs
 
     def method(self, prior: Prior, problem: Problem) -> Method:
-        check_at_least_one(passes=self.passes, proposals=self.proposals)
+        check_at_least_one(passes=self.passes, proposals=self.proposals, steps=self.steps)
         refuse(self.polish < 0, f"posterior.polish must not be negative, not {self.polish}")
         if self.published and (self.step, self.passes) != ("auto", None):
             raise UserError("posterior=sgdd_published takes Metropolis steps: leave out posterior.step and passes")
@@ -304,7 +308,7 @@ class Sgdd(Command):
         levels = anneal(self.sweeps, first, min(ends[1], first) if self.last_level is None else self.last_level)
         passes = self.passes or (2 if largest == 1 else 1)
         proposals = self.proposals or (2 * math.prod(prior.shape) if self.published else None)
-        return self.kind(levels, self.step, proposals, passes, self.polish, self.start, self.published)
+        return self.kind(levels, self.step, proposals, passes, self.polish, self.start, self.published, self.steps)
 
 
 def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:

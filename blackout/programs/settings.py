@@ -42,7 +42,7 @@ from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
 
 PROGRAMS = ("train", "sample")
-EVERYWHERE = ("experiment/", "recipe/")
+EVERYWHERE = ("experiment/", "recipe/", "task/")
 """Groups whose choices set things everywhere, in files of many."""
 
 

@@ -210,8 +210,8 @@ PROPOSALS = {  # Table 7 of SGDD: T, K, H
 @pytest.mark.parametrize("task", PROPOSALS)
 def test_tasks_are_as_published(task):
     config = composed(f"task=sgdd/{task}", "ckpt=x", name="sample")
-    posterior, steps = config["posterior"], config["sampler"]["num_steps"] or config["law"]["num_steps"]
-    assert (posterior["proposals"], posterior["sweeps"], steps) == PROPOSALS[task]
+    posterior = config["posterior"]
+    assert (posterior["proposals"], posterior["sweeps"], posterior["steps"]) == PROPOSALS[task]
     assert (posterior["first_level"], posterior["last_level"]) == (20.0, 1e-4)
 
 
@@ -224,7 +224,14 @@ def test_the_page_of_what_is_covered_is_that_of_its_rows():
     files = [path for path in (CONF / "experiment").glob("*.yaml") if not path.read_text().startswith("# @package")]
     assert named == {name.removeprefix("experiment/") for path in files for name in sections(f"experiment/{path.stem}")}
     tasks = {name for row in ROWS for name in row.get("task", ())}
-    assert {f"sgdd/{path.stem}" for path in (CONF / "task" / "sgdd").glob("*.yaml")} == tasks
+    assert {name.removeprefix("task/") for name in sections("task/sgdd")} == tasks
+
+
+@pytest.mark.parametrize("rival", ["xor_svdd", "xor_smc", "and_svdd", "and_smc"])
+def test_rivals_of_tasks_are_as_published(rival):  # appendix C.2, table 6: M, guesses, steps
+    config = composed(f"task=sgdd/table4_{rival}", "ckpt=x", name="sample")
+    posterior, steps = config["posterior"], config["sampler"]["num_steps"]
+    assert (posterior["particles"], posterior["rollouts"], steps) == (20, 3, 128)
 
 
 @pytest.fixture
