@@ -259,9 +259,7 @@ class Measured:
         if impossible := (~possible).nonzero().tolist():
             row, number = impossible[0]
             value = float(y[row].flatten()[number])
-            raise ValueError(
-                f"y = {value:g}, element {number} of measurement {row}, is impossible whatever the data are"
-            )
+            raise ValueError(f"y = {value:g}, element {number} of measurement {row}, is impossible whatever data are")
 
 
 _CELLS, _ZOOMS, _NEGLIGIBLE = 72, 3, 12.0

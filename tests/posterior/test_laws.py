@@ -94,6 +94,14 @@ def test_black_box_photons_of_125_states():
     assert above_the_floor(moves.samples, toy.posterior, 5) <= 0.025
 
 
+def test_reverse_runs_take_as_many_steps_as_they_are_told():
+    """H above the grid's first time, and the last one to 0 [Chu 2025, Table 7]."""
+    prior = Prior(ExactDenoiser(pixel_pair()), PureDeath(15), (2,), times=logit_times(8, 5.0, -5.0))
+    problem = Measured(Identity(), Poisson(), torch.tensor([1.0, 2.0]))
+    found = SplitGibbs((3.0, 1.0), steps=7).sample(prior, problem, 2)
+    assert [sweep["evaluations"] for sweep in found.trace] == [8, 8]
+
+
 @pytest.mark.deep
 def test_one_proposal_per_sweep_is_enough_for_categories():
     rng = np.random.default_rng(2)
