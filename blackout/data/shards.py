@@ -117,9 +117,13 @@ class Rows:
     device = torch.device("cpu")
 
     def __init__(
-        self, values: Stream, shape: tuple[int, ...], largest: int, totals: Tensor,
+        self,
+        values: Stream,
+        shape: tuple[int, ...],
+        largest: int,
+        totals: Tensor,
         sparse: tuple[Stream, Array] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._values, self._each, self._largest, self._sparse = values, shape, largest, sparse
         self._chosen, self.totals = torch.arange(len(totals)), totals
         self.dtype, self.ndim = count_dtype(largest), 1 + len(shape)

@@ -64,9 +64,14 @@ class KnownPath:
     """
 
     def __init__(
-        self, known: KnownElements, process: Process, shape: tuple[int, ...],
-        generator: torch.Generator | SampleStreams | None, device: torch.device, copies: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        known: KnownElements,
+        process: Process,
+        shape: tuple[int, ...],
+        generator: torch.Generator | SampleStreams | None,
+        device: torch.device,
+        copies: int = 1,
+    ) -> None:
         x0, mask = (one.to(device).expand(shape) for one in (known.x0, known.mask))
         self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (x0, mask))
         self._process, self._generator, self._copies = process, generator, copies

@@ -153,9 +153,14 @@ def sample(
 
 
 def begin(
-    process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
-    mean: Tensor | None, start: Tensor | None, device: torch.device,
-) -> Tensor:  # fmt: skip
+    process: Process,
+    times: Tensor,
+    shape: tuple[int, ...],
+    generator: torch.Generator | SampleStreams | None,
+    mean: Tensor | None,
+    start: Tensor | None,
+    device: torch.device,
+) -> Tensor:
     """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
     if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
         raise ValueError("the times of a sampler must increase from 0 or above")

@@ -64,9 +64,15 @@ class Run:
     """
 
     def __init__(
-        self, prior: Prior, problem: Problem, number: int, streams: SampleStreams, start: Tensor | None,
-        sweeps: int, observer: Observer | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        prior: Prior,
+        problem: Problem,
+        number: int,
+        streams: SampleStreams,
+        start: Tensor | None,
+        sweeps: int,
+        observer: Observer | None = None,
+    ) -> None:
         self.prior, self.problem, self.number, self.streams, self.start = prior, problem, number, streams, start
         self._sweeps, self._observer = sweeps, observer
         self.trace: list[dict[str, float]] = []
@@ -103,9 +109,15 @@ class Run:
         return near.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
 
     def record(
-        self, level: float, x: Tensor, z: Tensor | None = None, log_likelihood: Tensor | None = None,
-        acceptance: Tensor | float = 1.0, calls: int = 1, evaluations: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        level: float,
+        x: Tensor,
+        z: Tensor | None = None,
+        log_likelihood: Tensor | None = None,
+        acceptance: Tensor | float = 1.0,
+        calls: int = 1,
+        evaluations: int | None = None,
+    ) -> None:
         """The end of a sweep.
 
         Args:
@@ -159,9 +171,14 @@ class Method(Command):
     """Whether it takes the steps of the sampler's grid, rather than only runs between its ends."""
 
     def sample(
-        self, prior: Prior, problem: Problem, num_samples: int, seed: int | SampleStreams = 0,
-        start: Tensor | None = None, observer: Observer | None = None,
-    ) -> Posterior:  # fmt: skip
+        self,
+        prior: Prior,
+        problem: Problem,
+        num_samples: int,
+        seed: int | SampleStreams = 0,
+        start: Tensor | None = None,
+        observer: Observer | None = None,
+    ) -> Posterior:
         """Samples 0..num_samples - 1 of a seed; sample k is a function of (seed, k).
 
         Elements that y excludes, as chains at a positive level leave some, are put where it allows them and counted,

@@ -335,9 +335,14 @@ def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, st
 
 
 def make_step(
-    problem: Problem, coupling: Coupling, shape: tuple[int, ...], kind: str = "auto", proposals: int | None = None,
-    passes: int = 2, restarted: bool = False,
-) -> HeatBath | Metropolis:  # fmt: skip
+    problem: Problem,
+    coupling: Coupling,
+    shape: tuple[int, ...],
+    kind: str = "auto",
+    proposals: int | None = None,
+    passes: int = 2,
+    restarted: bool = False,
+) -> HeatBath | Metropolis:
     """The best step that a problem allows.
 
     Args:

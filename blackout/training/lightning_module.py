@@ -36,7 +36,8 @@ class TrainingModule(pl.LightningModule):
         self.means = nn.ModuleDict(
             {_key(name): MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
         )
-        model.recorder = LightningRecorder(self)
+        recorder = LightningRecorder(self)
+        model.log, model.record = recorder.log, recorder.mean
         self._gradient_norm: Tensor | None = None
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,14 +37,8 @@ The order of epochs 0, 1, 2, ... has keys of one number too, as the first weight
 """
 
 
-class Recorder(Protocol):
-    """Records what the steps of a model in training report."""
-
-    def log(self, name: str, value: Tensor) -> None:
-        """Log a scalar of this training step, as its mean over processes."""
-
-    def mean(self, name: str, values: Tensor) -> None:
-        """Add values [b] to a mean over all held-out samples, exact in float64 and over processes."""
+def unheard(name: str, value: Tensor) -> None:
+    """What the steps of a model say that is not in training."""
 
 
 class Model(Pretrained, nn.Module, ABC):
@@ -66,8 +60,10 @@ class Model(Pretrained, nn.Module, ABC):
         self.seed = seed
         self.config: dict[str, Any] = {}
         """The plain description this model was made from; saved with every checkpoint and exported."""
-        self.recorder: Recorder | None = None
-        """Set while the model is in training."""
+        self.log: Callable[[str, Tensor], None] = unheard
+        """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
+        self.record: Callable[[str, Tensor], None] = unheard
+        """Adds values [b] to one of the `means` over all held-out samples, exact in float64; set as `log`."""
         self.source: Callable[[], Source] | None = None
         """How to get what the model was trained on; set by the programs."""
 
@@ -165,16 +161,6 @@ class Model(Pretrained, nn.Module, ABC):
     def averaged(self) -> nn.Module:
         """The network with the averaged weights, or the trained one where there is no average."""
         return self.network if self.ema is None else self.ema.module
-
-    def log(self, name: str, value: Tensor) -> None:
-        """Log a scalar of a training step, if the model is in training."""
-        if self.recorder is not None:
-            self.recorder.log(name, value)
-
-    def record(self, name: str, values: Tensor) -> None:
-        """Add values [b] to one of the `means`, if the model is in training."""
-        if self.recorder is not None:
-            self.recorder.mean(name, values)
 
     def compile_networks(self, choice: bool | str) -> None:
         """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are.

@@ -107,7 +107,7 @@ def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: d
         network = CountNetwork(UNet(SHAPE, head.outputs, channels=8, multipliers=[1]), StandardisedInputs(5.0, 3.0))
         model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
         training.model = model
-        model.recorder = LightningRecorder(module)
+        model.log = LightningRecorder(module).log
         optimizer = torch.optim.Adam(network.parameters(), fused=True)
         batch = {"x0": torch.zeros(4, *SHAPE, dtype=torch.uint8), "position": torch.arange(4), "batch_size": 4}
         for trainer.global_step in range(2):

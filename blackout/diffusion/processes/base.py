@@ -213,9 +213,15 @@ def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tens
 
 @torch.no_grad()
 def bound_to_prior(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource,
-    final_time: Tensor | None = None, limit: float = LIMIT, plateau: float = 0.0,
-) -> Tensor:  # fmt: skip
+    denoiser: Denoiser,
+    process: JumpProcess,
+    x0: Tensor,
+    v: Tensor,
+    generator: RandomSource,
+    final_time: Tensor | None = None,
+    limit: float = LIMIT,
+    plateau: float = 0.0,
+) -> Tensor:
     """One unbiased estimate per sample of the continuous-time bound of any jump process, and the prior's KL at its end.
 
     Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du,
