@@ -39,11 +39,9 @@ class Trajectory:
     def add(self, step: int, steps: int, state: Tensor) -> None:
         """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""
         k = steps - step
-        if self._whole:
-            return
-        self._whole = k == 0
-        if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
+        if not self._whole and (k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps):
             self.states.append(state[: self._samples].cpu().clone())
+        self._whole |= k == 0
 
     def save(self, draw: Draw, directory: Path) -> None:
         """Write trajectory.webp, an animation, and trajectory.png, a few samples as rows from start to end."""
@@ -75,8 +73,7 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
         UserError: the file is damaged.
     """
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    rows = read_rows(path) if path.exists() else {}
-    for step, row in rows.items():
+    for step, row in (read_rows(path) if path.exists() else {}).items():
         for name, text in row.items():
             try:
                 value = float(text)

@@ -176,12 +176,12 @@
         draw(svg, "line", { class: "grid", x1: left, x2: width - right, y1: py(y), y2: py(y) });
         draw(svg, "text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, said(state.logy ? +(10 ** y).toPrecision(2) : +y.toPrecision(6)));
       }
-      for (const x of state.logx ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, Math.min(7, width / 90)))) {
+      for (const x of state.logx ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, Math.min(7, width / 70)))) {
         draw(svg, "text", { x: px(x), y: height - 8, "text-anchor": "middle" }, said(state.logx ? +(10 ** x).toPrecision(2) : x));
       }
       const id = "clip" + Math.random().toString(36).slice(2);
       const clip = draw(draw(svg, "defs"), "clipPath", { id });
-      draw(clip, "rect", { x: left, y: 0, width: width - left - right, height: height - bottom + 2 });
+      draw(clip, "rect", { x: left - 3, y: 0, width: width - left - right + 6, height: height - bottom + 2 });
       const area = draw(svg, "g", { "clip-path": `url(#${id})` });
       let beyond = [0, 0];
       for (const [name, y] of levels) {
