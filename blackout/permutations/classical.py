@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits, digits_log_prob
 from blackout.permutations.group import inverse, is_permutation
-from blackout.random import RandomSource, cumulative
+from blackout.random import RandomSource, StepStreams, cumulative
 
 EXACT = 14
 """Most items for which the consensus goes through all sets of items."""
@@ -205,6 +205,13 @@ class Mixture:
         """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
         each = torch.stack([law.log_prob(value) for law in self.laws], -1).double()
         return (each + self.weights.log()).logsumexp(-1)
+
+    def sample(self, number: int, streams: StepStreams) -> Tensor:
+        """Orders of all items, int64 [number, n]."""
+        u = streams.next_draw().uniform((number, 1))
+        kind = torch.searchsorted(self.weights.cumsum(0)[:-1], u.double())
+        each = torch.stack([law.sample(Size([number]), streams) for law in self.laws], 1)
+        return each[torch.arange(number), kind.squeeze(1)]
 
     @classmethod
     def fit(

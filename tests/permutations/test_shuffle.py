@@ -8,7 +8,7 @@ from torch import Size, nn
 
 from benchmarks.permutation_laws import laws
 from blackout.laws.claims import p_value
-from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
+from blackout.networks import ItemEncoder, SetTransformer, StripEncoder, StripScores, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.answers import merged
 from blackout.permutations.datasets import one_permutation
@@ -180,6 +180,20 @@ def test_a_random_step_is_the_trajectory_on_average():
     assert torch.equal(*losses)
     with pytest.raises(ValueError, match="strip_scores"):
         ReadingLoss()(lesson(net, 4, 3))
+
+
+def test_at_first_symbols_are_to_share_the_images():
+    torch.manual_seed(0)
+    network, items = StripScores(StripEncoder([1, 8, 16], parts=2), symbols=4), torch.rand(3, 5, 1, 8, 16)
+    features, process = network.encode(items), ForwardProcess(Riffle(), [0, 40])
+
+    def found(loss):
+        streams = SampleStreams(3, torch.arange(3)).at(0)
+        return loss(LossInputs(Denoiser(network, ReversePL(), features, False), process, items, streams))[0]
+
+    shares = features.exp().view(-1, 4).mean(0)
+    wanted = found(TrajectoryLoss()) - 7 * torch.distributions.Categorical(shares).entropy()
+    torch.testing.assert_close(found(ReadingLoss(spread=7.0)), wanted)
 
 
 def test_no_change_of_a_symbol_makes_a_reading_likelier():

@@ -130,6 +130,7 @@ class ReadingLoss(nn.Module, ShuffleLoss):
 
     Args:
         plain: steps of `TrajectoryLoss` before.
+        spread: nats that an entropy of 1 of the shares of symbols counts in these: two that are once one stay so.
 
     Raises:
         ValueError: a network that does not read symbols.
@@ -137,9 +138,9 @@ class ReadingLoss(nn.Module, ShuffleLoss):
 
     labels: ClassVar[bool] = True
 
-    def __init__(self, plain: int = 2000) -> None:
+    def __init__(self, plain: int = 2000, spread: float = 10.0) -> None:
         super().__init__()
-        self.plain = plain
+        self.plain, self.spread = plain, spread
         self.steps: Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -149,9 +150,11 @@ class ReadingLoss(nn.Module, ShuffleLoss):
         if worth is None:
             raise ValueError("only strips are read as symbols: network=strip_scores, or loss=trajectory")
         self.steps += 1
-        if self.steps <= self.plain:
-            return TrajectoryLoss()(inputs)
         logs = inputs.denoiser.features.unflatten(-1, worth.shape)
+        if self.steps <= self.plain:
+            loss, _ = TrajectoryLoss()(inputs)
+            used = logs.exp().mean((0, 1, 2))
+            return loss + self.spread * torch.xlogy(used, used).sum(), {}
         reading = likeliest_reading(logs.detach(), worth.detach()).unsqueeze(-1)
         scores = worth.expand_as(logs).gather(-1, reading).sum((-1, -2))
         law = PlackettLuce(scores).log_prob(identity_like(scores))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import ensure
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
     InverseInsertion,
@@ -82,11 +83,17 @@ class ReverseAssignment(Reverse):
     """Items are matched with places: a softmax for every place and the best assignment. No diffusion, a baseline.
 
     Args:
-        iterations: of Sinkhorn's normalisation of the scores, see `sinkhorn`, which refuses what is below 0.
+        iterations: of Sinkhorn's normalisation of the scores.
+
+    Raises:
+        ValueError: iterations below 0.
     """
 
     iterations: int = 0
     places = True
+
+    def __post_init__(self) -> None:
+        ensure(self.iterations >= 0, f"iterations must be at least 0, not {self.iterations}")
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         """The law of scores [..., n, n] with `places`, [..., n] without, one more with `swap`: see `Reverse`."""
