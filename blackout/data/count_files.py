@@ -118,7 +118,8 @@ def counts(
                 parts |= {split: data, f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
-            left_out = set(map(str, _listed(exclude)))
+            kept = set(map(str, _listed(columns))) or arrays.keys()
+            left_out = (arrays.keys() - kept) | set(map(str, _listed(exclude)))
             name, whole, observed, features = _divided(store, {*asked, mask or ""}, left_out)  # to be split here
             stays = stays_on_disk(tuple(whole.shape), whole.dtype.itemsize, in_memory)
             whole = whole[:] if isinstance(whole, SparseOnDisk) and not stays else whole
@@ -263,7 +264,8 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     if "" in arrays and "" not in head:
         warnings.warn(Finding("the column without a name is left out, as an index that pandas saved"), stacklevel=3)
     ensure(head, f"no column of numbers is left for the counts, found {_names(arrays)}")
-    split = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]
+    fractions = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]
+    split = [name for name in fractions if name not in left_out]
     if split and len(split) < len(head) / 2:  # else all of them look like something that is not counts
         told = f"dataset.covariates={split[0]} tells it to the model, dataset.exclude=[{split[0]}] leaves it out"
         raise ValueError(f"column {split[0]!r} holds numbers that are not whole: {told}")

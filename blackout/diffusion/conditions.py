@@ -1,4 +1,4 @@
-"""What `sample.py` asks of a conditional model: classes by name or number, or a design, columns by value."""
+"""What is asked of a conditional model: classes by name or number, or a design, columns by value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from blackout.data.labels import TOTAL, divided, few
-from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, refuse
 
@@ -23,13 +22,13 @@ _DRAWN = 1024
 _SEED = 0
 
 
-def total_asked(model: BlackoutDiffusion, design: Any) -> float | None:
+def total_asked(model: Any, design: Any) -> float | None:
     """The total count that samples are to have, where one was asked for and means are predicted."""
     value = design.get(TOTAL) if isinstance(design, Mapping) else None
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
 
 
-def all_labels(model: BlackoutDiffusion) -> Tensor | None:
+def all_labels(model: Any) -> Tensor | None:
     """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
     if model.num_classes is None:
         return None
@@ -41,7 +40,7 @@ def _shuffled(labels: Tensor) -> Tensor:
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
 
 
-def labels_asked(model: BlackoutDiffusion, classes: Any, design: Any) -> Tensor | None:
+def labels_asked(model: Any, classes: Any, design: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
@@ -153,7 +152,7 @@ def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
     return _shuffled(drawn.T).flatten()
 
 
-def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[Any]]]:
+def _known(model: Any) -> tuple[int, Mapping[str, Sequence[Any]]]:
     """Number of classes without covariates, and the values of the levels of each covariate."""
     known: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser, calibration, distances, tied
+from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -296,28 +297,33 @@ class BlackoutDiffusion(Model):
         seed: int = 0,
         sampler: Sampler | str | None = None,
         callback: Callback | None = None,
-        classes: Tensor | Sequence[int] | None = None,
+        classes: Tensor | Sequence[int | str] | None = None,
         known: KnownElements | None = None,
         num_steps: int | None = None,
         progress: bool = False,
+        given: Mapping[str, Any] | None = None,
     ) -> Tensor:
         """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU.
 
         Args:
             num_samples, seed, callback, known: as for `batches`.
             sampler: a `Sampler` or a name from the command line such as "poisson"; None for the model's own.
-            classes: the class of each sample, or of sample k the class k mod their number.
+            classes: by name or number, taken in turn.
             num_steps: in place of the sampler's.
             progress: show a bar, in a terminal or a notebook.
+            given: columns of classes and covariates by name; see `conditions.labels_asked`.
 
         Raises:
-            UserError: no such sampler, one that does not fit the model, or no samples.
+            UserError: no such sampler, one that does not fit the model, no samples, or conditions that it does not
+                know.
         """
         refuse(num_samples < 1, f"num_samples must be at least 1, not {num_samples}")
         how = chosen_sampler(self.sampler, sampler, num_steps)
         if how.kernel is not self.sampler.kernel:
             try_sampler(self, how)
-        of_samples = None if classes is None else torch.as_tensor(classes)[torch.arange(num_samples) % len(classes)]
+        labels = labels_asked(self, None if classes is None else np.asarray(classes).tolist(), given)
+        of_samples = None if labels is None else labels[torch.arange(num_samples) % len(labels)]
+        total = total_asked(self, given)
         with Progress(transient=True, disable=not progress) as bar:
             batches = math.ceil(num_samples / how.evaluation.batch_size)
             task = bar.add_task("sampling", total=batches * how.num_steps)
@@ -328,7 +334,7 @@ class BlackoutDiffusion(Model):
                 if callback is not None:
                     callback(k, xt, prediction)
 
-            drawn = self.batches(torch.arange(num_samples), seed, None, how, watch, of_samples, known)
+            drawn = self.batches(torch.arange(num_samples), seed, None, how, watch, of_samples, known, total)
             return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 
     @torch.no_grad()

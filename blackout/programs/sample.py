@@ -114,24 +114,33 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt = str(fetched(str(path(config, "ckpt"))))
-    given = config if config["dataset"] or not config["evaluate"] else {**config, "dataset": _own_dataset(Path(ckpt))}
+    simulated = str(config.get("measurement")).startswith(("test:", "train:"))
+    needed = config["dataset"] or config["evaluate"] or simulated
+    given = {**config, "dataset": _own_dataset(Path(ckpt), config["dataset"])} if needed else config
     model, of_model = load_trained(ckpt, given, tuple(config["trusted"]))
     return model, of_model, Path(ckpt)
 
 
-def _own_dataset(run: Path) -> Any:
-    """The file that a run's data came from with its settings, of its config.yaml; None where no file was given."""
+def _own_dataset(run: Path, chosen: Any) -> Any:
+    """The dataset that was chosen, with the run's settings if it is the run's file; that file where none was chosen.
+
+    The settings decide the split: other ones would hold out samples that the model was trained on.
+    """
     if not (run / "config.yaml").exists():
-        return None
+        return chosen
     from blackout.programs.report import settings_of
 
-    chosen = settings_of(run).get("dataset")
-    if not isinstance(chosen, Mapping):
-        return None
-    if (known := marked(str(chosen.get("_target_")), "dataset")) is None or known[1].ask is None:
-        return None
-    print(f"data: {chosen.get('path')}, with the settings of {run / 'config.yaml'}")
-    return plain(chosen, "dataset")
+    own = settings_of(run).get("dataset")
+    known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
+    if known is None or known[1].ask is None or (chosen and _file(chosen) != _file(own)):
+        return chosen
+    if (own := {**plain(own, "dataset"), **(chosen or {})}) != chosen:
+        print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
+    return own
+
+
+def _file(dataset: Any) -> tuple[str, Path]:
+    return str(dataset.get("_target_")), Path(str(dataset.get("path"))).expanduser().resolve()
 
 
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,11 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
         grid["first"] > 6 and grid["location"] < -1 and description["model"]["head"]["_target_"].endswith("GammaHead")
     )
     run("sample", f"ckpt={directory}", "num_samples=3", "classes=[C cell]").assert_refused("no class 'C cell'")
+    seen = ("posterior=auto", "operator=identity", "noise=binomial", "noise.survival=0.5", "measurement=test:0-2")
+    for at, words in {"own": (), "file": options[:2], "same": options[:3]}.items():  # the same split, whatever is said
+        assert run("sample", f"ckpt={directory}", *seen, "num_samples=2", *words, f"out={tmp_path / at}").code == 0
+    truths = [np.load(tmp_path / at / "posterior.npz")["truth"].tolist() for at in ("own", "file", "same")]
+    assert truths[0] == truths[1] == truths[2]
     given = ("num_samples=20", "evaluate=true", "likelihood.images=20")
     data = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind")
     outcome = run("sample", f"ckpt={directory}", "classes=[T cell]", *given, *data)

@@ -193,6 +193,8 @@ def test_advice_leads_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'dose' holds numbers that are not whole: dataset\.covariates=dose tells"):
         counts(tmp_path / "x.csv")
     assert counts(tmp_path / "x.csv", covariates="dose").shape == (3,)
+    assert counts(tmp_path / "x.csv", exclude=["dose"]).features == ("a", "b", "c")
+    assert counts(tmp_path / "x.csv", columns=["c", "a"]).features == ("c", "a")
     np.savez(tmp_path / "x.npz", counts=MATRIX, labels=np.array(["a", "b"] * 30, dtype=object))
     with pytest.raises(UserError, match=r"text is saved by array\.astype\(str\)"):
         counts(tmp_path / "x.npz")
