@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +45,8 @@ _SHARED = frozenset(
 )
 """Settings of this program; the others are the model's family's."""
 _OF_SCORES = ("metrics", "dataset", "seeds", "likelihood")
+_SECONDS = 30.0
+"""Between the lines that say how far sampling is."""
 _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
@@ -179,6 +182,8 @@ def draw_all(
 ) -> None:
     """Draw samples on all processes, under a progress bar over the steps of this process's batches.
 
+    Where there is no terminal to show it, process 0 prints a line now and then.
+
     Args:
         cache: what has the batches drawn.
         results: of process 0, which takes the samples of all processes in order.
@@ -186,11 +191,17 @@ def draw_all(
         trajectory: receives the states of the first batch.
     """
     with Progress(transient=True, disable=rank() > 0) as progress:
-        bar = progress.add_task("sampling", total=len(cache.mine) * cache.draw.steps)
+        total = len(cache.mine) * cache.draw.steps
+        bar, began = progress.add_task("sampling", total=total), time.monotonic()
+        shown, said = progress.console.is_terminal or progress.console.is_jupyter or rank() > 0, began
 
         def watch(step: int, steps: int, state: Tensor) -> None:
+            nonlocal said
             if step > 0:
                 progress.advance(bar)
+            if not shown and (now := time.monotonic()) - said > _SECONDS and (done := progress.tasks[bar].completed):
+                left, said = timedelta(seconds=round((now - began) * (total - done) / done)), now
+                print(f"step {done:,.0f} of {total:,} of all batches, about {left} left", flush=True)
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 

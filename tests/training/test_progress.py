@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytorch_lightning as pl
 import torch
 
+from blackout.programs import sample
 from blackout.training import callbacks
 
 
@@ -24,3 +25,20 @@ def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
         "step 162 of 1,000, 2 steps/s, about 0:06:59 left; train/loss 1.5",
         "step 224 of 1,000, 2 steps/s, about 0:06:28 left; train/loss 1.5",
     ]
+
+
+def test_sampling_says_how_far_it_is(monkeypatch, capsys):
+    clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
+    monkeypatch.setattr(sample, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+    def batches(watch, again):
+        for number in range(2):
+            for step in (1, 2):
+                watch(step, 2, None)
+            yield torch.tensor([number]), {}
+
+    draw = SimpleNamespace(steps=2)
+    sample.draw_all(SimpleNamespace(mine=[0, 1], draw=draw, rounds=2, batches=batches), None, None, None)
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == [
+        "step 2 of 4 of all batches, about 0:00:31 left", "step 4 of 4 of all batches, about 0:00:00 left",
+    ]  # fmt: skip
