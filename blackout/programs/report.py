@@ -68,6 +68,7 @@ def under(place: str, content: Mapping[str, Any]) -> str:
 
 
 PAGES.filters |= {"leaves": leaves, "quoted": shlex.quote}
+PAGES.filters["broken"] = lambda name: Markup("_<wbr>").join(name.split("_"))  # where a narrow screen may break it
 _OWN = {
     name: Markup((Path(__file__).with_name("templates") / file).read_text())  # ours, not what pages are given
     for name, file in (("style", "page.css"), ("script", "page.js"))

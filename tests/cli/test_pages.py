@@ -106,7 +106,7 @@ def check(content):
             if tag == "script" and given.get("type") != "application/json":
                 programs.append(given)
             assert tag != "img" or (given["src"].startswith("data:image/") and "alt" in given)
-            if tag not in ("meta", "img", "input", "br"):
+            if tag not in ("meta", "img", "input", "br", "wbr"):
                 self.open.append(tag)
 
         def handle_endtag(self, tag):
