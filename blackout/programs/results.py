@@ -174,10 +174,10 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
     return f"{found}: use {'this model' if value <= bits[best] else use}"
 
 
-_BESIDE = ("exact", "of_perfect", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
-"""Ends the names of values that say what others would be if all were right, or of a simple rival."""
+_END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
+"""Of names of values that say what others would be if all were right, or of a simple rival."""
 _ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
-_PERFECT = (1.0, _ONE), (0.0, _NONE)
+_PERFECT = (1.0, _ONE), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$")
 """Values that nothing surpasses, for scores beside which nothing else is known."""
 
 
@@ -192,7 +192,7 @@ def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     for name in report["values"]:
         base = re.sub("^val/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
-            **{what: report["values"].get(f"{base}_{what}") for what in _BESIDE},
+            **{what: report["values"].get(f"{base}_{what}") for what in _END},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }

@@ -32,6 +32,9 @@ def test_each_score_has_held_out_data_and_the_strongest_baseline_beside_it() -> 
     bounds = {"log_z_exact": 1.1, "log_z_lower": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1, "c2st_accuracy": 0.6}
     perfect = {"val/ess": {"of_perfect": 1.0}, "rmse": {"of_perfect": 0.0}}
     assert beside({"values": bounds}) == {"log_z_lower": {"exact": 1.1}, "eubo": {"exact": 1.1}, **perfect}
+    posterior = {"log_likelihood": -35.0, "log_likelihood_of_truth": -31.0, "coverage_90": 0.88}
+    known = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"of_perfect": 0.9}}
+    assert beside({"values": posterior}) == known
     assert beside({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
 
 
