@@ -175,7 +175,7 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
 
 
 _END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
-"""Of names of values that say what others would be if all were right, or of a simple rival."""
+"""Ends of the names of values that say what others would be if all were right, or of a simple rival."""
 _ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
 _PERFECT = (1.0, _ONE), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$")
 """Values that nothing surpasses, for scores beside which nothing else is known."""
