@@ -6,8 +6,9 @@ They follow NCSN++ [Song 2021, appendix H] closely enough for its weights to car
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -49,6 +50,10 @@ def _affine(norm: GroupNorm | LayerNorm, dtype: torch.dtype) -> tuple[Tensor | N
     return weight, bias
 
 
+_LARGE = 65_536
+"""Elements from which on a norm is worth a compiled pass: numba takes half a second to load."""
+
+
 class GroupNorm(nn.GroupNorm):
     """PyTorch's, in the dtype of its input under autocast too, and by another way where its own is slow or inexact.
 
@@ -77,6 +82,23 @@ class GroupNorm(nn.GroupNorm):
         if x.dtype == torch.float32 and _has_channels_last(x):
             x = x - self._group_means(x.detach())
         return super().forward(x)
+
+    def active(self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None) -> Tensor:
+        """SiLU of the normalised features, `modulated` before by film [B, 2 C], and masked by a dropout after it.
+
+        In training on a CPU this is one pass over the features (`blackout.cpu_kernels`).
+        """
+        large = torch.is_grad_enabled() and x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
+        if large and _compilable(x) and (kernels := _kernels()):
+            factor, shift = self.weight.expand(len(x), -1), self.bias.expand(len(x), -1)
+            if film is not None:
+                scale, extra = film.chunk(2, dim=1)
+                factor, shift = factor * (1 + scale), torch.addcmul(extra, shift, 1 + scale)
+            bits = (dropout.bits(x), dropout.dropped) if dropout else (x.new_empty(0, dtype=torch.int16), 0)
+            activated: Tensor = kernels.NormedSiLU.apply(x, factor, shift, self.num_groups, self.eps, *bits)
+            return activated
+        h = F.silu(self(x) if film is None else modulated(self(x), film))
+        return h if dropout is None else dropout(h)
 
     def _group_means(self, x: Tensor) -> Tensor:
         """The mean of its group for every channel, [B, C, 1, ...]."""
@@ -135,17 +157,25 @@ class Dropout(DropoutOfShare):
     law: shares, means, gradients).
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[...] -> the same."""
-        of_65536, processes = round(65536 * self.p), self._processes(x)
-        if not (self.training and 0 < of_65536 < 65536) or x.device.type != "cpu" or torch.compiler.is_compiling():
-            return super().forward(x)
+    @property
+    def dropped(self) -> int:
+        """Of 65,536 elements."""
+        return round(65536 * self.p) if self.training else 0
+
+    def bits(self, x: Tensor) -> Tensor:
+        """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all."""
+        processes = self._processes(x) if self.dropped else 0
         bits = torch.empty(math.ceil(processes * x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
         bits = bits.view(torch.int16)[: processes * x.numel()]
-        bits = bits if processes == 1 else self._own(bits).flatten()
-        like = torch.empty_like(x.detach(), dtype=torch.bool)  # in the memory format of x, whose rows are outermost
-        torch.ge(bits.as_strided(x.shape, like.stride()), of_65536 - 32768, out=like)
-        return x * like.to(x.dtype).mul_(65536 / (65536 - of_65536))
+        return self._own(bits).flatten() if processes > 1 else bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[...] -> the same."""
+        if not 0 < self.dropped < 65536 or x.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(x)
+        like = torch.empty_like(x.detach(), dtype=torch.bool)
+        torch.ge(self.bits(x).as_strided(x.shape, like.stride()), self.dropped - 32768, out=like)
+        return x * like.to(x.dtype).mul_(65536 / (65536 - self.dropped))
 
 
 NEAR_ZERO = 1e-10
@@ -166,25 +196,32 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
 
 
 class Convolution3x3(nn.Conv2d):
-    """PyTorch's; where it is quicker, on up to two threads of a CPU, by Winograd's products (`blackout.winograd`)."""
+    """PyTorch's; where it is quicker, on a CPU, by Winograd's products (`blackout.cpu_kernels`)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, in_channels, H, W] -> [B, out_channels, H, W]."""
         wide = min(self.weight.shape[:2]) >= 128 and x.shape[-1] >= 8 and len(x) * x[0, 0].numel() >= 1024
-        plain = type(x) is Tensor and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-        there = all(y.is_cpu and y.dtype == torch.float32 and _has_channels_last(y) for y in (x, self.weight))
-        if not (wide and plain and there) or any(side % 4 for side in x.shape[2:]) or torch.get_num_threads() > 2:
+        whole = wide and self.weight.dtype == x.dtype and not any(side % 4 for side in x.shape[2:])
+        if not (whole and _has_channels_last(self.weight) and _compilable(x) and (kernels := _kernels())):
             return super().forward(x)
-        return _winograd()(x, self.weight, self.bias)
+        convolved: Tensor = kernels.Winograd.apply(x, self.weight, self.bias)
+        return convolved
+
+
+def _compilable(x: Tensor) -> bool:
+    """Whether compiled kernels take x: single precision in channels_last, on up to two threads of a CPU."""
+    plain = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32 and _has_channels_last(x)
+    alone = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    return plain and alone and torch.get_num_threads() <= 2
 
 
 @cache
-def _winograd() -> Callable[..., Tensor]:
+def _kernels() -> ModuleType | None:
     try:
-        from blackout.winograd import Winograd
+        from blackout import cpu_kernels
     except ImportError:  # numba is switched off
-        return partial(F.conv2d, padding=1)
-    return Winograd.apply
+        return None
+    return cpu_kernels
 
 
 def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
@@ -206,7 +243,7 @@ def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
     return initialised(nn.Linear(in_features, out_features), scale)
 
 
-def group_norm(channels: int) -> nn.GroupNorm:
+def group_norm(channels: int) -> GroupNorm:
     """Group norm over min(channels // 4, 32) groups, or the next smaller number that divides the channels."""
     groups = max(1, min(channels // 4, 32))
     while channels % groups:

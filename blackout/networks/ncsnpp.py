@@ -120,9 +120,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W']."""
-        h = self.resample(F.silu(self.norm0(x)))
+        h = self.resample(self.norm0.active(x))
         h = self.conv0(h) + self.time(embedding)[:, :, None, None]
-        h = self.conv1(self.dropout(F.silu(self.norm1(h))))
+        h = self.conv1(self.norm1.active(h, dropout=self.dropout))
         return rescaled_sum(self.shortcut(self.resample(x)), h)
 
 
@@ -292,4 +292,4 @@ class NCSNpp(nn.Module):
         for level in self.up:
             h = level(h, skips, embedding)
         with full_precision(h):
-            return self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
+            return self.head(self.norm.active(h.to(self.head.weight.dtype)))

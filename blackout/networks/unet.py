@@ -60,9 +60,8 @@ class FiLMBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
-        h = self.conv0(F.silu(self.norm0(x)))
-        h = F.silu(modulated(self.norm1(h), self.film(embedding)))
-        h = self.conv1(self.dropout(h))
+        h = self.conv0(self.norm0.active(x))
+        h = self.conv1(self.norm1.active(h, self.film(embedding), self.dropout))
         return self.attention(self.shortcut(x).to(h.dtype) + h)
 
 
@@ -181,7 +180,7 @@ class UNet(nn.Module):
             h = torch.cat([h, skips.pop().to(h.dtype)], dim=1)
             h = self._through(self.up[level], h, embedding)
         with full_precision(h):
-            raw = self.head(F.silu(self.norm(h.to(self.position.dtype))))
+            raw = self.head(self.norm.active(h.to(self.position.dtype)))
         return unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
 
     @staticmethod

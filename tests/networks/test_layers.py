@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from blackout.cpu_kernels import Winograd
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
@@ -17,11 +18,11 @@ from blackout.networks.layers import (
     conv3x3,
     dense,
     group_norm,
+    modulated,
     sides_per_level,
     sinusoids,
 )
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
-from blackout.winograd import Winograd
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]
@@ -52,6 +53,29 @@ def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
     assert torch.equal(layer(x), Winograd.apply(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_norms_in_one_pass_are_as_exact_as_others(share: float) -> None:
+    """Values and gradients against double precision, with the same masks: at most twice the error of the parts."""
+    norm, dropout = group_norm(24), Dropout(share)
+    x, film = 3 + torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last), torch.randn(128, 48)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+
+    def with_gradients(dtype: torch.dtype, fused: bool) -> list[Tensor]:
+        given = [one.detach().to(dtype).requires_grad_() for one in (x, film)]
+        y = norm.to(dtype).active(*given, dropout) if fused else F.silu(modulated(norm.to(dtype)(given[0]), given[1]))
+        y = y if fused else dropout(y)
+        return [y.detach(), *torch.autograd.grad((y * torch.cos(y.detach())).sum(), [*given, *norm.parameters()])]
+
+    results = []
+    for dtype, fused in ((torch.float32, True), (torch.float64, False), (torch.float32, False)):
+        torch.manual_seed(0)
+        results.append(with_gradients(dtype, fused))
+    for one, exact, usual in zip(*results, strict=True):
+        assert one.shape == exact.shape
+        assert (one - exact).square().mean() < 4 * (usual - exact).square().mean()
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "errors", "counts", "intervals", "component", "version", "winograd"),
+    ("family", "random", "errors", "counts", "intervals", "component", "version", "cpu_kernels"),
     ("networks", "files", "distributed"),
     ("data", "preemption"),
     ("evaluation",),
