@@ -32,6 +32,8 @@ where evaluations are cheap and laws may be spiky, more.
 """
 _OF_BLACK_BOXES, _MOVES = 12, 16
 """Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
+_FEWER = 4
+"""Times as many counts as numbers that were measured, beyond which particles find them better than sweeps do."""
 _LARGE = 256
 """Elements from which on half the sweeps and moves do: docs/results/posterior.md."""
 _MOST = 20_000
@@ -246,7 +248,8 @@ class Overwrite(Method):
 class Auto(Sgdd):
     """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
     weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
-    moves that mend it, of images half as many as of the small; of black boxes particles and such moves.
+    moves that mend it, of images half as many as of the small; of black boxes, and of counts of which few numbers were
+    measured, particles and such moves.
     """
 
     sweeps: int = 42
@@ -261,7 +264,9 @@ class Auto(Sgdd):
         given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
         large = not given and math.prod(prior.shape) >= _LARGE
         annealed = cast(SplitGibbs, Sgdd.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem))
-        local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
+        numbers = math.prod(problem.operator.measured(prior.shape)) if isinstance(problem, Measured) else math.inf
+        few = isinstance(prior.process, PureDeath) and _FEWER * numbers < math.prod(prior.shape)
+        local = known or bool(given) or (not few and isinstance(annealed.likelihood_step(prior, problem), HeatBath))
         name, chosen = (
             ("direct", Direct()) if direct
             else (f"{particles} particles", Overwrite(particles, steps)) if known

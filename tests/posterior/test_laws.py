@@ -1,7 +1,7 @@
 """Every claim about posteriors, and the samplers' own draws at the sizes users see."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -319,6 +319,8 @@ def test_auto_takes_what_is_best_for_a_problem(capsys):
     box = Measured(Function(lambda x: x.sum(1, keepdim=True)), Gaussian(), torch.tensor([2.0]))
     prior = Prior(None, PureDeath(4), (2,))
     names = [type(Auto().method(prior, problem)).__name__ for problem in (known, sums, box)]
+    few = Measured(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))
+    assert type(Auto().method(replace(prior, shape=(5,)), few)).__name__ == "SMC"
     assert names == ["Overwrite", "Annealed", "SMC"] and "64 particles" in capsys.readouterr().out
     assert type(Auto(sweeps=5).method(prior, box)).__name__ == "Annealed"
     with pytest.raises(UserError, match=r"posterior\.sweeps: auto takes 64 particles"):
