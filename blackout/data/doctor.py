@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import unfold
 
 Array = npt.NDArray[Any]
 _MOST_COMPARED = 20_000
@@ -72,6 +73,8 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
         if counts.ndim == 2:
             yield from _columns(counts.numpy(), list(names) or list(map(str, range(counts.shape[1]))))
             yield from _rows(counts.numpy(), names)
+        if counts.ndim == 4:
+            yield from _hot(counts)
 
 
 def _units(counts: Tensor) -> Iterator[Finding]:
@@ -104,6 +107,17 @@ def _strays(counts: Tensor) -> Iterator[Finding]:
     empty, few = int((totals == 0).sum()), int(((totals > 0) & (totals < _EMPTY)).sum())
     if 3 * few < empty < len(counts) / 4:
         yield Finding(f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out")
+
+
+def _hot(counts: Tensor) -> Iterator[Finding]:
+    """Pixels [N, C, H, W] that are in every image three times as bright as their neighbours are in any."""
+    least, most = counts.amin(0), counts.amax(0)
+    around = unfold(most[:, None].double(), 3, padding=1)
+    around[:, 4] = 0  # the pixel itself
+    hot = ((least > 3 * around.amax(1).view_as(least)) & (least >= _SURE)).any(0).nonzero().tolist()
+    if hot:
+        places = ", ".join(f"[{row}, {column}]" for row, column in hot[:5]) + (" and more" if len(hot) > 5 else "")
+        yield Finding(f"hot pixels, at {places}: set them to what is around them; no image has anything else there")
 
 
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:

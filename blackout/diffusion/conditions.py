@@ -187,6 +187,6 @@ def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
             raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")
         classes = [names.index(one) if isinstance(one, str) else one for one in classes]
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
-        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+        raise UserError(f"classes must be a list such as [{names[0] if names else 3}], not {classes!r}")
     refuse(not all(0 <= one < number for one in classes), f"classes must be in 0..{number - 1}, not {classes}")
     return torch.tensor(classes)

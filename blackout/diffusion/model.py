@@ -357,7 +357,7 @@ class BlackoutDiffusion(Model):
         ensure(last, "a latent representation is that of a perceptron, the network of vectors of counts")
         hook = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
         with self.sampler.evaluation.of(self.averaged):
-            self.denoiser()(counts.to(self.device) / 2, torch.tensor(math.log(2)).double())
+            self.denoiser()(torch.as_tensor(counts, device=self.device) / 2, torch.tensor(math.log(2)).double())
         hook.remove()
         return found[0]
 

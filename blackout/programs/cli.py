@@ -88,10 +88,14 @@ def _nearest(word: str, names: list[str]) -> str:
 
 
 def _default_keys(where: str) -> list[str]:
-    """Dotted names in the default configuration of the running command, with all arguments of the component `where`."""
+    """Dotted names in the configuration of the groups that the command chooses, with all arguments of `where`'s part."""
     if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
-    config = composed(program, [])
+    chosen = [word for word in sys.argv[1:] if (CONF / f"{word.split('=')[0]}.yaml").is_file()]
+    try:
+        config = composed(program, chosen)
+    except (HydraException, OmegaConfBaseException):  # another word is wrong, too
+        config = composed(program, [])
     settings = (accumulate(name.split("."), "{}.{}".format) for name, _ in leaves(OmegaConf.to_container(config)))
     return [*dict.fromkeys(chain(*settings)), *(f"{where}.{name}" for name in options(config, where))]
 

@@ -40,6 +40,13 @@ def photons(mean: float = 3.0) -> np.ndarray:
     return np.random.default_rng(1).poisson(np.broadcast_to(mean * np.exp(-3 * (x**2 + x[:, None] ** 2)), (N, 12, 12)))
 
 
+def hot() -> np.ndarray:
+    """Images of a disc, and a pixel that is always bright."""
+    images = photons().copy()
+    images[:, 3, 9] = 200 + RUNNING % 7
+    return images
+
+
 def camera() -> np.ndarray:
     """Images of a disc with gain 1.5, offset 8 and readout noise 1."""
     light = 1.5 * photons().repeat(4, 0)
@@ -98,6 +105,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         r"batch or class.*batch.*exclude=\[batch\]",
     ),
     "samples in blocks": (lambda: beside(np.repeat([0, 1, 2], N // 3)), r"batch or class.*exclude=\[0\]"),
+    "a hot pixel": (hot, r"hot pixels, at \[3, 9\]: set them"),
     "text": (lambda: table(kind=np.array(["B cell", "T cell"])[RUNNING % 2]), r"'kind' is text.*labels=kind"),
     "genes x cells": (lambda: (cells() * np.geomspace(0.01, 100, GENES)).astype(int).T, "give the transpose"),
     "scaled to one total": (lambda: 1e4 * cells() / cells().sum(1, keepdims=True), "these look normalised"),
