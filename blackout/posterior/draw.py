@@ -60,7 +60,7 @@ def _unknown(request: Mapping[str, Any]) -> tuple[dict[str, Any], Unknown | None
                 try:
                     found.append(Unknown(of, name, *map(float, match.groups())))
                 except (TypeError, ValueError):
-                    raise UserError(f"{of}.{name}={value}: its ends must be two positive numbers in order, such as unknown:0.5-4") from None
+                    raise UserError(f"{of}.{name}={value}: unknown:0.5-4 has two positive ends in order") from None
                 parts[of][name] = found[-1].middle
     if len(found) > 1:
         raise UserError(f"{found[1].of}.{found[1].name}: {found[0].of}.{found[0].name} is unknown; only one may be")

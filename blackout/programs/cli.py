@@ -88,7 +88,7 @@ def _nearest(word: str, names: list[str]) -> str:
 
 
 def _default_keys(where: str) -> list[str]:
-    """Dotted names in the configuration of the groups that the command chooses, with all arguments of `where`'s part."""
+    """Dotted names in the configuration of the groups the command chooses, and all arguments of `where`'s part."""
     if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
     chosen = [word for word in sys.argv[1:] if (CONF / f"{word.split('=')[0]}.yaml").is_file()]
