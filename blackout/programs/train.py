@@ -325,7 +325,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
     """
     done: Any = trainer.fit_loop.epoch_loop.batch_progress.total
     began = list[int]()  # batches that were done: until one more is, errors come from the checkpoint, if there is one
-    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(done.processed))
+    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(done.completed))
     trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
@@ -333,7 +333,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        over = isinstance(error, UserError) or (began and (last is None or done.processed > began[0]))
+        over = isinstance(error, UserError) or (began and (last is None or done.completed > began[0]))
         if over or ((began or last is None) and not is_user_error(error)):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"
