@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -243,8 +244,8 @@ _drawn = [0]
 
 
 def _worth_loading(x: Tensor) -> ModuleType | None:
-    """`_kernels`, on a CPU once a process has drawn so much in general that a second to load numba is little."""
-    if x.is_cpu and _drawn[0] < _FEW:
+    """`_kernels`, on a CPU once numba is there, or so much was drawn in general that a second to load it is little."""
+    if x.is_cpu and _drawn[0] < _FEW and "blackout.random.numba_draws" not in sys.modules:
         _drawn[0] += x.numel()
         return None
     return _kernels(x.device)
