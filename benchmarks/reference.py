@@ -39,6 +39,14 @@ class Resample(nn.Module):
         return x.reshape(batch, channels, *x.shape[2:])
 
 
+class PlainNorm(nn.GroupNorm):
+    """PyTorch's, and what follows it in a pass of its own."""
+
+    def active(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
+        h = F.silu(self(x))
+        return h if dropout is None else dropout(h)
+
+
 def reference_network(network: CountNetwork, channels_last: bool = False) -> CountNetwork:
     """A copy of a network, NCHW unless told otherwise, with norms and resampling the reference's way."""
     network = copy.deepcopy(network)
@@ -51,7 +59,7 @@ def reference_network(network: CountNetwork, channels_last: bool = False) -> Cou
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, GroupNorm):
-                plain = nn.GroupNorm(child.num_groups, child.num_channels, child.eps).to(child.weight)
+                plain = PlainNorm(child.num_groups, child.num_channels, child.eps).to(child.weight)
                 plain.load_state_dict(child.state_dict())
                 setattr(parent, name, plain)
             if isinstance(child, FIRFilter):
