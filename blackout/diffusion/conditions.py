@@ -179,9 +179,10 @@ def _levels(name: str, value: Any, values: Sequence[Any]) -> Tensor:
 
 
 def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
-    """The numbers of classes, which are given by name or number; all of None."""
+    """The numbers of classes, which are given by name or number, or of one by its name; all of None."""
     if classes is None:
         return torch.arange(number)
+    classes = [classes] if isinstance(classes, str) else classes
     if isinstance(classes, list) and names:
         if unknown := [one for one in classes if isinstance(one, str) and one not in names]:
             raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")

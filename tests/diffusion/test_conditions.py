@@ -109,7 +109,8 @@ def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_sai
 
 
 @pytest.mark.parametrize(("classes", "covariates", "message"), [
-    (["C"], None, "no class 'C'"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
+    (["C"], None, "no class 'C'"), ("C", None, "no class 'C'"),
+    (3, None, "must be a list"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
     (None, {"total": 99}, "given.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
     (None, 5, "values by name"),
 ])  # fmt: skip
