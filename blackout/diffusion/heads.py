@@ -1,7 +1,7 @@
 """Heads: what the network's raw output means, from [B, outputs, ...] to a prediction.
 
-For counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death. `VarianceHead` and
-`LogisticMixtureHead` wrap another head, read the outputs behind its own, and are trained together with it; the mean's
+For counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death.
+`LogisticMixtureHead` wraps another head, reads the outputs behind its own, and is trained together with it; the mean's
 loss, and with it every likelihood bound, stays what it was. For processes on finitely many states: a distribution over
 the data levels.
 """
@@ -23,7 +23,6 @@ from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
-    DistributionPrediction,
     Prediction,
 )
 from blackout.diffusion.processes import Process
@@ -221,7 +220,7 @@ class LogisticMixtureHead:
         """The mean's, and a weight, a location and a scale per component."""
         return self.base.outputs + 3 * self.components
 
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         rest = self.base(raw, xt, t)
         y = rest.mean
@@ -237,7 +236,7 @@ class LogisticMixtureHead:
             torch.log(spread) + torch.log(F.softplus(width) + 0.02),
             self.max_count - xt.to(torch.int64),
         )
-        return DistributionPrediction(y, rest.log_mean, distribution, rest=rest)
+        return CountPrediction(y, rest.log_mean, distribution)
 
 
 @dataclass(frozen=True)

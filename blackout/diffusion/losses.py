@@ -13,7 +13,7 @@ constant), which is tested in tests/laws/test_likelihood_laws.py. Going back, co
 that is missing at one of them is missing in the end. The likelihood weighs an e-fold with its number of births, so that
 the first ones hardly matter; growth's weights lie half-way to equal ones.
 
-What else a head predicts adds its own score (`CountPrediction.loss`); the weights are the same for all of it.
+Where a head predicts a distribution, its score is added (`count_loss`); the weights are the same for both.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
+    MeanPrediction,
     Prediction,
-    poisson_loss,
+    misfit,
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
@@ -89,6 +90,25 @@ def check_name(table: Mapping[str, object], name: str, what: str) -> None:
     ensure(name in table, f"unknown {what} '{name}': one of {', '.join(table)}")
 
 
+def poisson_loss(prediction: MeanPrediction, target: Tensor) -> Tensor:
+    """y - N log y in float32, unreduced; its minimum over y is at E[N] [Santos 2023, eq. 14 without its weight].
+
+    Args:
+        prediction: of a count or of a pair of counts, y and log y of shape [B, ...] or [B, 2, ...].
+        target: N, integers of the same shape.
+    """
+    return prediction.mean.float() - target.float() * prediction.log_mean.float()
+
+
+def count_loss(prediction: CountPrediction, target: Tensor) -> Tensor:
+    """The mean's score at N = target, and -log P(N) where there is a distribution: proper, unreduced, float32 [B, ...].
+
+    That a distribution leaves the mean's training as it was is tested in `tests/diffusion/test_dispersed_heads.py`.
+    """
+    loss = poisson_loss(prediction, target)
+    return loss if prediction.distribution is None else loss - prediction.distribution.log_prob(target)
+
+
 _KINDS: dict[str, Weight] = {
     "instantaneous": lambda s, t: (t - s) * torch.exp(-t),
     "finite_time": lambda s, t: -torch.exp(-s) * torch.expm1(s - t),
@@ -127,11 +147,12 @@ class CountLoss(_Weighted):
         return super().weights(_KINDS[self.kind](s, t), t)
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """w (y - N log y), or the head's own score, float32 of target's shape [B, ...]; s and t are float64 [B]."""
-        process = getattr(target, "process", None)
-        target = require(target, Tensor, self, process, "a process whose target is the missing count")
-        prediction = require(prediction, CountPrediction, self, process, "a head that predicts the missing count")
-        return weigh(self.weights(s, t).float(), prediction.loss(target))
+        """w (y - N log y), or with a distribution's score, float32 of target's shape [B, ...]; s, t are float64 [B]."""
+        if not isinstance(target, Tensor):
+            raise misfit(self, getattr(target, "process", None), "a process whose target is the missing count")
+        if not isinstance(prediction, CountPrediction):
+            raise misfit(self, None, "a head that predicts the missing count")
+        return weigh(self.weights(s, t).float(), count_loss(prediction, target))
 
 
 @component("loss")

@@ -86,26 +86,6 @@ class CountPrediction(MeanPrediction):
 
     distribution: MissingCount | None = None
 
-    def loss(self, target: Tensor) -> Tensor:
-        """The proper score of this prediction at N = target, float32 [B, ...], not yet weighted by time."""
-        return poisson_loss(self, target)
-
-
-@dataclass(frozen=True)
-class DistributionPrediction(CountPrediction):
-    """Mean and distribution, which is scored by its negative log-likelihood.
-
-    Attributes:
-        rest: what else is predicted, and scored.
-    """
-
-    rest: CountPrediction | None = None
-
-    def loss(self, target: Tensor) -> Tensor:
-        """-log P(N) on top of the rest, float32 [B, ...]."""
-        assert self.distribution is not None and self.rest is not None
-        return self.rest.loss(target) - self.distribution.log_prob(target)
-
 
 @dataclass(frozen=True)
 class CategoricalPrediction:
@@ -128,16 +108,6 @@ class CategoricalPrediction:
         return self.log_probs.double().exp()
 
 
-def poisson_loss(prediction: MeanPrediction, target: Tensor) -> Tensor:
-    """y - N log y in float32, unreduced; its minimum over y is at E[N] [Santos 2023, eq. 14 without its weight].
-
-    Args:
-        prediction: of a count or of a pair of counts, y and log y of shape [B, ...] or [B, 2, ...].
-        target: N, integers of the same shape.
-    """
-    return prediction.mean.float() - target.float() * prediction.log_mean.float()
-
-
 def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
     """`value`, if it is what a kernel, corrector or loss can work with.
 
@@ -153,8 +123,13 @@ def require(value: object, kind: type[Kind], part: object, process: object, need
     """
     if isinstance(value, kind):
         return value
+    raise misfit(part, process, needed)
+
+
+def misfit(part: object, process: object, needed: str) -> ValueError:
+    """What is raised where a part does not fit a process or a head: see `require`."""
     which = "this process" if process is None else f"the process {type(process).__name__}"
-    raise ValueError(
+    return ValueError(
         f"{type(part).__name__} does not fit {which} with this head: it needs {needed}; "
         "`process=` alone chooses head, loss and sampler that do"
     )

@@ -180,7 +180,7 @@ class Checkpoints(Checkpoint):
         if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
             return
         self._boundary = trainer.global_step
-        signum = signals.agreed()
+        signum = signals.agreed() if signals.received or trainer.world_size > 1 else None
         if signum or self._boundary % self._every == 0:
             self._save(trainer, LAST)
         if signum:
