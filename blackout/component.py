@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-Stats: TypeAlias = Mapping[str, Any]
+Plain: TypeAlias = Mapping[str, Any]
+"""Plain values by name, as YAML and model files hold them: settings, the description of a component or of a model."""
+Stats: TypeAlias = Plain
 """Plain values that a source says of itself: shape, max_count, mean, ..."""
-FromStats: TypeAlias = Callable[[Mapping[str, Any], Stats], Mapping[str, Any]]
+FromStats: TypeAlias = Callable[[Plain, Stats], Plain]
 """(given arguments, statistics) -> arguments in place of those that the data decide; pure."""
 Target = TypeVar("Target", bound=Callable[..., Any])
 

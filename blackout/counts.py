@@ -15,6 +15,8 @@ from blackout.errors import ensure
 
 LARGEST_COUNT = 2**31 - 1
 """The largest max_count: what int32 holds."""
+Shape: TypeAlias = tuple[int, ...]
+"""Of an array of counts, of one sample or of a batch."""
 Time: TypeAlias = Tensor | float
 """A time of a process: float64, a scalar, one per sample [B] or broadcastable to the counts."""
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from blackout.counts import Shape
 from blackout.errors import UserError, refuse
 
 Result = TypeVar("Result")
@@ -169,9 +170,7 @@ class SampleRows:
         device: where they are.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, shape: Shape, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
         self._rows = torch.zeros(shape, dtype=dtype, device=device)
 
     def update(self, rows: Tensor, indices: Tensor) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from blackout.component import component, leaves
+from blackout.component import Plain, component, leaves
 from blackout.data import CountData
 from blackout.data.count_data import Sums, loaded, narrow, parts, sums
 from blackout.data.labels import Level
@@ -81,9 +81,7 @@ Santos, Fox, Lubbers and Lin, [Blackout Diffusion: Generative Diffusion Models i
 Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
 """
 
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> CountData:
+    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> CountData:
         """The dataset chosen in the settings, else the one in a model's description, which it must fit.
 
         Raises:
@@ -106,7 +104,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """`CountData`, or what `CountData.from_array` takes."""
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
-    def data_of(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+    def data_of(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The facts of the data that components come from; of classes only for a conditional model.
 
         Raises:
@@ -118,7 +116,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         facts = {name: fact for name, fact in source.facts.items() if conditional or name not in _OF_CLASSES}
         return {"data": {"name": source.name, **facts}}
 
-    def described_parts(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """Every component with all its arguments: process and head first, which decide the network's outputs.
 
         Raises:
@@ -135,7 +133,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         stats["outputs"] = make_head(parts["head"], process).outputs
         return {name: parts[name] if name in parts else resolve(settings[name], stats, name) for name in self.parts}
 
-    def length(self, settings: Mapping[str, Any], source: CountData) -> int:
+    def length(self, settings: Plain, source: CountData) -> int:
         """Optimiser steps that suit network and data, where `trainer.max_steps` is null."""
         network = resolve(settings["network"], _stats(settings, source, source.facts), "network")
         body = network.get("body")
@@ -155,16 +153,14 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             return known
         return known | {"class_mean": class_means(source.train, labels, number, mean, [*source.covariates.values()])}
 
-    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def training(self, settings: Plain) -> dict[str, Any]:
         """`label_dropout` and `validation_draws`; warns of scores of samples that are never learnt."""
         if settings.get("conditional") and settings["label_dropout"] == 0 and settings.get("metrics"):
             told = "scores while training are of samples without a class, which such a model never learns"
             warnings.warn(f"label_dropout=0: {told}: label_dropout=0.1, or metrics=none", stacklevel=2)
         return {name: settings[name] for name in ("label_dropout", "validation_draws")}
 
-    def assemble(
-        self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any
-    ) -> BlackoutDiffusion:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> BlackoutDiffusion:
         """The model of a description, with what it keeps of its data."""
         shape, described = checked_facts(description)["shape"], description["model"]
         classes = "num_classes" in description["data"]
@@ -178,7 +174,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         parts["head"] = make_head(described["head"], parts["process"], elements)
         return self.made(**known, **parts, **training)
 
-    def draw(self, model: BlackoutDiffusion, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: BlackoutDiffusion, request: Plain) -> Draw:
         """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` and `posterior` ask for."""
         draw: Any = requested(model, request)
         if draw.sampler is not model.sampler:
@@ -220,7 +216,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                 raise ValueError(f"{words}: it returned {found}, not one value per element")
         try_sampler(model, model.sampler)
 
-    def check_report(self, model: BlackoutDiffusion, settings: Mapping[str, Any]) -> None:
+    def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:
         """Refuse settings of the bits per dimension before samples are drawn.
 
         Raises:
@@ -243,7 +239,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                 " leave it out, and the bound in continuous time remains"
             )
 
-    def report(self, model: BlackoutDiffusion, source: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: BlackoutDiffusion, source: CountData, settings: Plain) -> dict[str, Any]:
         """Bits per dimension on both splits, by the bounds asked for.
 
         Those of a model with classes are given the classes, as in validation, and its bounds on -log p(x), by the null
@@ -277,7 +273,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
         return {"values": values, "likelihood": likelihood}
 
-    def baselines(self, source: CountData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: CountData, settings: Plain) -> dict[str, dict[str, float]]:
         """Held-out bits per dimension of models of independent counts; with `few`, histograms of as many alone."""
         from blackout.evaluation.baselines import baseline_bits, histogram_bits  # which loads what only scores need
 
@@ -297,9 +293,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return found
 
 
-def _bounds(
-    model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _bounds(model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Plain) -> dict[str, Any]:
     """The bounds that are asked for, of counts given their labels or not.
 
     Those of the sampler with so many steps come with what these cost beside infinitely many.
@@ -321,7 +315,7 @@ def _bounds(
     return found
 
 
-def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _stats(settings: Plain, source: CountData, facts: Plain) -> dict[str, Any]:
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
     seen = {"narrow": narrow(source.train), "number": source.size("train")}
@@ -372,7 +366,7 @@ def class_means(
     return rates.reshape(totals.shape).float()
 
 
-def shifts(data: Mapping[str, Any], known: Mapping[str, Tensor]) -> Tensor | None:
+def shifts(data: Plain, known: Mapping[str, Tensor]) -> Tensor | None:
     """log E[X_0 | class] - log E[X_0] of every class and of none, where there are covariates."""
     if "covariates" not in data or "class_mean" not in known:
         return None
@@ -396,7 +390,7 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
     return known if of_classes is None else {**known, "class_mean": of_classes}
 
 
-def make_head(config: Mapping[str, Any], process: Process, elements: Elements | None = None) -> Head:
+def make_head(config: Plain, process: Process, elements: Elements | None = None) -> Head:
     """The head, with the process and the elements where its signature, or that of a head within it, asks for them.
 
     Args:
@@ -433,7 +427,7 @@ def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) 
     return Elements(mean, concentration(mean.double(), variance).float(), shared.float())
 
 
-def check_memory(process: Mapping[str, Any], shape: Sequence[int], max_count: int, batch_size: int) -> None:
+def check_memory(process: Plain, shape: Sequence[int], max_count: int, batch_size: int) -> None:
     """Refuse a process on finitely many states whose training step does not fit into this machine's memory.
 
     Args:

@@ -6,7 +6,6 @@ A simulation and moves; estimates, and pictures of how it did.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.errors import UserError, refuse
 from blackout.family import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
@@ -80,7 +80,7 @@ class FlowDraw(ChainDraw):
     model: ChainSampler
     simulation: Simulation
     refine: Refinement | None = None
-    description: Mapping[str, Any] = field(default_factory=dict)
+    description: Plain = field(default_factory=dict)
     own: int | None = None
     path: bool = False
 
@@ -190,9 +190,7 @@ def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
     return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}
 
 
-def requested_chains(
-    model: ChainSampler, request: Mapping[str, Any]
-) -> tuple[Simulation, Refinement | None, dict[str, Any]]:
+def requested_chains(model: ChainSampler, request: Plain) -> tuple[Simulation, Refinement | None, dict[str, Any]]:
     """The simulation that is asked for, whole or by fields that replace the model's own; moves; and descriptions."""
     described = dict(model.config.get("model", {}).get("simulation", {}))
     given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
@@ -201,7 +199,7 @@ def requested_chains(
     return simulation, make(refine, "refine") if refine else None, {"simulation": described, "refine": refine}
 
 
-def requested(model: ChainSampler, request: Mapping[str, Any]) -> FlowDraw:
+def requested(model: ChainSampler, request: Plain) -> FlowDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.flows.draw import preview, requested
@@ -45,9 +45,7 @@ class FlowFamily(ComponentFamily):
     title = "A discrete neural flow sampler"
     usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too"
 
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> EnergySource:
+    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> EnergySource:
         """The target in the settings, or of a trained model.
 
         Raises:
@@ -57,7 +55,7 @@ class FlowFamily(ComponentFamily):
         refuse(not chosen, "target=... must be given")
         return EnergySource(make_target(chosen), int(settings.get("validation_samples", 512)))
 
-    def described_parts(self, settings: Mapping[str, Any], source: EnergySource) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: EnergySource) -> dict[str, Any]:
         """Target, network and simulation with all their arguments; a target from a file by its shape."""
         network = resolve(settings["network"], source.facts, "network")
         if getattr(find(settings["loss"], "loss"), "learns_partition", False):
@@ -70,7 +68,7 @@ class FlowFamily(ComponentFamily):
         """The target's, which travel with the model."""
         return {f"target.{name}": value for name, value in source.target.state_dict().items()}
 
-    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> FlowSampler:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> FlowSampler:
         """Target, with its tensors, network and simulation together."""
         described = description["model"]
         target = make_target(described["target"])
@@ -87,7 +85,7 @@ class FlowFamily(ComponentFamily):
         sampler = GraphFlow if isinstance(target, GraphTarget) else flow
         return sampler(network, target, make(described["simulation"], "simulation"), **training)
 
-    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def training(self, settings: Plain) -> dict[str, Any]:
         """Objective and rollout; the horizon of a rollout grows over a share of the run unless it says otherwise."""
         loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
         if not isinstance(loss, EstimatedPartition) or not isinstance(rollout, Rollout):
@@ -96,7 +94,7 @@ class FlowFamily(ComponentFamily):
             rollout = replace(rollout, horizon_steps=int(_ANNEALED * settings["trainer"]["max_steps"]))
         return {"objective": loss, "rollout": rollout}
 
-    def draw(self, model: FlowSampler, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: FlowSampler, request: Plain) -> Draw:
         """Weighted samples; of graphs solutions."""
         return requested_graphs(model, request) if isinstance(model, GraphFlow) else requested(model, request)
 
@@ -104,7 +102,7 @@ class FlowFamily(ComponentFamily):
         """Samples with estimates from more of them than are shown."""
         return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model, model.rollout)
 
-    def baselines(self, source: EnergySource, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: EnergySource, settings: Plain) -> dict[str, dict[str, float]]:
         """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""
         target = source.target
         if not isinstance(target, GraphTarget):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
@@ -85,7 +85,7 @@ class Puzzles(ABC):
         item_shape: tuple[int, ...],
         held_out: int,
         seed: int,
-        facts: Mapping[str, Any],
+        facts: Plain,
         scale: float = 1.0,
     ) -> None:
         ensure(num_items >= 2, f"{name}: a puzzle has at least 2 items, not {num_items}")
@@ -179,9 +179,7 @@ class StoredPuzzles(Puzzles):
         values: lists [N, n, ...] in their right order, of training and held-out puzzles.
     """
 
-    def __init__(
-        self, name: str, kind: Kind, values: tuple[Tensor, Tensor], seed: int, facts: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, name: str, kind: Kind, values: tuple[Tensor, Tensor], seed: int, facts: Plain) -> None:
         self._rows: dict[Split, Tensor] = {"train": values[0], "test": values[1]}
         super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
 

@@ -13,17 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.counts import Shape
 from blackout.errors import ensure
 from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
-
-Shape: TypeAlias = tuple[int, ...]
 
 
 class Judged(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.errors import ensure, shown
 from blackout.family import Draw, OutputNames, Samples, Source, Split
 from blackout.files import replacing, save_picture, write_json
@@ -39,7 +40,7 @@ class SampleFile:
     """
 
     def __init__(
-        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, Any] | None = None
+        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Plain | None = None
     ) -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
         self._array, self._shape, self._units, self._about = names.array, names.shape, names.units, about or {}
@@ -92,9 +93,7 @@ class SampleFile:
             ensure(not self._missing, f"{self._missing} of {self.num_samples} samples were not written")
 
 
-def save_samples(
-    samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Mapping[str, Any] | None = None
-) -> None:
+def save_samples(samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Plain | None = None) -> None:
     """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with SampleFile(path, len(samples["samples"]), names, about) as file:
@@ -129,7 +128,7 @@ class Results(SampleFile):
             self._shown.append(samples)
         self._to_come = self._to_come[size:]
 
-    def finish(self, scored: Mapping[str, Any], how: Mapping[str, Any]) -> None:
+    def finish(self, scored: Plain, how: Plain) -> None:
         """Write the picture of the first samples, what else the family makes, and metrics.json where there are scores.
 
         Args:
@@ -147,7 +146,7 @@ class Results(SampleFile):
             print(f"scores in {self._out / 'metrics.json'}")
 
 
-def write_scores(report: Mapping[str, Any], path: Path) -> None:
+def write_scores(report: Plain, path: Path) -> None:
     """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both."""
     values = beside(report)
     write_json({**report, "beside": values}, path)
@@ -181,7 +180,7 @@ _PERFECT = (1.0, _ONE), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$
 """Values that nothing surpasses, for scores beside which nothing else is known."""
 
 
-def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def beside(report: Plain) -> dict[str, dict[str, float]]:
     """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its.
 
     What a family has put there itself stays, and a value `x` has its `x_exact`, `x_annealed` and the like beside it;
@@ -205,9 +204,7 @@ def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def sample_provenance(
-    config: Mapping[str, Any], model: Model, draw: Draw, began: float, source: Source | None
-) -> dict[str, Any]:
+def sample_provenance(config: Plain, model: Model, draw: Draw, began: float, source: Source | None) -> dict[str, Any]:
     """How samples were made, as plain values for metrics.json."""
     return {
         **provenance(model.device, began, source),

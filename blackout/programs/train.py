@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.component import Plain
 from blackout.distributed import meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.family import Draw, Source
@@ -140,7 +140,7 @@ def _train(config: dict[str, Any]) -> Path:
     return directory
 
 
-def check_trainer(settings: Mapping[str, Any]) -> None:
+def check_trainer(settings: Plain) -> None:
     """Refuse what cannot be an argument of the Trainer, and a length that is none.
 
     Raises:
@@ -199,7 +199,7 @@ def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     return config | {"trainer": settings | {"precision": chosen}}
 
 
-def check_length(config: Mapping[str, Any], source: Source) -> None:
+def check_length(config: Plain, source: Source) -> None:
     """Refuse a length in epochs, which the endless stream of batches does not have, and say what it is in steps.
 
     Raises:
@@ -217,7 +217,7 @@ def check_length(config: Mapping[str, Any], source: Source) -> None:
         raise UserError(told)
 
 
-def check_batch(config: Mapping[str, Any], source: Source) -> None:
+def check_batch(config: Plain, source: Source) -> None:
     """Refuse a batch of which three copies as float32 are more than this machine's memory: any step holds more.
 
     Raises:
@@ -229,7 +229,7 @@ def check_batch(config: Mapping[str, Any], source: Source) -> None:
     refuse(need > here, f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
 
 
-def make_model(family: ComponentFamily, config: Mapping[str, Any], source: Source) -> Model:
+def make_model(family: ComponentFamily, config: Plain, source: Source) -> Model:
     """The untrained model for `source`, initialised from the seed."""
     description = {"family": config["family"], **family.describe(config, source)}
     torch.manual_seed(fold_seed(config["seed"], INITIALISATION))
@@ -264,9 +264,7 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     return last, checkpoint
 
 
-def make_trainer(
-    config: Mapping[str, Any], run: Path, family: ComponentFamily, mirror: Mirror | None = None
-) -> pl.Trainer:
+def make_trainer(config: Plain, run: Path, family: ComponentFamily, mirror: Mirror | None = None) -> pl.Trainer:
     """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
 
     Raises:
@@ -341,7 +339,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
 
 
 @rank_zero_only
-def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: Path, resumed: bool) -> None:
+def print_summary(model: Model, source: Source, config: Plain, run: Path, resumed: bool) -> None:
     """Print data, model and run directory, one line each."""
     parameters = sum(p.numel() for p in model.network.parameters())
     steps, batch = config["trainer"]["max_steps"], config["batch_size"]
@@ -356,7 +354,7 @@ def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: 
     print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)
 
 
-def scores_in_words(config: Mapping[str, Any]) -> str:
+def scores_in_words(config: Plain) -> str:
     """Which scores a run takes, of how many samples and when."""
     plan = (config["callbacks"] or {}).get("scores")
     if not plan or not config["metrics"]:

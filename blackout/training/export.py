@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from blackout.component import leaves
+from blackout.component import Plain, leaves
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
@@ -72,7 +72,7 @@ def export_model(
             _keep_of_others(directory, part)
 
 
-def check_loadable(description: Mapping[str, Any]) -> None:
+def check_loadable(description: Plain) -> None:
     """Refuse a description that could not be written, or not be read again: names from data can be anything.
 
     Raises:
@@ -118,9 +118,7 @@ def _keep_of_others(old: Path, new: Path) -> None:
     shutil.copytree(old, new, symlinks=True, ignore=outside, dirs_exist_ok=True)
 
 
-def with_front_matter(
-    card: str, description: Mapping[str, Any], scores: Mapping[str, float], license: str | None
-) -> str:
+def with_front_matter(card: str, description: Plain, scores: Mapping[str, float], license: str | None) -> str:
     """A model card with the metadata that hubs read, and a table of scores.
 
     Args:
@@ -155,7 +153,7 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     return load_trained(path, {"data_dir": "data"}, trusted)[0]
 
 
-def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def load_trained(path: str | Path, settings: Plain, trusted: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """A trained model, which knows how to get what it was trained on, and its `ComponentFamily`.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Source
 from blackout.training.descriptions import pathless
@@ -46,9 +47,7 @@ class ComponentFamily(ABC):
     """What else the card says, in Markdown."""
 
     @abstractmethod
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> Any:
+    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> Any:
         """What a model is to be trained on or compared with, a `Source`.
 
         Args:
@@ -65,7 +64,7 @@ class ComponentFamily(ABC):
         return data
 
     @abstractmethod
-    def described_parts(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: Any) -> dict[str, Any]:
         """Complete descriptions of all `parts`, and whatever else the model is made of, as plain values.
 
         Raises:
@@ -73,7 +72,7 @@ class ComponentFamily(ABC):
         """
 
     @abstractmethod
-    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> Model:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> Model:
         """The model of a description whose parts are all there.
 
         Raises:
@@ -82,7 +81,7 @@ class ComponentFamily(ABC):
         """
 
     @abstractmethod
-    def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: Any, request: Plain) -> Draw:
         """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
 
         Args:
@@ -93,11 +92,11 @@ class ComponentFamily(ABC):
             UserError: an option that the family does not have, or a value that the model does not support.
         """
 
-    def data_of(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    def data_of(self, settings: Plain, source: Any) -> dict[str, Any]:
         """What the description says of the source, by name: `data`, and whatever else."""
         return {}
 
-    def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    def describe(self, settings: Plain, source: Source) -> dict[str, Any]:
         """The complete plain description of a model, from which `build` makes it without source or settings.
 
         `dataset` and `metrics` name those of its training.
@@ -117,15 +116,15 @@ class ComponentFamily(ABC):
         """What a model keeps of its source besides weights, exported with it: nothing."""
         return {}
 
-    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def training(self, settings: Plain) -> dict[str, Any]:
         """Arguments of a model in training, from the settings: none."""
         return {}
 
     def build(
         self,
-        description: Mapping[str, Any],
+        description: Plain,
         tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
+        settings: Plain | None = None,
         **training: Any,
     ) -> Any:
         """The model of a description, which may come from a damaged file.
@@ -151,7 +150,7 @@ class ComponentFamily(ABC):
         made.config = dict(description)
         return made
 
-    def made_parts(self, description: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    def made_parts(self, description: Plain, *names: str) -> dict[str, Any]:
         """What the descriptions of these parts stand for, by name."""
         return {name: make(description["model"][name], name) for name in names}
 
@@ -167,24 +166,24 @@ class ComponentFamily(ABC):
         """
         model.try_once()
 
-    def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027  (few families refuse any)
+    def check_report(self, model: Any, settings: Plain) -> None:  # noqa: B027  (few families refuse any)
         """Refuse settings that `report` cannot use for this model, before samples are drawn: none.
 
         Raises:
             UserError: there is one.
         """
 
-    def report(self, model: Any, source: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: Any, source: Any, settings: Plain) -> dict[str, Any]:
         """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing."""
         return {"values": {}}
 
-    def baselines(self, source: Any, settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+    def baselines(self, source: Any, settings: Plain) -> Mapping[str, Mapping[str, float]]:
         """What simple models fitted to training samples have, by name, for each value by name; the least is the
         strongest: nothing.
         """
         return {}
 
-    def length(self, settings: Mapping[str, Any], source: Any) -> int:
+    def length(self, settings: Plain, source: Any) -> int:
         """Optimiser steps for a model of these settings and this source, where `trainer.max_steps` is null.
 
         Raises:
@@ -192,7 +191,7 @@ class ComponentFamily(ABC):
         """
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
 
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
+    def card(self, description: Plain, parameters: int) -> str:
         """The README.md of an exported model, in Markdown: its data, its parts, and how it is used."""
         data = description.get("data") or {}
         lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in data.items())} if data else {}
@@ -211,6 +210,6 @@ def in_words(part: Any) -> str:
     return f"{name_of(part)}({given})"
 
 
-def name_of(component: Mapping[str, Any]) -> str:
+def name_of(component: Plain) -> str:
     """The last part of a component's address."""
     return str(component["_target_"]).rsplit(".", 1)[-1]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT, Time, expand_time, per_row
+from blackout.counts import LARGEST_COUNT, Shape, Time, expand_time, per_row
 from blackout.diffusion.predictions import TINY, Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.errors import ensure
@@ -67,9 +67,7 @@ class Process(Protocol[Target]):
     def bridge(self, x0: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
         """X_s given X_0 and X_t, for s < t."""
 
-    def prior(
-        self, shape: tuple[int, ...], t: Tensor, generator: RandomSource = None, mean: Tensor | None = None
-    ) -> Tensor:
+    def prior(self, shape: Shape, t: Tensor, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """States of `shape` where sampling starts, the final time t, on its device; `mean` is E[X_0], if given."""
 
     def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import Time, count_dtype, expand_time
+from blackout.counts import Shape, Time, count_dtype, expand_time
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes.base import CountProcess, Observation, bound_to_prior, check_max_count, jump_axis
 from blackout.diffusion.schedules import step_fraction
@@ -140,9 +140,7 @@ class BirthDeath(CountProcess):
         """Death and birth, int64 [2, 1, ...]."""
         return jump_axis([-1, 1], xt)
 
-    def prior(
-        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
-    ) -> Tensor:
+    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given: states of `shape`."""
         t = torch.as_tensor(t, dtype=torch.float64)
         start = self.mean if mean is None else mean.to(t)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.counts import Time, count_dtype, per_row, per_sample_time, time_on
+from blackout.counts import Shape, Time, count_dtype, per_row, per_sample_time, time_on
 from blackout.diffusion.predictions import TINY, CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, Observation, bound_to_prior, path_ends, per_sample, predicted
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
@@ -145,9 +145,7 @@ class FiniteProcess(ABC):
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
         return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
 
-    def prior(
-        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
-    ) -> Tensor:
+    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
         sums = cumulative(self.prior_pmf(t))[None]
         u = uniform(shape, generator, sums.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import Time, count_dtype, expand_time
+from blackout.counts import Shape, Time, count_dtype, expand_time
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
@@ -95,9 +95,7 @@ class PureDeath(CountProcess):
         """A death, int64 [1, ...]."""
         return jump_axis([-1], xt)
 
-    def prior(
-        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
-    ) -> Tensor:
+    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """Where sampling starts: all black [Santos 2023, Algorithm 2], or Poisson(e^-t E[X_0]) when the mean is given.
 
         The latter is ours (tests/laws/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit left,

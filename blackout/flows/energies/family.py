@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
 from blackout.family import Draw, Source
@@ -167,9 +167,7 @@ class EnergyFamily(ComponentFamily):
     title = "An energy, and a discrete neural flow sampler of it"
     usage = "x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)"
 
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> StateData:
+    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> StateData:
         """The dataset in the settings, or samples of the target in them; or those of a trained model.
 
         Raises:
@@ -189,12 +187,12 @@ class EnergyFamily(ComponentFamily):
         """States from `CountData`, or what `CountData.from_array` takes."""
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
 
-    def described_parts(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
         chosen = {"energy": "energy", "network": "rates", "simulation": "simulation"}
         return {part: resolve(settings[name], source.facts, part) for part, name in chosen.items()}
 
-    def data_of(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Where the data are from: a dataset, or a target whose samples are learned from."""
         if settings.get("dataset"):
             return {}
@@ -204,7 +202,7 @@ class EnergyFamily(ComponentFamily):
         """`states`, from which pair energies start; exported models have none."""
         return {"states": source.train[:].flatten(1)}
 
-    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
         """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""
         described = description["model"]
         energy, simulation = make(described["energy"], "energy"), make(described["simulation"], "simulation")
@@ -227,7 +225,7 @@ class EnergyFamily(ComponentFamily):
             print(f"energy:  couplings of the greatest {kind}; the steps train its sampler (start=zero: both in turn)")
         return EnergySampler(Pair(energy, network), simulation, **training)
 
-    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def training(self, settings: Plain) -> dict[str, Any]:
         """How a model is trained, by the settings."""
         loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
         ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
@@ -243,7 +241,7 @@ class EnergyFamily(ComponentFamily):
         numbers["alone"] = int(_ALONE * (settings["trainer"]["max_steps"] or 0))
         return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
-    def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: EnergySampler, request: Plain) -> Draw:
         """As for a flow."""
         return requested(model, request)
 
@@ -251,11 +249,11 @@ class EnergyFamily(ComponentFamily):
         """Samples with estimates from more of them than are shown."""
         return preview(model, model.rollout)
 
-    def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: EnergySampler, source: Source, settings: Plain) -> dict[str, Any]:
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
         return report(model, source, int(settings.get("seed") or 0))
 
-    def baselines(self, source: StateData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: StateData, settings: Plain) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
         return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
 

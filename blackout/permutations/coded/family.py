@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw
 from blackout.permutations.coded.data import PermutationData, from_puzzles
@@ -42,7 +42,7 @@ class CodeFamily(ComponentFamily):
     closing = "\nA model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.\n"
 
     def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
+        self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()
     ) -> PermutationData:
         """The dataset chosen in the settings, else the one in a model's description, which it must fit.
 
@@ -61,7 +61,7 @@ class CodeFamily(ComponentFamily):
         """`PermutationData`, or `Puzzles` by their solutions."""
         return from_puzzles(data) if isinstance(data, Puzzles) else data
 
-    def described_parts(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """The network with all its arguments, the code, the objective, and how samples are drawn.
 
         Raises:
@@ -82,7 +82,7 @@ class CodeFamily(ComponentFamily):
         network = resolve(settings["network"], stats, "network")
         return {"network": network, "code": code, "objective": objective, **asdict(passes)}
 
-    def data_of(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
+    def data_of(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """Name and kind of the permutations, and what a model depends on."""
         labels = {"labels": list(source.labels)} if source.labels else {}
         return {"data": {"name": source.name, "kind": source.kind, **labels, **_facts(source.facts)}}
@@ -91,7 +91,7 @@ class CodeFamily(ComponentFamily):
         """What the data are called by the user, such as numbers of items."""
         return dict(source.kept)
 
-    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
         """The network, with the code and how samples are drawn."""
         parts, length = _checked(description)
         network = make(parts["network"], "network")
@@ -99,15 +99,15 @@ class CodeFamily(ComponentFamily):
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 
-    def draw(self, model: CodeModel, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: CodeModel, request: Plain) -> Draw:
         """The draw asked for by `passes`, `order`, `given`, `input` and `sampler.greedy`."""
         return requested(model, request)
 
-    def report(self, model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: CodeModel, source: PermutationData, settings: Plain) -> dict[str, Any]:
         """The likelihood of the model, its distance from a known law, and the baselines."""
         return likelihood_report(model, source, settings)
 
-    def baselines(self, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: PermutationData, settings: Plain) -> dict[str, dict[str, float]]:
         """Bits per held-out permutation of classical models, which see no context."""
         size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
         bits = likelihood_baselines(source, size) if size else {}
@@ -119,7 +119,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+def _checked(description: Plain) -> tuple[Plain, int]:
     """The parts of a model and its number of items, of a description that may come from a damaged file."""
     parts, data = description.get("model"), description.get("data")
     length = data.get("num_items") if isinstance(data, Mapping) else None
@@ -132,6 +132,6 @@ def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     return parts, length
 
 
-def _facts(data: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(data: Plain) -> dict[str, Any]:
     """What a model depends on; the encoder is described with its network."""
     return {name: value for name, value in data.items() if name not in ("name", "kind", "labels", "encoder")}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
@@ -47,9 +47,7 @@ class ShuffleFamily(ComponentFamily):
     title = "A shuffle diffusion"
     usage = "orders = model.sample(16, seed=0)  # of held-out puzzles; `python sample.py ckpt=... input=...` for others"
 
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> Puzzles:
+    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> Puzzles:
         """The puzzles chosen in the settings, else those in a model's description, which they must fit.
 
         Raises:
@@ -65,7 +63,7 @@ class ShuffleFamily(ComponentFamily):
             refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
         return source
 
-    def described_parts(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """Every component with all its arguments, the schedule among them.
 
         Raises:
@@ -88,25 +86,23 @@ class ShuffleFamily(ComponentFamily):
             raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
         return parts
 
-    def data_of(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
+    def data_of(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """What the puzzles are; no dataset where they came from the user's own file."""
         own_file = bool((settings.get("dataset") or {}).get("path"))
         kept = {name: source.facts[name] for name in _FACTS if name != "kind"}
         data = {"data": {"name": source.name, "kind": source.kind, **kept}}
         return {**data, "dataset": {}} if own_file else data
 
-    def assemble(
-        self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any
-    ) -> ShuffleDiffusion:
+    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
         """Network, shuffle, reverse law, loss and decoder together."""
         data = _checked_facts(description)
         return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
 
-    def draw(self, model: ShuffleDiffusion, request: Mapping[str, Any]) -> Draw:
+    def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
         """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
         return requested(model, request)
 
-    def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:
         """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning."""
         scores: dict[str, float] = defaultdict(float)
         with model.using():
@@ -120,7 +116,7 @@ class ShuffleFamily(ComponentFamily):
         means = {name: total / source.held_out for name, total in scores.items()}
         return {"values": means, "held_out_puzzles": source.held_out}
 
-    def baselines(self, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: Puzzles, settings: Plain) -> dict[str, dict[str, float]]:
         """Bits of the right order where all orders of the items that move are as likely; one that is sure has none."""
         free = source.facts["num_items"] - source.facts["first_fixed"]
         uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
@@ -139,7 +135,7 @@ def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tenso
     return {f"{name}_by_borders": found[name] for name in ("accuracy", "correct", "accuracy_up_to_ties")}
 
 
-def _check_parts(parts: Mapping[str, Any]) -> None:
+def _check_parts(parts: Plain) -> None:
     """Refuse what belongs to another family of models.
 
     Raises:
@@ -155,7 +151,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
             raise UserError(f"{name}: {name_of(parts[name])} is of another family of models; here it is {words}")
 
 
-def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -> dict[str, Any]:
+def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, Any]:
     """A description of the forward process with its schedule written out.
 
     Raises:
@@ -178,7 +174,7 @@ def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -
     return described
 
 
-def _checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_facts(description: Plain) -> dict[str, Any]:
     """The facts of the puzzles, of a description that may come from a damaged file."""
     data = description.get("data")
     if not isinstance(data, Mapping) or any(type(data.get(name)) is not kind for name, kind in _FACTS.items()):
