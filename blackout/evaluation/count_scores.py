@@ -295,9 +295,7 @@ def _correlation_difference(samples: Array, real: Array) -> float:
     return float(np.abs(np.corrcoef(a[:, chosen].T) - np.corrcoef(b[:, chosen].T))[above].mean())
 
 
-def count_figure(
-    samples: Array, real: Array, names: Sequence[str] = (), classes: Sequence[str] | None = None
-) -> Figure:
+def count_figure(samples: Array, real: Array, names: Sequence[str] = (), classes: Sequence[str] = ()) -> Figure:
     """Six panels: variance against mean, ranks, totals, correlations of both, and two principal components.
 
     Principal components are those of held-out log counts.

@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from blackout.component import Plain
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make
@@ -38,9 +39,7 @@ _FLOPS = 1e10
 times as much."""
 
 
-def plan(
-    config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, family: ComponentFamily
-) -> None:
+def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, family: ComponentFamily) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
 
     FLOPs and memory are of tensors without storage, so that a large network costs no more than a small one.

@@ -38,9 +38,7 @@ _SWAP = 0.05
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
 
 
-def export_model(
-    model: Any, directory: Path, scores: Mapping[str, float] | None = None, license: str | None = None
-) -> None:
+def export_model(model: Any, directory: Path, scores: Plain | None = None, license: str | None = None) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
     The directory appears whole or not at all. The model in an existing one is replaced; what others have put there
@@ -287,9 +285,7 @@ class Pretrained:
     path of this machine.
     """
 
-    def save_pretrained(
-        self, directory: str | Path, scores: Mapping[str, float] | None = None, license: str | None = None
-    ) -> None:
+    def save_pretrained(self, directory: str | Path, scores: Plain | None = None, license: str | None = None) -> None:
         """Write the averaged weights, a description and a model card, for `blackout.load_model`.
 
         Args:
@@ -318,9 +314,7 @@ class Pretrained:
             name = _hub().snapshot_download(str(name), allow_patterns=[*_FILES], **options)
         return load_model(name, trusted)
 
-    def push_to_hub(
-        self, repo_id: str, scores: Mapping[str, float] | None = None, license: str | None = None, **options: Any
-    ) -> str:
+    def push_to_hub(self, repo_id: str, scores: Plain | None = None, license: str | None = None, **options: Any) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face hub.
 
         Args:

@@ -73,10 +73,12 @@ class Process(Protocol[Target]):
     def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:
         """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""
 
-    def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
-    ) -> Tensor:
-        """One estimate per sample of a bound on -log p(X_0), see `likelihood.likelihood_bound`. float64 [B], nats."""
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
+        """One estimate per sample of a bound on -log p(X_0), float64 [B], nats; see `likelihood.likelihood_bound`.
+
+        Args:
+            end: where sampling starts from the prior, and the path ends; None for far out.
+        """
 
     def check_final_time(self, t: Tensor) -> None:
         """Raise ValueError where sampling from the prior at the final time t cannot work."""

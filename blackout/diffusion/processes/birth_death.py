@@ -160,8 +160,6 @@ class BirthDeath(CountProcess):
         log_prior = m * math.log(self.mean) - self.mean - torch.lgamma(m + 1)
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
 
-    def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
-    ) -> Tensor:
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
         """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
-        return bound_to_prior(denoiser, self, x0, v, generator, final_time)
+        return bound_to_prior(denoiser, self, x0, v, generator, end)

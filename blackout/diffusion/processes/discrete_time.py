@@ -53,9 +53,7 @@ class DiscreteTimeChain(FiniteProcess):
         return self._steps.to(k.device)[k - 1]
 
     @torch.no_grad()
-    def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
-    ) -> Tensor:
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
         """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.
 
         [Austin 2021, eq. 1], with one step drawn by v.

@@ -212,15 +212,13 @@ class FiniteJumpProcess(FiniteProcess):
         return self.transition_after(t - s)
 
     @torch.no_grad()
-    def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
-    ) -> Tensor:
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
         """The continuous bound [Campbell 2022, Proposition 2], the prior's KL, and -log P(X_0 | X_t) at the first time.
 
         float64 [B], nats.
         """
-        nats = bound_to_prior(denoiser, self, x0, v, generator, final_time)
-        first, _ = path_ends(LIMIT, final_time, x0.device)
+        nats = bound_to_prior(denoiser, self, x0, v, generator, end)
+        first, _ = path_ends(LIMIT, end, x0.device)
         prediction = predicted(denoiser, self, self.sample(x0, first, generator), first.expand(len(x0)))
         return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
 

@@ -120,9 +120,7 @@ class PureDeath(CountProcess):
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
-    def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, final_time: Tensor | None
-    ) -> Tensor:
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
         """The path's part, between logits of survival -LIMIT and LIMIT, both further out by log(max_count / 255).
 
         What happens at its ends is `likelihood.end_bound`. float64 [B], nats.

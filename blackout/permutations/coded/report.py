@@ -46,9 +46,7 @@ class CodeScorer:
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
         return PermutationScores(source, num_samples)
 
-    def held_out(
-        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
-    ) -> dict[str, Any] | None:
+    def held_out(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any]:
         """The same of the held-out samples."""
         index = torch.arange(min(num_samples, source.size("test") or 0))
         batch = source.batch("test", index)
@@ -56,11 +54,8 @@ class CodeScorer:
         scores.update({"samples": batch["x"], "target": batch["x"], **batch}, index)
         return {"num_samples": len(index), "values": scores.compute()}
 
-    def baseline(
-        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
-    ) -> dict[str, Any] | None:
+    def baseline(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> None:
         """None: what is fitted to permutations is compared by likelihood."""
-        return None
 
     def read(self, path: Path, source: PermutationData) -> Samples:
         """Permutations in an `.npz` that `sample.py` wrote, or an `.npy` file [N, n].

@@ -7,7 +7,7 @@ those of shuffle diffusions: `baseline=...`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
-from blackout.permutations.shuffle.decoding import Decoder, Look
+from blackout.permutations.shuffle.decoding import Decoder, Lists, Look, Times
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving
 from blackout.permutations.tours import polar_tours, two_opt
@@ -94,9 +94,7 @@ class TwoOpt(Decoder):
 
     only: ClassVar[str | None] = "points"
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
         """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
         points = denoiser.items
         assert points is not None
@@ -137,9 +135,7 @@ class Seams(Decoder):
         if self.width < 1 or (self.weight is not None and not 0 <= self.weight < math.inf):
             raise ValueError(f"width must be at least 1 and weight not negative, not {self.width} and {self.weight}")
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
         """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
         items, show = denoiser.items, look or (lambda step, orders: None)
         assert items is not None

@@ -29,6 +29,8 @@ _GONE, _AT_ONCE = 1e-10, 2**18
 """Probability of a list below which `exact_law` does not follow it, and orders whose probabilities it looks at once."""
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
+Times: TypeAlias = Sequence[int]
+"""t_1, ..., t_k, numbers of shuffles."""
 Lists: TypeAlias = tuple[Tensor, Tensor]
 """Orders int64 [b, K, m] of the free items, and their log-probabilities [b, K]."""
 
@@ -41,13 +43,10 @@ class Decoder(ABC):
     bounds: ClassVar[bool] = False
     """Whether what its lists' probabilities lack of 1 is all that other ways have: then it can be sure of the best."""
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
         """Solve the lists of a denoiser's features.
 
         Args:
-            times: t_1, ..., t_k.
             streams: of the lists.
 
         Returns:
@@ -155,9 +154,7 @@ class Best(Greedy):
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
     """
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
         orders, log_probs = super().__call__(denoiser, times, streams, look)
         doubtful = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist() if denoiser.free <= _ALL else []
         for i in doubtful:
@@ -184,7 +181,7 @@ def surely_best(log_probs: Tensor) -> Tensor:
     return p[:, 0] >= p[:, 1] + (1 - p.sum(1)).clamp(min=0)
 
 
-def exact_law(denoiser: Denoiser, times: Sequence[int]) -> Lists:
+def exact_law(denoiser: Denoiser, times: Times) -> Lists:
     """All orders [b, m!, m] that the steps back lead to, and their log-probabilities, exact to m! 1e-10.
 
     [Zhang 2025, eq. 11], summed over all lists on the way. What is exact of a law of matchings is its shape.
@@ -202,7 +199,7 @@ def exact_law(denoiser: Denoiser, times: Sequence[int]) -> Lists:
     return every.expand(b, -1, -1), mass.log()
 
 
-def draws(denoiser: Denoiser, times: Sequence[int], generator: torch.Generator) -> Tensor:
+def draws(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:
     """Orders int64 [1, 9600, m] of one list, drawn from the chain: the last step of 1,200 lists 8 times each."""
     states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
     for step, t in enumerate(reversed(times), 1):
