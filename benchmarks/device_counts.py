@@ -22,7 +22,7 @@ from benchmarks.reference import paper_network
 from benchmarks.sampling import FastSampling
 from benchmarks.training import FastTraining
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
-from blackout.diffusion.samplers import Evaluation
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import Schedule
 
 _FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
         times = [torch.tensor(time, dtype=torch.float64, device="cpu") for time in host]
         for name, kernel, bfloat16 in cases[:1] if options.quick else cases:
             sampling = FastSampling(paper_network(options.quick, False), counts, times, kernel, bfloat16, False)
-            with Evaluation(bfloat16=bfloat16).of(sampling.network):
+            with Sampler(bfloat16=bfloat16).evaluating(sampling.network):
                 rows.append({"step": f"sampling, {name}"} | counted(partial(sampling.step, 1), batch))
     report(f"counts of a step, batch {batch}, NCHW", rows, options)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
-from blackout.diffusion.samplers import Evaluation, Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.family import Draw, Drawn, refuse_unknown
@@ -241,8 +241,7 @@ class ExactModel(Model):
         super().__init__(nn.Identity())
         self.name, self.chain, self.shape = name, chain, (chain.length,)
         self.process = Uniform(len(chain.first) - 1)
-        batches = Evaluation(batch_size=batch_size)
-        self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, evaluation=batches)
+        self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, batch_size=batch_size)
         self.register_buffer("mean", torch.zeros(self.shape))
         self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
 
@@ -260,7 +259,7 @@ class ExactModel(Model):
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None
     ) -> Drawn:
         """(indices [b], `samples` [b, D]): sample k is a function of (seed, k)."""
-        for part in indices.split(batch_size or self.sampler.evaluation.batch_size):
+        for part in indices.split(batch_size or self.sampler.batch_size):
             yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}
 
     def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class Bench:
         """One line of the table."""
         number = len(self.truths) * self.samples
         began, cpu = time.perf_counter(), time.process_time()
-        with torch.no_grad(), self.model.sampler.evaluation.of(self.model.averaged):
+        with torch.no_grad(), self.model.sampler.evaluating(self.model.averaged):
             found = method.sample(prior or self.prior, problem, number)
         spent = {
             "ms": (time.perf_counter() - began) / number * 1e3,
@@ -230,7 +230,7 @@ def hidden(bench: Bench) -> Iterator[Row]:
             laws = [torch.softmax(-off / (2 * width**2), 1) for width in _KERNELS]
         found = [of_law(law) for law in laws]
         best = min(found, key=lambda one: float(one.mean()))
-        with torch.no_grad(), bench.model.sampler.evaluation.of(bench.model.averaged):
+        with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
             drawn = Auto().method(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
         x = drawn.samples.double().view(samples, number, -1)[..., scored]
         apart = (x[:, None] - x[None]).abs().sum((0, 1)) / max(1, 2 * samples * (samples - 1))
@@ -274,7 +274,7 @@ def widths(bench: Bench) -> Iterator[Row]:
         (right, y), (own_right, own) = seen(bench.truths, noise), seen(bench.training[:_OWN], noise)
         evidence, number = [], len(y)
         for operator in operators:
-            with torch.no_grad(), bench.model.sampler.evaluation.of(bench.model.averaged):
+            with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
                 drawn = SMC().sample(bench.prior, Measured(operator, noise, y), number * bench.samples, bench.seed)
             groups = drawn.log_evidence.view(bench.samples, number)
             evidence.append(torch.logsumexp(groups, 0) - math.log(bench.samples))

@@ -134,7 +134,7 @@ class Demo:
         xt = model.process.sample(x0, t, SampleStreams(seed, index[: len(x0)]).fold(_HEATED).at(0))
         denoiser = model.denoiser(None if draw.classes is None else draw.classes[index % len(draw.classes)])
         last = len(times) - 1
-        with torch.no_grad(), sampler.evaluation.of(model.averaged):
+        with torch.no_grad(), sampler.evaluating(model.averaged):
             xt = xt.expand(len(index), *xt.shape[1:])
             watch = lambda k, state, _: way.add(last - k, last, state)  # noqa: E731
             sample(denoiser, model.process, times, xt.shape, streams, watch, kernel=sampler.kernel, start=xt)

@@ -75,7 +75,7 @@ from blackout.diffusion.processes import (
     count_dtype,
     from_generator,
 )
-from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.samplers import Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import (
     Schedule,
     adaptive_times,
@@ -89,7 +89,7 @@ __all__ = [
     "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathHead",
     "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "CalibratedDenoiser", "CategoricalPrediction",
     "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction", "CrossEntropy", "Denoiser",
-    "DiscreteTimeChain", "Distillation", "Evaluation", "FiniteJumpProcess", "FiniteProcess", "GammaHead",
+    "DiscreteTimeChain", "Distillation", "FiniteJumpProcess", "FiniteProcess", "GammaHead",
     "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess", "Kernel", "KnownElements",
     "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture", "LogisticMixtureHead", "Loss",
     "MultistepLeap", "Observation", "Ordinal", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal",
@@ -97,6 +97,6 @@ __all__ = [
     "SoftplusHead", "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "TotalDenoiser",
     "Trapezoidal", "Uniform", "UniformChain", "adaptive_times", "bits_per_dim", "count_dtype", "count_evaluations",
     "energy_score", "fisher_times", "from_generator", "likelihood_bound", "log_softplus", "logistic_times",
-    "logit_times", "make_sampler", "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times",
+    "logit_times", "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times",
     "stochastic_rounding",
 ]  # fmt: skip

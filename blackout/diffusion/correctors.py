@@ -116,7 +116,6 @@ def _with_rates(part: object, process: Process) -> JumpProcess:
 THIN_AND_BRIDGE = ThinAndBridge()
 
 
-@component("correction")
 @dataclass(frozen=True)
 class Correction:
     """How often, how and where to correct.

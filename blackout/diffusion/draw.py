@@ -107,7 +107,7 @@ class CountDraw(Draw):
         """Samples whose particles, if they have any, make up the sampler's batch."""
         guided, inpainted = self.classes is not None, self.known is not None
         number = number_of_particles(self.sampler, self.model.process, guided, inpainted)
-        return max(1, self.sampler.evaluation.batch_size // number)
+        return max(1, self.sampler.batch_size // number)
 
     @property
     def steps(self) -> int:
@@ -244,14 +244,14 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
     sampler: Sampler = make(description, "sampler")
     classes = labels_asked(model, request.get("classes"), request.get("given"))
-    if classes is None and sampler.guidance.scale != 1:
+    if classes is None and sampler.guidance != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
     known: KnownElements | None = None
     if inpaint is not None:
         known = read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
-    condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
+    condition |= {"guidance": sampler.guidance} if sampler.guidance != 1 else {}
     total = total_asked(model, request.get("given"))
     return CountDraw(model, sampler, description, classes, known, total, condition)
 

@@ -24,7 +24,6 @@ from math import inf
 import torch
 from torch import Tensor
 
-from blackout.component import component
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.errors import check_at_least_one, ensure
@@ -34,7 +33,6 @@ _LARGEST = 600.0
 """Of logarithms of rates: their sums must stay finite."""
 
 
-@component("guidance")
 @dataclass(frozen=True)
 class Guidance:
     """How strongly and where samples are guided towards their class.

@@ -19,7 +19,6 @@ from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import MultistepLeap
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
@@ -213,10 +212,10 @@ class BlackoutDiffusion(Model):
             return
         streams = SampleStreams(fold_seed(self.seed, _CALIBRATION), torch.arange(number, device=self.device))
         # a network that gives no numbers, or a kernel that draws from more than means, is not calibrated
-        with how.evaluation.of(self.averaged), suppress(ValueError):
+        with how.evaluating(self.averaged), suppress(ValueError):
             self.config["calibration"] = calibration(
                 self.denoiser(), self.process, self.times(how), (number, *self.shape), streams,
-                mean=self.mean, kernel=how.kernel, batch_size=how.evaluation.batch_size,
+                mean=self.mean, kernel=how.kernel, batch_size=how.batch_size,
             )  # fmt: skip
 
     def before_export(self, evaluations: int) -> None:
@@ -234,8 +233,8 @@ class BlackoutDiffusion(Model):
         if all(len(pair) > 3 for pair in pairs):
             return pairs
         streams = SampleStreams(_PAIR_SEED, torch.arange(_PAIR_SAMPLES, device=self.device))
-        with self.sampler.evaluation.of(self.averaged):
-            how = replace(self.sampler, guidance=Guidance())
+        with self.sampler.evaluating(self.averaged):
+            how = replace(self.sampler, guidance=1.0, guidance_particles=1)
             drawn = draw_batch(self, how, streams, (_PAIR_SAMPLES, *self.shape), None, None, None, 1, None, [])
         return distances(pairs, drawn["samples"])
 
@@ -275,18 +274,18 @@ class BlackoutDiffusion(Model):
         how = sampler or self.sampler
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
-        elif how.guidance.scale != 1:
+        elif how.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
         number = number_of_particles(how, self.process, classes is not None, known is not None)
         how = taken_apart(how) if number > 1 else how
         pairs = self._pairs()
-        size = batch_size or min(max(1, how.evaluation.batch_size // number), len(indices))
+        size = batch_size or min(max(1, how.batch_size // number), len(indices))
         for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
             padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
             of_batch = None if classes is None else classes[padded].to(self.device)
             observed = None if known is None else known.select(padded)
             streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
-            with how.evaluation.of(self.averaged):
+            with how.evaluating(self.averaged):
                 drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total, pairs)
             told = {"indices": indices[rows]} | ({} if classes is None else {"classes": classes[rows]})
             yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()} | told
@@ -325,7 +324,7 @@ class BlackoutDiffusion(Model):
         of_samples = None if labels is None else labels[torch.arange(num_samples) % len(labels)]
         total = total_asked(self, given)
         with Progress(transient=True, disable=not progress) as bar:
-            batches = math.ceil(num_samples / how.evaluation.batch_size)
+            batches = math.ceil(num_samples / how.batch_size)
             task = bar.add_task("sampling", total=batches * how.num_steps)
 
             def watch(k: int, xt: Tensor, prediction: Prediction | None) -> None:
@@ -356,7 +355,7 @@ class BlackoutDiffusion(Model):
         last = [part.norm for part in self.averaged.modules() if isinstance(part, ResidualMLP)]
         ensure(last, "a latent representation is that of a perceptron, the network of vectors of counts")
         hook = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
-        with self.sampler.evaluation.of(self.averaged):
+        with self.sampler.evaluating(self.averaged):
             self.denoiser()(torch.as_tensor(counts, device=self.device) / 2, torch.tensor(math.log(2)).double())
         hook.remove()
         return found[0]
@@ -370,7 +369,7 @@ class BlackoutDiffusion(Model):
 
         Guidance doubles them where it acts, P particles make P times as many.
         """
-        guidance = sampler.guidance if with_classes else Guidance()
+        guidance = sampler.towards if with_classes else Guidance()
         number = number_of_particles(sampler, self.process, with_classes, with_known)
         sampler = taken_apart(sampler) if number > 1 else sampler
         times = self.times(sampler)
@@ -411,7 +410,7 @@ def draw_batch(
     times = model.times(sampler)
     mean = None
     if sampler.poisson_start:
-        scale = sampler.guidance.at(float(times[-1]))
+        scale = sampler.towards.at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
     found = model.config.get("calibration") if sampler.calibrated else None
     if found and not np.isin(logit_survival(times[1:]).numpy().round(6), np.round(found["logits"], 6)).all():
@@ -422,7 +421,7 @@ def draw_batch(
 
     denoiser = denoiser_of(None)
     if classes is not None:
-        guidance, given = sampler.guidance, denoiser_of(classes.repeat_interleave(number))
+        guidance, given = sampler.towards, denoiser_of(classes.repeat_interleave(number))
         denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
@@ -436,7 +435,7 @@ def draw_batch(
     if number == 1:
         drawn = sample(*walk, **how)
         return {"samples": tied(drawn, pairs) if pairs and known is None else drawn}
-    weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+    weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
     weighed = sample_particles(*walk, number=number, potentials=weights, **how)
     unknown = (weighed.spread > SPREAD) if weights else torch.zeros_like(weighed.spread, dtype=torch.bool)
     if bool(unknown.any()):
@@ -458,8 +457,8 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
             raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
-        lent = isinstance(sampler.kernel, MultistepLeap) and sampler.poisson_start
-        check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None, lent)
+        grid, where = sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None
+        check_end(model, times[-1], grid, where, sampler.lends)
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
     raw = torch.zeros(1, model.head.outputs, *model.shape)
 
@@ -472,19 +471,19 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
         return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
 
     # guided as the sampler would guide a model that has classes, wherever it would
-    scale = 1.0 if model.num_classes is None else sampler.guidance.scale
+    scale = 1.0 if model.num_classes is None else sampler.guidance
     denoiser = GuidedDenoiser(blank, blank, scale, model.process.max_count)
     how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
     walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
     with error_context("sampler"):
         inpaints = (sampler.inpainting_particles or 1) > 1
-        if not (sampler.guidance.particles > 1 or inpaints):
+        if not (sampler.guidance_particles > 1 or inpaints):
             sample(*walk, **how)
             return
         if inpaints:
             how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
         how["kernel"] = taken_apart(sampler).kernel
-        weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+        weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
         sample_particles(*walk, number=2, potentials=weights, **how)
 
 

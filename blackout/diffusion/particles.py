@@ -45,7 +45,7 @@ from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, Sampler, begin, sample, source_at
-from blackout.diffusion.schedules import reverse_clock, step_fraction, widest
+from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, systematic, uniform
 
 LIMIT = 1.0
@@ -69,9 +69,7 @@ INPAINTING_PARTICLES = 16
 
 def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
     """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
-    guidance, number = sampler.guidance, 1
-    if guided and guidance.scale not in (0, 1):
-        number = guidance.particles
+    number = sampler.guidance_particles if guided and sampler.guidance not in (0, 1) else 1
     if not inpainted:
         return number
     possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel)
@@ -82,7 +80,7 @@ def taken_apart(sampler: Sampler) -> Sampler:
     """The sampler for walks whose states are exchanged or given: by single steps, between ends that suit these."""
     if not isinstance(sampler.kernel, MultistepLeap):
         return sampler
-    return replace(sampler, kernel=sampler.kernel.single, grid=widest(sampler.grid))
+    return replace(sampler, kernel=sampler.kernel.single)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -215,91 +215,6 @@ def count_evaluations(
     return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
 
 
-def _check_whole(name: str, value: int) -> None:
-    if type(value) is not int or not 1 <= value <= MOST_STEPS:
-        raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
-
-
-@component("evaluation")
-@dataclass(frozen=True)
-class Evaluation:
-    """How the network is evaluated while sampling.
-
-    Args:
-        batch_size: samples per evaluation.
-        keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: in bfloat16 autocast; counts and draws stay exact.
-
-    Raises:
-        ValueError: batch_size is not a positive whole number.
-    """
-
-    batch_size: int = 256
-    keep_dropout: bool = False
-    bfloat16: bool = False
-
-    def __post_init__(self) -> None:
-        _check_whole("batch_size", self.batch_size)
-
-    @contextmanager
-    def of(self, network: nn.Module) -> Iterator[None]:
-        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
-        modes = {module: module.training for module in network.modules()}
-        device = next((p.device.type for p in network.parameters()), "cpu")
-        # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
-        frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
-        network.train(self.keep_dropout)
-        try:
-            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
-                yield
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad_(False)
-            for module, mode in modes.items():
-                module.training = mode
-
-
-EVALUATION = Evaluation()
-
-
-@component("sampler")
-@dataclass(frozen=True)
-class Sampler:
-    """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
-
-    Args:
-        kernel: the reverse step.
-        num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
-        grid: num_steps -> times; None follows the family of the training schedule.
-        poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
-        correction: corrector steps after the kernel's.
-        guidance: towards the samples' classes.
-        evaluation: batches and precision.
-        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
-            where particles can be weighed, else 1.
-        calibrated: scale predictions so that samples are as bright as the training data, by what the end of training
-            has measured (`calibration`), if it has; for kernels that draw from the mean.
-
-    Raises:
-        ValueError: num_steps or inpainting_particles is not a positive whole number.
-    """
-
-    kernel: Kernel = TRAPEZOIDAL
-    num_steps: int = 100
-    grid: Callable[[int], Tensor] | None = None
-    poisson_start: bool = True
-    correction: Correction = NO_CORRECTION
-    guidance: Guidance = NO_GUIDANCE
-    evaluation: Evaluation = EVALUATION
-    inpainting_particles: int | None = None
-    calibrated: bool = False
-
-    def __post_init__(self) -> None:
-        _check_whole("num_steps", self.num_steps)
-        if self.inpainting_particles is not None:
-            _check_whole("inpainting_particles", self.inpainting_particles)
-
-
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """What is null of a sampler that is left to the data, `sampler=counts`. Ours.
 
@@ -314,41 +229,82 @@ def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
 
 
 @component("sampler", from_stats=kernel_of_data)
-def make_sampler(
-    kernel: Kernel = TRAPEZOIDAL,
-    num_steps: int = 100,
-    grid: Callable[[int], Tensor] | None = None,
-    poisson_start: bool = True,
-    corrector_steps: int = 0,
-    corrector: Corrector = THIN_AND_BRIDGE,
-    corrector_between: Sequence[float] | None = None,
-    guidance: float = 1.0,
-    guidance_between: Sequence[float] | None = None,
-    batch_size: int = 256,
-    keep_dropout: bool = False,
-    bfloat16: bool = False,
-    guidance_particles: int = 1,
-    inpainting_particles: int | None = None,
-    calibrated: bool = False,
-) -> Sampler:
-    """A sampler from flat settings, as YAML files have them.
+@dataclass(frozen=True)
+class Sampler:
+    """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
 
     Args:
-        kernel, num_steps, grid, poisson_start: see `Sampler`.
+        kernel: the reverse step.
+        num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
+        grid: num_steps -> times; None follows the family of the training schedule.
+        poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
         corrector_steps, corrector, corrector_between: see `Correction`.
         guidance, guidance_between, guidance_particles: see `Guidance`.
-        batch_size, keep_dropout, bfloat16: see `Evaluation`.
-        inpainting_particles, calibrated: see `Sampler`.
+        batch_size: samples per evaluation of the network.
+        keep_dropout: leave the network in train mode, as the reference code did.
+        bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
+        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
+            where particles can be weighed, else 1.
+        calibrated: scale predictions so that samples are as bright as the training data, by what the end of training
+            has measured (`calibration`), if it has; for kernels that draw from the mean.
 
     Raises:
         ValueError: a number is out of range.
     """
-    lends = isinstance(kernel, MultistepLeap) and poisson_start  # the only start that may be early
-    correction = Correction(corrector_steps, corrector, corrector_between)
-    towards = Guidance(guidance, guidance_between, guidance_particles)
-    evaluation = Evaluation(batch_size, keep_dropout, bfloat16)
-    rest = correction, towards, evaluation, inpainting_particles, calibrated
-    return Sampler(kernel, num_steps, grid if lends else widest(grid), poisson_start, *rest)
+
+    kernel: Kernel = TRAPEZOIDAL
+    num_steps: int = 100
+    grid: Callable[[int], Tensor] | None = None
+    poisson_start: bool = True
+    corrector_steps: int = 0
+    corrector: Corrector = THIN_AND_BRIDGE
+    corrector_between: Sequence[float] | None = None
+    guidance: float = 1.0
+    guidance_between: Sequence[float] | None = None
+    batch_size: int = 256
+    keep_dropout: bool = False
+    bfloat16: bool = False
+    guidance_particles: int = 1
+    inpainting_particles: int | None = None
+    calibrated: bool = False
+    correction: Correction = field(init=False, repr=False, compare=False)
+    """Corrector steps after the kernel's."""
+    towards: Guidance = field(init=False, repr=False, compare=False)
+    """How samples are guided to their classes."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "batch_size", "inpainting_particles"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST_STEPS):
+                raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
+        correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
+        object.__setattr__(self, "correction", correction)
+        towards = Guidance(self.guidance, self.guidance_between, self.guidance_particles)
+        object.__setattr__(self, "towards", towards)
+        if not self.lends:
+            object.__setattr__(self, "grid", widest(self.grid))
+
+    @property
+    def lends(self) -> bool:
+        """Whether it may start early: no other start may."""
+        return isinstance(self.kernel, MultistepLeap) and self.poisson_start
+
+    @contextmanager
+    def evaluating(self, network: nn.Module) -> Iterator[None]:
+        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
+        modes = {module: module.training for module in network.modules()}
+        device = next((p.device.type for p in network.parameters()), "cpu")
+        # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
+        frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
+        network.train(self.keep_dropout)
+        try:
+            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+                yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            for module, mode in modes.items():
+                module.training = mode
 
 
 def named_sampler(name: str) -> Sampler:

@@ -351,7 +351,7 @@ class PosteriorDraw(Draw):
     @property
     def batch_size(self) -> int:
         """The sampler's."""
-        return self.sampler.evaluation.batch_size
+        return self.sampler.batch_size
 
     @property
     def steps(self) -> int:
@@ -402,7 +402,7 @@ class PosteriorDraw(Draw):
                 cast(Watch, watch)(step, sweeps, torch.cat([x, z], -1))
 
         observer = None if watch is None else shown
-        with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
+        with torch.no_grad(), self.sampler.evaluating(self.model.averaged):
             return self.method.sample(prior, problem, len(rows), streams, observer=observer)
 
     def unconditional(self, number: int, seed: int) -> Tensor:
@@ -410,7 +410,7 @@ class PosteriorDraw(Draw):
         prior = prior_of(self.model, self.sampler)
         prior = replace(prior, times=prior.walk(prior.final_time, STEPS - 1))
         parts = torch.arange(number, device=self.model.device).split(self.batch_size)
-        with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
+        with torch.no_grad(), self.sampler.evaluating(self.model.averaged):
             return torch.cat([prior.draw(len(part), SampleStreams(seed, part)).cpu() for part in parts])
 
     def _streams(self, rows: Tensor, seed: int) -> SampleStreams:

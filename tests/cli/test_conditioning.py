@@ -7,7 +7,7 @@ from PIL import Image
 
 from blackout import load_model
 from blackout.diffusion.plots import grid
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.samplers import Sampler
 from tests.cli.conftest import TINY
 
 # a network whose classes matter
@@ -182,10 +182,10 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
 
 def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     model = load_model(conditional)
-    sampler = make_sampler(num_steps=5, guidance=2.0)
+    sampler = Sampler(num_steps=5, guidance=2.0)
     classes = torch.arange(6) % 10
     whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
-    small = model.sample(6, seed=2, sampler=make_sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
+    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
         next(model.batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))

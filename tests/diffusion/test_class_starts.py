@@ -12,7 +12,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, measure
 
 MEAN = torch.tensor([2.0, 8.0])
@@ -81,10 +81,10 @@ def test_a_model_starts_every_sample_from_its_class():
     torch.manual_seed(0)
     body = ResidualMLP(shape=(2,), width=8, depth=1, num_classes=3)
     network = CountNetwork(body, StandardisedInputs(2.0, 1.4))
-    parts = {"sampler": make_sampler(num_steps=2), "mean": MEAN}
+    parts = {"sampler": Sampler(num_steps=2), "mean": MEAN}
     model = BlackoutDiffusion(network, ScaledHead(2.0), PureDeath(200), class_mean=CLASSES, **parts).eval()
     for scale in (1.0, 2.0):
-        sampler = make_sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=scale)
+        sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=scale)
         starts = []
         model.sample(
             12_000, 0, sampler, lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,

@@ -20,7 +20,7 @@ from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.family import CountDiffusion, elements_of
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
 from blackout.networks.layers import ClassEmbedding
@@ -129,7 +129,7 @@ def test_totals_are_those_that_were_asked_for() -> None:
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     measure(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
-    drawn = list(model.batches(torch.arange(300), sampler=make_sampler(num_steps=30), total=120.0))
+    drawn = list(model.batches(torch.arange(300), sampler=Sampler(num_steps=30), total=120.0))
     totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
     assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
 
@@ -185,11 +185,11 @@ def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
 def test_what_was_asked_for_is_the_condition(tmp_path: Path) -> None:
     model, _ = conditional()
     model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
-    asked = {"classes": ["b"], "sampler": {"guidance": {"_target_": "blackout.diffusion.Guidance", "scale": 2.0}}}
+    asked = {"classes": ["b"], "sampler": {"guidance": 2.0}}
     assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
     assert requested(model, {}).condition == {}
     np.savez(tmp_path / "known.npz", x0=np.ones(5, dtype=int), mask=np.arange(5) < 3)
-    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.make_sampler", "num_steps": 40}
+    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 40}
     given = {"inpaint": str(tmp_path / "known.npz"), "num_samples": 2, "sampler": {"num_steps": None}}
     ours, theirs = (requested(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
     assert (ours.num_steps, ours.inpainting_particles) == (13, 4) and theirs.num_steps == 2

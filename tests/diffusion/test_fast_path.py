@@ -10,7 +10,7 @@ from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Evaluation, Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
 from blackout.random import SampleStreams
@@ -71,8 +71,7 @@ def test_bfloat16_sampling_reaches_the_network_and_the_same_mean():
     module, seen = perceptron(), []
     module.network.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
     drawn = {
-        bfloat16: module.sample(200, sampler=Sampler(num_steps=20, evaluation=Evaluation(bfloat16=bfloat16)))
-        for bfloat16 in (False, True)
+        bfloat16: module.sample(200, sampler=Sampler(num_steps=20, bfloat16=bfloat16)) for bfloat16 in (False, True)
     }
     assert seen == [False] * 39 + [True] * 39
     means = [float(counts.double().mean()) for counts in drawn.values()]

@@ -28,7 +28,7 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
-from blackout.diffusion.samplers import CountingDenoiser, Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.samplers import CountingDenoiser, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 
@@ -162,12 +162,9 @@ def test_network_evaluations_are_those_counted_by_hand(times, process, head, ker
 
 
 def test_flat_settings_make_the_parts():
-    made = make_sampler(PoissonLeap(), 7, None, False, 2, LevelCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
-    assert made == Sampler(
-        PoissonLeap(), 7, None, False, Correction(2, LevelCorrector(), [1, 2]), Guidance(1.5, [0, 3]),
-        Evaluation(32, True, True),
-    )  # fmt: skip
-    assert make_sampler() == Sampler()
+    made = Sampler(PoissonLeap(), 7, None, False, 2, LevelCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
+    assert made.correction == Correction(2, LevelCorrector(), [1, 2]) and made.towards == Guidance(1.5, [0, 3])
+    assert replace(made, guidance=2.0).towards == Guidance(2.0, [0, 3])
 
 
 @pytest.mark.parametrize("wrong, word", [
@@ -178,7 +175,7 @@ def test_flat_settings_make_the_parts():
 ])  # fmt: skip
 def test_impossible_settings_are_refused(wrong, word):
     with pytest.raises(ValueError, match=word):
-        make_sampler(**wrong)
+        Sampler(**wrong)
 
 
 def test_components_say_what_they_need():

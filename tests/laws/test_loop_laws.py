@@ -14,7 +14,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Correction, Evaluation, Sampler, count_evaluations, sample
+from blackout.diffusion.samplers import Correction, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.claims import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
@@ -204,7 +204,7 @@ def test_every_sample_may_have_known_elements_of_its_own_whatever_the_batch():
     known = KnownElements(COUNTS[:6], mask)
     drawn = [
         torch.cat([part["samples"] for _, part in model.batches(torch.arange(6), 0, sampler=sampler, known=known)])
-        for sampler in (Sampler(num_steps=3), Sampler(num_steps=3, evaluation=Evaluation(batch_size=4)))
+        for sampler in (Sampler(num_steps=3), Sampler(num_steps=3, batch_size=4))
     ]
     assert torch.equal(*drawn) and torch.equal(drawn[0][mask].int(), COUNTS[:6][mask])
     assert not torch.equal(drawn[0][~mask].int(), COUNTS[:6][~mask])

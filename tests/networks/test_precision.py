@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.samplers import Evaluation
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, SequenceConvolution, UNet
 from blackout.networks.layers import best_memory_format, group_norm
@@ -60,7 +60,7 @@ def test_weights_are_cast_once_while_sampling() -> None:
         network = NCSNpp((3, 16, 16), channels=16, **SMALL).requires_grad_(False)
         x, t = torch.zeros(2, 3, 16, 16), torch.ones(2)
         parameters = {id(p) for p in network.parameters()}
-        with Evaluation(bfloat16=device == "cpu").of(network), torch.no_grad():
+        with Sampler(bfloat16=device == "cpu").evaluating(network), torch.no_grad():
             network(x, t)
             with Watch() as watch:
                 network(x, t)

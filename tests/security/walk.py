@@ -34,10 +34,6 @@ CHAIN = [[0.5, 0.5], [0.25, 0.75]]
 GENERATOR = [[-1.0, 1.0], [2.0, -2.0]]
 SPARSE = {"shape": [2, 2], "row": [0, 0, 1, 1], "column": [0, 1, 0, 1], "value": [-1.0, 1.0, 2.0, -2.0]}
 WITHOUT_YAML: dict[str, dict[str, Any]] = {
-    "blackout.diffusion.Sampler": {"num_steps": 3, "guidance": {"_target_": "blackout.diffusion.Guidance"}},
-    "blackout.diffusion.Correction": {"steps": 1},
-    "blackout.diffusion.Guidance": {"scale": 2.0, "between": [-1.0, 1.0]},
-    "blackout.diffusion.Evaluation": {"batch_size": 3},
     "blackout.diffusion.DiscreteTimeChain": {"matrix": CHAIN, "num_steps": 2, "max_count": 1},
     "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
     "blackout.diffusion.step_times": {"length": 3},

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
 from blackout.data import CountData
-from blackout.diffusion import PoissonLeap, Sampler, make_sampler, nearest_rounding
+from blackout.diffusion import PoissonLeap, Sampler, nearest_rounding
 from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
@@ -82,7 +82,7 @@ def test_the_recipe_is_that_of_the_command():
 
 
 def test_named_samplers_are_the_commands():
-    assert make_sampler() == Sampler() == named_sampler("trapezoidal")
+    assert Sampler() == named_sampler("trapezoidal")
     poisson, nearest = named_sampler("poisson"), named_sampler("binomial_bridge_nearest")
     assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
     with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):

@@ -15,7 +15,7 @@ from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.errors import Unobtainable, UserError
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.extractors import Classifier
@@ -41,7 +41,7 @@ def make_module(seed=0):
     network = CountNetwork(body, StandardisedInputs(DATA.mean, DATA.std))
     mean = DATA.train.float().mean(0)
     model = BlackoutDiffusion(
-        network, ScaledHead(DATA.mean), PureDeath(255), mean, sampler=make_sampler(num_steps=4, batch_size=16),
+        network, ScaledHead(DATA.mean), PureDeath(255), mean, sampler=Sampler(num_steps=4, batch_size=16),
         ema_decay=0.9,
     )  # fmt: skip
     for number, parameter in enumerate(model.ema.parameters()):  # an average that is not the raw weights
