@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.data.count_data import CountData, group_split, held_out_split, loaded, narrow, taken
 from blackout.data.count_data import parts as parts_of
 from blackout.data.doctor import Finding, findings
@@ -27,7 +27,7 @@ from blackout.data.file_formats import (
     sample_shape,
     to_counts,
 )
-from blackout.data.labels import TOTAL, Level, classes, few, label_file, levels, named_column
+from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError, ensure
 from blackout.files import load_array
@@ -281,18 +281,14 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
-def _read(
-    name: str, array: Any, mask: str | None, arrays: dict[str, Any], series: bool | None
-) -> tuple[Tensor, Tensor | None]:
+def _read(name: str, array: Any, mask: str | None, arrays: Plain, series: bool | None) -> tuple[Tensor, Tensor | None]:
     """Counts, with 0 where entries are missing, and which were seen."""
     array, seen = without_missing(array, mask, arrays)
     data = to_counts(name, array, series)
     return data, None if seen is None else torch.from_numpy(seen).view(data.shape)
 
 
-def _classes(
-    names: list[str], columns: dict[str, Array], bins: int, conditional: bool
-) -> tuple[Tensor | None, tuple[str, ...], dict[str, tuple[str, ...]]]:
+def _classes(names: list[str], columns: dict[str, Array], bins: int, conditional: bool) -> Classes:
     """`classes` of what was asked for, else of `labels`, else none."""
     if not names:
         given = columns.get("labels")
@@ -313,7 +309,7 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _names(arrays: dict[str, Any]) -> str:
+def _names(arrays: Plain) -> str:
     return ", ".join(map(repr, arrays)) or "nothing"
 
 
@@ -332,7 +328,7 @@ FINITE = "finite"
 """The mask by which entries that are NaN are missing."""
 
 
-def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tuple[Any, Array | None]:
+def without_missing(array: Any, mask: str | None, arrays: Plain) -> tuple[Any, Array | None]:
     """Counts with 0 where entries are missing, and where there are any, booleans that are True where one was seen.
 
     Args:
@@ -358,7 +354,7 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
     return np.where(seen, array, 0), None if seen.all() else seen
 
 
-def _mask(mask: str, arrays: dict[str, Any]) -> Array:
+def _mask(mask: str, arrays: Plain) -> Array:
     if mask in arrays:
         stored = arrays[mask]
         return _booleans(np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored))

@@ -19,13 +19,13 @@ TOTAL = "total"
 """The name by which the total count of a sample can be asked for as if it were a column."""
 Level = float | str
 """What a level of a covariate is."""
+Classes = tuple[Tensor | None, tuple[str, ...], dict[str, tuple[str, ...]]]
+"""The class of every sample, int64 [N], the classes' names, and what each column is in every class; see `classes`."""
 _MOST_LEVELS = 64
 """Of a covariate."""
 
 
-def classes(
-    names: Sequence[str], columns: Mapping[str, Array], bins: int
-) -> tuple[Tensor, tuple[str, ...], dict[str, tuple[str, ...]]]:
+def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> Classes:
     """The class of every sample, the classes' names, and what each column is in every class.
 
     Text and whole numbers are classes as they are; numbers with fractions, and totals, are divided into `bins` parts of

@@ -97,9 +97,7 @@ class LevelCorrector:
     ) -> Tensor:  # fmt: skip
         """Another X_s, of the shape [B, ...] and dtype of xs: see `Corrector`."""
         jump = _with_rates(self, process)
-        prediction = fitting(
-            denoiser(xs, s), jump.prediction, self, process, "a head that predicts what its rates need"
-        )
+        prediction = fitting(denoiser(xs, s), jump.prediction, self, process, "a head that predicts what rates need")
         moves = [
             (reverse_rates(jump, prediction, xs, s), jump.reverse_jumps(xs)),
             (jump.forward_rates(xs, s), jump.forward_jumps(xs)),

@@ -230,9 +230,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         if asked["paths"] and not asked["finite_steps"]:
             raise UserError("likelihood.paths needs likelihood.finite_steps: paths are of a sampler with so many steps")
         if asked["finite_steps"] and not isinstance(process, PureDeath):
-            raise UserError(
-                "likelihood.finite_steps bounds the Poisson sampler of pure death: leave it out for this process"
-            )
+            raise UserError("likelihood.finite_steps bounds the Poisson sampler of pure death: leave it out here")
         if asked["finite_steps"] and process.max_count > LARGEST_TABLE:
             raise UserError(
                 f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}:"
@@ -380,9 +378,7 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
         UserError: one is missing or of another shape.
     """
     shapes = {"mean": shape, **({"concentration": shape, "gain": []} if measured else {})}
-    known = {
-        name: tensors[name] for name, one in shapes.items() if name in tensors and list(tensors[name].shape) == one
-    }
+    known = {name: tensors[name] for name, of in shapes.items() if name in tensors and list(tensors[name].shape) == of}
     # of models with classes alone, unless they are very many
     of_classes = tensors.get("class_mean") if with_classes else None
     if len(known) < len(shapes) or (of_classes is not None and list(of_classes.shape[1:]) != shape):

@@ -47,9 +47,7 @@ class KnownElements:
 
     def select(self, index: Tensor) -> KnownElements:
         """The rows at `index`, int64 [B], if x0 has one per sample; else the same for all."""
-        if len(self.x0) == 1:
-            return self
-        return KnownElements(self.x0[index], self.mask[index])
+        return self if len(self.x0) == 1 else KnownElements(self.x0[index], self.mask[index])
 
 
 class KnownPath:

@@ -451,16 +451,13 @@ class TauLeap:
     ) -> Tensor:
         """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         jump = require(process, JumpProcess, self, process, "a process in continuous time")
-        prediction = fitting(
-            denoiser(xt, t), jump.prediction, self, process, "a head that predicts what its rates need"
-        )
+        prediction = fitting(denoiser(xt, t), jump.prediction, self, process, "a head that predicts what rates need")
         if float(s) == 0.0 and isinstance(prediction, CategoricalPrediction):
             return draw_level(prediction, generator).to(xt.dtype)
         if float(s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(process, FiniteProcess):
             return draw_step(process, prediction, xt, s, t, generator)
-        return leap(
-            jump, xt, [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))], float(t - s), generator
-        )
+        moves = [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))]
+        return leap(jump, xt, moves, float(t - s), generator)
 
 
 def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:

@@ -262,7 +262,7 @@ class RateLoss(_Weighted):
         target = require(target, Observation, self, None, "a process whose target holds the state it was observed in")
         process, xt = target.process, target.xt
         process = require(process, JumpProcess, self, process, "a process in continuous time")
-        prediction = require(prediction, process.prediction, self, process, "a head that predicts what its rates need")
+        prediction = require(prediction, process.prediction, self, process, "a head that predicts what rates need")
         kappa = process.rates(prediction.expected, xt, t)
         losses = rate_loss(kappa, process.reverse_rates(target.x0, xt, t))
         return weigh(self.weights(s, t), losses.sum(1)).float()

@@ -425,13 +425,8 @@ def draw_batch(
         denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
-    how: dict[str, Any] = {
-        "kernel": sampler.kernel,
-        "correction": sampler.correction,
-        "known": known,
-        "device": model.device,
-        "mean": mean,
-    }
+    how = dict[str, Any](kernel=sampler.kernel, correction=sampler.correction, known=known, device=model.device)
+    how["mean"] = mean
     if number == 1:
         drawn = sample(*walk, **how)
         return {"samples": tied(drawn, pairs) if pairs and known is None else drawn}

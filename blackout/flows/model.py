@@ -111,9 +111,7 @@ class ChainSampler(Model):
             first = (indices // how.group).unique() * how.group
             whole = (first[:, None] + torch.arange(how.group)).flatten()
         paths = how.run(self.target, self.rates(), whole.to(self.device), seed, refine, watch, observe)
-        if len(whole) == len(indices):
-            return paths
-        return paths.rows(torch.searchsorted(whole, indices).to(self.device))
+        return paths if len(whole) == len(indices) else paths.rows(torch.searchsorted(whole, indices).to(self.device))
 
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Unweighted output of the chain, `samples` [b, *shape], with `log_weights` float64 [b].

@@ -63,9 +63,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if self.points < 2 or min(self.chains, self.every, self.kept) < 1 or self.group < 2 or not self.clip > 0:
-            raise ValueError(
-                "rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2 and a positive clip"
-            )
+            raise ValueError("rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2, a positive clip")
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
         if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:

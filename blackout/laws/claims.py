@@ -448,9 +448,7 @@ def p_value(observed: Array, law: Array) -> float:
     cells = np.append(expected[~rare], expected[rare].sum())
     drawn = np.append(observed[~rare], observed[rare].sum())
     drawn, cells = drawn[cells > 1e-9], cells[cells > 1e-9]
-    if len(cells) < 2:
-        return 1.0
-    return float(stats.chisquare(drawn, cells * drawn.sum() / cells.sum()).pvalue)
+    return 1.0 if len(cells) < 2 else float(stats.chisquare(drawn, cells * drawn.sum() / cells.sum()).pvalue)
 
 
 EXACT = 2e-5

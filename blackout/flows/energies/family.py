@@ -230,9 +230,7 @@ class EnergyFamily(ComponentFamily):
         loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
         ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
         if not ours or not isinstance(negative, NegativeSampler):
-            raise UserError(
-                "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
-            )
+            raise UserError("objective, rollout and negative must be this family's: loss@objective=dnfs, negative=flow")
         if loss.learns_partition:
             raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
         if settings["start"] not in ("likelihood", "zero"):

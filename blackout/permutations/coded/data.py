@@ -212,10 +212,8 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         log_p = torch.full((len(points),), -math.log(len(x)), dtype=torch.float64)
         return log_p.masked_fill(num_cycles(points) != 1, -math.inf)
 
-    picked = rest[torch.linspace(0, len(rest) - 1, min(len(rest), _HELD_OUT)).long()]
-    return PermutationData(
-        "cycles", {"x": x[drawn]}, {"x": picked}, judge=judge, truth=truth, members=x, shown={"": {}}
-    )
+    test = rest[torch.linspace(0, len(rest) - 1, min(len(rest), _HELD_OUT)).long()]
+    return PermutationData("cycles", {"x": x[drawn]}, {"x": test}, judge=judge, truth=truth, members=x, shown={"": {}})
 
 
 def all_cycles(n: int) -> Tensor:

@@ -72,11 +72,7 @@ class ShuffleDraw(Draw):
         if self.own is not None and "truth" not in self.own:
             return None
         labels = bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
-        how: dict[str, Any] = {
-            "labels": labels,
-            "decoding": type(self.decoder).__name__.lower(),
-            "evaluations": self.nfe,
-        }
+        how = dict[str, Any](labels=labels, decoding=type(self.decoder).__name__.lower(), evaluations=self.nfe)
         if self.model.reverse.prefix:  # of one token each, for every place of every list
             how["decoder_evaluations"] = self.nfe * self.model.data["num_items"]
         return SolvedPuzzles(self.model.data, how)

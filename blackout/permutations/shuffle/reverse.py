@@ -190,9 +190,7 @@ class Denoiser:
 
 def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
     """Orders [..., m] of the items that may move as orders of all n: the first, where it is fixed, comes first."""
-    if not first_fixed:
-        return orders
-    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1)
+    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1) if first_fixed else orders
 
 
 def moving(orders: Tensor, first_fixed: bool) -> Tensor:
