@@ -153,21 +153,19 @@ def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: by
     refuse(file.read(1), f"{name}: damaged: more follows its last part")
 
 
-def _unsqueezed(
-    model: BlackoutDiffusion, file: io.BufferedReader, content: bytes, n: int, name: str
-) -> Iterator[Array]:
+def _unsqueezed(model: BlackoutDiffusion, file: io.BufferedReader, data: bytes, n: int, name: str) -> Iterator[Array]:
     squeezed, dtype = lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY), _plain_type(model)
     per, size = _per_part(model), math.prod(model.shape) * dtype.itemsize
     while n or not squeezed.eof:
         wanted, found = min(n, per) * size or 1, b""
         while len(found) < wanted and not squeezed.eof:
-            content = content or (file.read(1 << 20) if squeezed.needs_input else b"")
+            data = data or (file.read(1 << 20) if squeezed.needs_input else b"")
             try:
-                found += squeezed.decompress(content, wanted - len(found))
+                found += squeezed.decompress(data, wanted - len(found))
             except lzma.LZMAError:
                 raise UserError(f"{name}: damaged") from None
-            refuse(not content and squeezed.needs_input and not squeezed.eof, f"{name}: damaged")
-            content = b""
+            refuse(not data and squeezed.needs_input and not squeezed.eof, f"{name}: damaged")
+            data = b""
         refuse(len(found) != min(n, per) * size, f"{name}: damaged")
         if n:
             counts = np.frombuffer(found, dtype).reshape(-1, *model.shape).astype(np.int64)

@@ -195,6 +195,8 @@ def _some(counts: Tensor | Rows) -> Tensor:
     return counts[torch.arange(0, len(counts), -(-len(counts) // _PAIRED))]
 
 
+_OF_SPLIT = "", "_labels", "_seen"
+"""Ends of the names of a split's parts."""
 _FEWEST = 10
 """Samples of either split that are compared at least, under a condition."""
 _MOST_COUNTED = 1 << 16
@@ -283,9 +285,8 @@ class CountData:
 
     def _parts(self, split: str) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
         """Counts, labels and what was seen of a split."""
-        if split == "train":
-            return self.train, self.train_labels, self.train_seen
-        return self.test, self.test_labels, self.test_seen
+        counts, labels, seen = (getattr(self, split + part) for part in _OF_SPLIT)
+        return counts, labels, seen
 
     @classmethod
     def from_array(
@@ -350,10 +351,8 @@ class CountData:
 
     def _part(self, rows: Mapping[str, Tensor], **replaced: Any) -> CountData:
         """The samples with these numbers, int64, by split."""
-        kept: dict[str, Any] = {}
-        for split, chosen in rows.items():
-            for name, values in zip((split, f"{split}_labels", f"{split}_seen"), self._parts(split), strict=True):
-                kept[name] = taken(values, chosen)
+        names = {split + part: chosen for split, chosen in rows.items() for part in _OF_SPLIT}
+        kept = {name: taken(getattr(self, name), chosen) for name, chosen in names.items()}
         return replace(self, **kept | replaced)
 
     def under(self, labels: Tensor) -> CountData:

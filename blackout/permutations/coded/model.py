@@ -175,9 +175,7 @@ class CodeTransformer(nn.Module):
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
         # which row may attend to which; digits never inform items
-        attends = torch.ones(num_items, num_items, dtype=torch.bool)
-        if causal:
-            attends = attends.tril()
+        attends = torch.ones(num_items, num_items, dtype=torch.bool).tril(0 if causal else num_items)
         if prefix:
             items = torch.ones(2 * num_items, num_items, dtype=torch.bool)
             attends = torch.cat([items, torch.cat([torch.zeros_like(attends), attends])], 1)
