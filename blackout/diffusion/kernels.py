@@ -330,9 +330,7 @@ class PosteriorTrapezoidal:
     ) -> Tensor:
         """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
         if process.max_count > LARGEST:
-            raise ValueError(
-                f"the posterior trapezoidal step enumerates counts: at most {LARGEST}, not {process.max_count}"
-            )
+            raise ValueError(f"the posterior trapezoidal step takes counts up to {LARGEST}, not {process.max_count}")
         if float(s) == 0:
             return PosteriorBridge()(denoiser, process, xt, s, t, generator)
         rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)

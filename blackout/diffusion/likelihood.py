@@ -117,22 +117,20 @@ def adds_ends(process: PureDeath) -> bool:
 
 
 @torch.no_grad()
-def end_bound(
-    denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, generator: RandomSource = None
-) -> Tensor:
+def end_bound(denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, source: RandomSource = None) -> Tensor:
     """What the ends of the continuous bound cost: KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
     Ours (tests/laws/test_end_laws.py).
 
     Args:
-        denoiser, process, x0, generator: as for `likelihood_bound`; one evaluation at the earliest time.
+        denoiser, process, x0, source: as for `likelihood_bound`; one evaluation at the earliest time.
         mean: E[X_0], broadcastable to x0.
 
     Returns:
         float64 [B], nats per sample, unbiased; infinite where what is missing was held to be impossible.
     """
     first, last = path_ends(LIMIT + widening(process.max_count), None, x0.device)
-    xt = process.sample(x0, first, generator)
+    xt = process.sample(x0, first, source)
     prediction, missing = predicted(denoiser, process, xt, first.expand(len(x0))), x0.long() - xt.long()
     # -log Poisson(missing; y)
     n = missing.double()

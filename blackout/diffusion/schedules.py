@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -340,6 +340,7 @@ class Schedule:
     grid: Callable[[int], Tensor] = fisher_times
     num_steps: int = 1000
     continuous: bool = False
+    _copies: dict[torch.device, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:
@@ -358,10 +359,6 @@ class Schedule:
             times = self.times.to(device)
             self._copies[device] = times, logit_survival(times[1:])
         return self._copies[device]
-
-    @cached_property
-    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
-        return {}
 
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.
