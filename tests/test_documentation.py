@@ -99,7 +99,8 @@ if __name__ == "__main__":
 
 
 def test_whatever_is_cited_is_among_the_references():
-    key = re.compile(r"[\[;] ?([A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d)(?=[,;\]])")
+    name = r"[A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d"
+    key = re.compile(rf"[\[;] ?(?:after |cf\. )?({name})(?=[,;\]])")
     listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "reference" / "references.md").read_text(), re.MULTILINE))
     code = [path for room in ("blackout", "benchmarks") for path in (ROOT / room).rglob("*.py")]
     cited = {one for path in code for one in key.findall(path.read_text())}

@@ -301,7 +301,8 @@ class CountData:
         """Counts in memory, with a part of them held out.
 
         Args:
-            counts: tensor, NumPy array or SciPy sparse matrix of whole numbers, [N, D], [N, H, W] or [N, C, H, W].
+            counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse matrix, or what NumPy
+                makes an array of.
             labels: class of each sample, whole numbers [N], or None.
             max_count: largest count there can be; None takes the largest there is.
             holdout: share of the samples to hold out, of every class alike.
@@ -311,7 +312,8 @@ class CountData:
         Raises:
             ValueError: counts or labels that are none, or too few.
         """
-        whole = to_counts(name, counts.cpu().numpy() if isinstance(counts, Tensor) else counts)
+        given = counts.cpu() if isinstance(counts, Tensor) else counts
+        whole = to_counts(name, given if hasattr(given, "toarray") else np.asarray(given))
         classes = None if labels is None else torch.as_tensor(labels)
         train, test = held_out_split(len(whole), holdout, seed, classes)
         largest = int(whole.max()) if max_count is None else max_count

@@ -6,13 +6,13 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from blackout.data.labels import TOTAL, divided, few
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes import Process, PureDeath
 from blackout.errors import UserError, refuse
 
 _SHARES = 16
@@ -22,13 +22,24 @@ _DRAWN = 1024
 _SEED = 0
 
 
-def total_asked(model: Any, design: Any) -> float | None:
+class Conditioned(Protocol):
+    """What is asked of a model, `blackout.diffusion.BlackoutDiffusion`."""
+
+    config: dict[str, Any]
+    process: Process
+
+    @property
+    def num_classes(self) -> int | None:
+        """Combinations of a class and levels of covariates; None without."""
+
+
+def total_asked(model: Conditioned, design: Any) -> float | None:
     """The total count that samples are to have, where one was asked for and means are predicted."""
     value = design.get(TOTAL) if isinstance(design, Mapping) else None
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
 
 
-def all_labels(model: Any) -> Tensor | None:
+def all_labels(model: Conditioned) -> Tensor | None:
     """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
     if model.num_classes is None:
         return None
@@ -40,7 +51,7 @@ def _shuffled(labels: Tensor) -> Tensor:
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
 
 
-def labels_asked(model: Any, classes: Any, design: Any) -> Tensor | None:
+def labels_asked(model: Conditioned, classes: Any, design: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
@@ -72,8 +83,7 @@ def labels_asked(model: Any, classes: Any, design: Any) -> Tensor | None:
         shown = ", ".join(map(repr, [*columns, *known])) or "none"
         raise UserError(f"given must be values by name, such as {{total: 1000}}; this model's are {shown}")
     if of_classes := {name: asked[name] for name in columns if name in asked}:
-        if classes is not None:
-            raise UserError(f"classes and given.{next(iter(of_classes))} choose the same: leave out one")
+        refuse(classes is not None, f"classes and given.{next(iter(of_classes))} choose the same: leave out one")
         classes = _combined(of_classes, columns)
     labels = _classes(classes, alone, data.get("class_names") or ())
     for name, values in known.items():
@@ -98,9 +108,8 @@ def _combined(asked: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) ->
     rows = list(zip(*(columns[name] for name in asked), strict=True))
     for together in itertools.product(*wanted):
         found = [number for number, row in enumerate(rows) if row == together]
-        if not found:
-            told = ", ".join(f"{name} {word}" for name, word in zip(asked, together, strict=True))
-            raise UserError(f"given: no sample of training is {told}; columns of dataset.covariates go together freely")
+        told = ", ".join(f"{name} {word}" for name, word in zip(asked, together, strict=True))
+        refuse(not found, f"given: no sample of training is {told}; columns of dataset.covariates go together freely")
         chosen += found
     return chosen
 
@@ -152,7 +161,7 @@ def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
     return _shuffled(drawn.T).flatten()
 
 
-def _known(model: Any) -> tuple[int, Mapping[str, Sequence[Any]]]:
+def _known(model: Conditioned) -> tuple[int, Mapping[str, Sequence[Any]]]:
     """Number of classes without covariates, and the values of the levels of each covariate."""
     known: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:

@@ -1,7 +1,7 @@
 """Inpainting: the known elements follow a path of the forward process that ends in their values.
 
 Where nothing else is done, as in RePaint [Lugmayr 2022], the others are born at the model's rates beside them and never
-look ahead: total variation .25 to .32 to the exact conditional law on a pixel pair, however many steps are taken. It is
+look ahead: total variation .1 to .3 to the exact conditional law on a pixel pair, however many steps are taken. It is
 the weights that are missing: the model's probability of the known path's own births, given all elements, and a particle
 loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/laws/test_particle_laws.py).
 """

@@ -40,6 +40,7 @@ from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, pred
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import Schedule, step_fraction, widening
 from blackout.distributed import my_batches, sum_over_processes
+from blackout.errors import ensure
 from blackout.intervals import interval, spread
 from blackout.random import RandomSource, SampleStreams, fold_seed
 
@@ -199,7 +200,6 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
 
 def _binomial_constant(max_count: int, s: Tensor, t: Tensor) -> Tensor:
     """`_survivor_constant` of the births of a step from t to s."""
-    s, t = torch.as_tensor(s, dtype=torch.float64), torch.as_tensor(t, dtype=torch.float64)
     return _survivor_constant(max_count, float(step_fraction(s, t)), float(torch.expm1(-s) / torch.expm1(-t)))
 
 
@@ -209,14 +209,11 @@ def _survivor_constant(max_count: int, r: float, stays: float) -> Tensor:
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
     """
-    if max_count > LARGEST_TABLE:
-        raise ValueError(
-            f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
-        )
+    beyond = f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
+    ensure(max_count <= LARGEST_TABLE, beyond)
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
-    kept = n[None, :]
-    whole = n[:, None]
+    kept, whole = n[None, :], n[:, None]
     log_pmf = (
         log_factorial[:, None]
         - log_factorial[None, :]
@@ -225,7 +222,8 @@ def _survivor_constant(max_count: int, r: float, stays: float) -> Tensor:
         + torch.special.xlogy((whole - kept).clamp(min=0), r)
     )
     pmf = torch.where(kept <= whole, torch.exp(log_pmf), 0.0)
-    entropy_rate = r * math.log(r) + (stays * math.log(stays) if stays > 0 else 0.0)
+    both = torch.tensor([r, stays], dtype=torch.float64)  # 0 where nothing is left at the final time
+    entropy_rate = torch.special.xlogy(both, both).sum()
     return log_factorial - pmf @ log_factorial + n * entropy_rate
 
 

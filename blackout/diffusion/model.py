@@ -349,15 +349,16 @@ class BlackoutDiffusion(Model):
             float32 [n, width] on the CPU.
 
         Raises:
-            ValueError: the network is no perceptron.
+            ValueError: the network is no perceptron, or counts of another shape.
         """
         found: list[Tensor] = []
         last = [part.norm for part in self.averaged.modules() if isinstance(part, ResidualMLP)]
         ensure(last, "a latent representation is that of a perceptron, the network of vectors of counts")
-        hook = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
-        with self.sampler.evaluating(self.averaged):
-            self.denoiser()(torch.as_tensor(counts, device=self.device) / 2, torch.tensor(math.log(2)).double())
-        hook.remove()
+        given = torch.as_tensor(counts, device=self.device)
+        ensure(given.shape[1:] == self.shape, f"counts must be [n, *{list(self.shape)}], not {list(given.shape)}")
+        kept = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
+        with kept, self.sampler.evaluating(self.averaged):
+            self.denoiser()(given / 2, torch.tensor(math.log(2)).double())
         return found[0]
 
     def times(self, sampler: Sampler) -> Tensor:

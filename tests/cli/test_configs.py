@@ -191,5 +191,7 @@ def test_few_samples_are_passed_a_hundred_times_and_what_they_teach_is_calibrate
     model = from_data(few)
     latent = model.latent(cells[:5])
     assert latent.shape == (5, 256) and torch.allclose(latent[3:], model.latent(cells[3:5]), atol=1e-6)
+    with pytest.raises(ValueError, match=r"counts must be \[n, "):
+        model.latent(cells[:5, :3])
     with pytest.raises(ValueError, match="perceptron"):
         from_data(cells[:40].view(40, 1, 2, 3)).latent(cells[:1].view(1, 1, 2, 3))

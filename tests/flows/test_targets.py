@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,9 @@ def test_log_z_of_any_torus_without_a_field() -> None:
     assert upside_down is not None and listed is not None and abs(upside_down["log_z"] - listed["log_z"]) < 1e-9
     assert frustrated is not None and abs(frustrated["log_z"] - exact_values(Ising([3, 4], -0.3))["log_z"]) < 1e-6
     assert (Ising([40, 60], 0.3).exact() or {})["log_z"] > 2400 * 2 * 0.6 and Ising(30, 0.2, 0.1).exact() is None
+    frozen = Ising(10, 400.0)  # two ground states, beyond the range of Kaufman's hyperbolic functions
+    assert frozen.exact() == {"log_z": pytest.approx(160_000 + math.log(2)), "mean_log_density": pytest.approx(160_000)}
+    assert Ising(40, 400.0).exact() is None
 
 
 def test_laws_of_a_range_are_those_of_single_models() -> None:

@@ -291,6 +291,8 @@ def test_elements_that_are_never_lit_cost_nothing_whatever_the_largest_count():
     for top in (255, 4095, 4096, 2**31 - 1):
         dark, lit = likelihood.start_bound(PureDeath(top), x0, t, torch.tensor([0.0, 3.0])).tolist()
         assert math.isfinite(dark) and dark >= 0 and lit == math.inf
+        gone = torch.tensor(800.0, dtype=torch.float64)  # e^-t is 0
+        assert likelihood.start_bound(PureDeath(top), x0, gone, torch.tensor([1.0, 3.0])).tolist() == [0, 0]
 
 
 def test_states_beyond_the_largest_count_do_not_wrap():

@@ -112,6 +112,7 @@ def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
     assert torch.equal(*runs)
     model = made(max_count := CountData.from_array(COUNTS))
     assert max_count.max_count == int(COUNTS.max())
+    assert torch.equal(CountData.from_array(COUNTS.tolist()).train, max_count.train)
     with pytest.raises(UserError, match=r"in 0\.\."):
         trainer().fit(model, DataLoader(COUNTS + 100, batch_size=16))
 

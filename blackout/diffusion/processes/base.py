@@ -168,7 +168,8 @@ def plateau(max_count: int) -> float:
 
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
-    ensure(1 <= max_count <= LARGEST_COUNT, f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
+    good = 1 <= max_count <= LARGEST_COUNT and max_count % 1 == 0
+    ensure(good, f"max_count must be a whole number in 1..{LARGEST_COUNT}, not {max_count}")
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -20,7 +21,16 @@ from torch import Tensor
 
 from blackout.counts import Shape, Time, count_dtype, per_row, per_sample_time, time_on
 from blackout.diffusion.predictions import TINY, CategoricalPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, Observation, bound_to_prior, path_ends, per_sample, predicted
+from blackout.diffusion.processes.base import (
+    LIMIT,
+    Observation,
+    bound_to_prior,
+    check_max_count,
+    path_ends,
+    per_sample,
+    predicted,
+)
+from blackout.errors import ensure
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
 _REMEMBERED = 0.05
@@ -37,7 +47,7 @@ class FiniteProcess(ABC):
         num_states: S.
 
     Raises:
-        ValueError: max_count is not in 1..num_states - 1.
+        ValueError: max_count is no whole number in 1..num_states - 1.
     """
 
     prediction: ClassVar[type[CategoricalPrediction]] = CategoricalPrediction
@@ -45,8 +55,8 @@ class FiniteProcess(ABC):
     """Whether matrices [S, S] are made, one for every time of a batch."""
 
     def __init__(self, max_count: int, num_states: int) -> None:
-        if not 1 <= max_count < num_states:
-            raise ValueError(f"the process has {num_states} states, but counts 0..{max_count} need {max_count + 1}")
+        check_max_count(max_count)
+        ensure(max_count < num_states, f"the process has {num_states} states: too few for counts 0..{max_count}")
         self.max_count = max_count
         self.num_states = num_states
 
@@ -70,9 +80,9 @@ class FiniteProcess(ABC):
 
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
-        t = per_sample_time(t, x0)
-        u = uniform(tuple(x0.shape), generator, x0.device)
-        return self._draw_rows(_flat(x0), t, u.flatten(1)).view(x0.shape).to(self.dtype)
+        t, x = per_sample_time(t, x0), _flat(x0)
+        u = uniform(tuple(x0.shape), generator, x0.device).view(x.shape)
+        return self._draw_rows(x, t, u).view(x0.shape).to(self.dtype)
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         sums = cumulative(self.transition(torch.zeros_like(t), t))
@@ -86,7 +96,7 @@ class FiniteProcess(ABC):
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P_0t[x0, .], float64 [B, ..., S]."""
         t = per_sample_time(t, x0)
-        return self.rows(_flat(x0), torch.zeros_like(t), t).view(*x0.shape, -1)
+        return _like(self.rows(_flat(x0), torch.zeros_like(t), t), x0)
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]: of P_0t; what is impossible is finite, near -690."""
@@ -96,8 +106,7 @@ class FiniteProcess(ABC):
 
     def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
-        drawn = categorical(self.bridge_pmf(x0, xt, s, t).view(*x0.shape, -1), generator)
-        return drawn.to(self.dtype)
+        return categorical(self.bridge_pmf(x0, xt, s, t), generator).to(self.dtype)
 
     def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """P(X_s = . | X_0, X_t), float64 [B, ..., S] [Austin 2021, eq. 3]."""
@@ -105,7 +114,7 @@ class FiniteProcess(ABC):
         first = self.rows(_flat(x0), torch.zeros_like(s), s)
         joint = first * self.columns(_flat(xt), s, t)
         mass = joint.sum(-1, keepdim=True)
-        return torch.where(mass > 0, joint / mass.clamp(min=TINY), first).view(*x0.shape, -1)
+        return _like(torch.where(mass > 0, joint / mass.clamp(min=TINY), first), x0)
 
     def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
@@ -123,7 +132,7 @@ class FiniteProcess(ABC):
         The model's step [Austin 2021, eq. 4].
         """
         s, t = per_sample_time(s, xt), per_sample_time(t, xt)
-        return self.relative(expected, xt, t, s) * self.columns(_flat(xt), s, t).view(*xt.shape, -1)
+        return self.relative(expected, xt, t, s) * _like(self.columns(_flat(xt), s, t), xt)
 
     def relative(self, expected: Tensor, xt: Tensor, t: Time, other: Time) -> Tensor:
         """P(X_other,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
@@ -131,10 +140,10 @@ class FiniteProcess(ABC):
         That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
         """
         other, t = per_sample_time(other, xt), per_sample_time(t, xt)
-        weights = expected.double().movedim(1, -1).reshape(len(xt), -1, self.max_count + 1)
+        weights = expected.double().movedim(1, -1).reshape(*_flat(xt).shape, self.max_count + 1)
         seen = self.columns(_flat(xt), torch.zeros_like(t), t)
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
-        return self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other).view(*xt.shape, -1)
+        return _like(self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other), xt)
 
     def prior_pmf(self, t: Time) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
@@ -236,7 +245,7 @@ class FiniteJumpProcess(FiniteProcess):
         rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
         [B, S, ...] per unit of t.
         """
-        return _levels_first(self._rates_into(_flat(xt)).view(*xt.shape, -1) * self.relative(expected, xt, t, t), xt)
+        return _levels_first(_like(self._rates_into(_flat(xt)), xt) * self.relative(expected, xt, t, t), xt)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
@@ -259,7 +268,7 @@ class FiniteJumpProcess(FiniteProcess):
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.reshape(len(x), -1).long()
+    return x.reshape(len(x), math.prod(x.shape[1:])).long()
 
 
 def _sample_index(matrix: Tensor, x: Tensor) -> Tensor:
@@ -267,9 +276,14 @@ def _sample_index(matrix: Tensor, x: Tensor) -> Tensor:
     return torch.arange(len(matrix), device=x.device)[:, None].expand(len(x), 1)
 
 
+def _like(values: Tensor, x: Tensor) -> Tensor:
+    """[B, D, S] -> [B, ..., S] for x of shape [B, ...], an empty batch, too."""
+    return values.view(*x.shape, values.shape[-1])
+
+
 def _levels_first(values: Tensor, x: Tensor) -> Tensor:
     """[B, D, S] -> [B, S, ...] for x of shape [B, ...]."""
-    return values.view(*x.shape, -1).movedim(-1, 1)
+    return _like(values, x).movedim(-1, 1)
 
 
 def _without_stay(matrix: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from blackout.counts import Time
 from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes.base import check_max_count
 from blackout.diffusion.processes.finite import FiniteJumpProcess
+from blackout.errors import ensure
 
 _CACHED_FROM = 64
 """States from which matrices are worth keeping between calls."""
@@ -186,8 +187,7 @@ class Uniform(_Forgetting):
     """
 
     def __init__(self, max_count: int = 255) -> None:
-        states = max_count + 1
-        super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64))
+        super().__init__(max_count, torch.ones(max_count + 1, dtype=torch.float64) / (max_count + 1))
 
 
 @component("process")
@@ -247,8 +247,7 @@ class Ordinal(DenseGenerator):
     def __init__(self, max_count: int = 255, width: float | None = None, spread: float | None = None) -> None:
         check_max_count(max_count)
         for name, value in (("width", width), ("spread", spread)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive or null, not {value}")
+            ensure(value is None or value > 0, f"{name} must be positive or null, not {value}")
         levels = torch.arange(max_count + 1, dtype=torch.float64)
         distance = (levels[:, None] - levels[None, :]).abs()
         weight = (distance == 1).double() if width is None else torch.exp(-((distance / width) ** 2) / 2)
@@ -259,6 +258,5 @@ class Ordinal(DenseGenerator):
         generator = rate - torch.diag(rate.sum(1))
         symmetric = weight - torch.diag(rate.sum(1))
         gap = -float(torch.linalg.eigvalsh(symmetric)[-2])
-        if not (math.isfinite(gap) and gap > 1e-12):
-            raise ValueError(f"levels 0..{max_count} hardly mix with width {width} and spread {spread}: widen one")
+        ensure(1e-12 < gap < math.inf, f"levels 0..{max_count} hardly mix: widen width={width} or spread={spread}")
         super().__init__(max_count, generator / gap, ordered=True)

@@ -20,6 +20,8 @@ from blackout.flows.targets.base import Target, of_flips, read_arrays
 
 _LARGEST_MATRIX = 1100
 """Rows of a transfer matrix that is diagonalised."""
+_STRONGEST = 300.0
+"""Bond up to which the hyperbolic functions of Kaufman's formula are numbers."""
 _STEPS = 1 << 20
 """Values of a parameter in a range of laws, which have numbers."""
 
@@ -37,8 +39,7 @@ def lattice_bonds(size: int | Sequence[int]) -> tuple[list[int], Tensor]:
     if len(shape) != 2 or any(type(n) is not int or n < 1 for n in shape):
         raise ValueError(f"a lattice has a size, or [height, width], of at least 1, not {list(shape)}")
     number = torch.arange(shape[0] * shape[1]).view(shape)
-    pairs = torch.cat([torch.stack([number, number.roll(1, side)], -1).flatten(0, 1) for side in (0, 1)])
-    pairs = pairs.sort(1).values
+    pairs = torch.cat([torch.stack([number, number.roll(1, side)], -1).flatten(0, 1) for side in (0, 1)]).sort(1).values
     return shape, pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0)
 
 
@@ -254,8 +255,7 @@ class Ising(Couplings):
     ) -> None:
         shape, pairs = lattice_bonds(size)
         ends = [[part, part] if isinstance(part, int | float) else list(part) for part in (sigma, bias)]
-        if any(len(part) != 2 for part in ends):
-            raise ValueError(f"sigma and bias are numbers or ranges [start, end], not {sigma} and {bias}")
+        ensure(all(len(part) == 2 for part in ends), f"sigma, bias: numbers or [start, end], not {sigma}, {bias}")
         (_, strength), (_, field) = ends
         sites = shape[0] * shape[1]
         matrix = torch.zeros(sites, sites).index_put(pairs.unbind(1), torch.tensor(2.0)).double()
@@ -316,7 +316,7 @@ class Ising(Couplings):
     def exact(self, t: float = 1.0) -> dict[str, float] | None:
         beta, bias = self._strength
         frustrated = beta < 0 and any(n % 2 for n in self.shape)  # else every second spin may be read upside down
-        if beta and not bias and not frustrated and min(self.shape) > 2:
+        if 0 < abs(beta) * t < _STRONGEST and not bias and not frustrated and min(self.shape) > 2:
             below, log_z, above = (kaufman(abs(beta) * t * scale, self.shape) for scale in (1 - 1e-5, 1.0, 1 + 1e-5))
             return {"log_z": log_z, "mean_log_density": (above - below) / 2e-5 / t}
         spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)

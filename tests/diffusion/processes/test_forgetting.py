@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blackout.diffusion.processes import Absorbing, Uniform
+from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -38,3 +38,22 @@ def test_thousands_of_levels_take_no_matrix() -> None:
     xt, _ = process.observe(x, torch.tensor([0.1, 1.0, 3.0, 9.0]).double())
     assert bool(((xt == x) | (xt == process.mask)).all())
     assert process.reverse_rates(x, xt, torch.ones(4).double()).shape == (4, 20_002, 3)
+
+
+@pytest.mark.parametrize("process", [Uniform(3), Absorbing(3, mask=0), Ordinal(3), UniformChain(3, 10)])
+def test_batches_may_be_empty_and_elements_need_no_axis(process: FiniteProcess) -> None:
+    s, t, numbers = torch.tensor(2.0), torch.tensor(5.0), torch.tensor([0, 1, 3])
+    for x in (torch.zeros(0, 2, dtype=torch.uint8), numbers):
+        xt = process.observe(x, t, torch.Generator().manual_seed(0))[0]
+        assert xt.shape == process.bridge(x, xt, s, t).shape == x.shape
+        assert process.step_divergence(process.log_likelihood(xt, t).softmax(1), x, xt, s, t).shape == x.shape
+        if isinstance(process, FiniteJumpProcess):
+            assert process.reverse_rates(x, xt, t).shape == (len(x), process.num_states, *x.shape[1:])
+    assert torch.equal(process.pmf(numbers, t), process.pmf(numbers[:, None], t)[:, 0])
+
+
+@pytest.mark.parametrize("process", [PureDeath, BirthDeath, Uniform, Absorbing, Ordinal])
+@pytest.mark.parametrize("max_count", [0, -1])
+def test_the_largest_count_is_named_where_it_is_none(process: type, max_count: int) -> None:
+    with pytest.raises(ValueError, match=f"max_count must be a whole number in 1..2147483647, not {max_count}"):
+        process(max_count)
