@@ -14,7 +14,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.samplers import CountingDenoiser, sample
 from blackout.diffusion.steering import guarded, steer
 from blackout.distributed import rank
 from blackout.errors import check_at_least_one, ensure, refuse
@@ -52,8 +52,8 @@ class SMC(Method):
 
     What a state is worth is log p(y | x_s). Of births it is half of log L at the data that the last prediction expects,
     which has no noise of its own; half, since elements are not independent (ours: docs/results/posterior.md). Else it
-    is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55]: draws from what the network said last,
-    which take no evaluation.
+    is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55], from what the network says of it, which
+    the next step takes over where it is a law of levels.
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
@@ -108,6 +108,7 @@ class SMC(Method):
             log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
+            cast(CountingDenoiser, prior.denoiser).go_on(rows, s)
             run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
         run.log_evidence = torch.empty(0) if self.greedy else log_mean
         x = x[::copies].clamp(max=prior.process.max_count)
@@ -122,7 +123,7 @@ class SMC(Method):
         births = isinstance(prior.process, PureDeath) and getattr(problem, "real", True)
         if births and self.rollouts is None and not self.greedy:
             return [prior.expected(x, s)], _OF_EXPECTED
-        return [prior.guess(x, s, streams.fold(k).at(0)).double() for k in range(self.rollouts or _ROLLOUTS)], 1.0
+        return [x0.double() for x0 in prior.guess(x, s, streams, self.rollouts or _ROLLOUTS)], 1.0
 
     def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
         """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself."""

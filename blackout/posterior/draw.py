@@ -187,9 +187,8 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
     if asked.split(":")[0] in ("test", "train", "model"):
         raise UserError(f"measurement={asked}: numbers such as {asked.split(':')[0]}:17 or 0-15 or 1,5,9 must follow")
     y, truths = _from_file(Path(asked), operator, shape, largest)
-    found = make(torch.arange(len(y)), lambda seed: truths, y, asked)
     Measured(operator, noise, y).check(shape, largest)
-    return found
+    return make(torch.arange(len(y)), lambda seed: truths, y, asked)
 
 
 def _numbers(text: str, asked: str) -> Tensor:

@@ -135,14 +135,13 @@ class Prior:
         missing = last.expected if isinstance(last, CountPrediction) else torch.sub(*last.expected.unbind(1))
         return (x.double() + missing * (1 - step_fraction(s, t))).clamp(0, self.process.max_count)
 
-    def guess(self, x: Tensor, s: Tensor, source: RandomSource = None) -> Tensor:
-        """Data that X_s = x may lead to, counts [n, *shape], from the last prediction of the step that led there: no
-        further evaluation, and elements that are independent of one another.
+    def guess(self, x: Tensor, s: Tensor, streams: SampleStreams, number: int) -> list[Tensor]:
+        """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
+        elements are independent of one another, all of one evaluation.
         """
-        assert isinstance(self.denoiser, CountingDenoiser) and self.denoiser.last is not None
-        (at, t), last = self.denoiser.asked, self.denoiser.last
-        x0 = self.kernel(lambda xt, t: last, self.process, at, torch.zeros_like(t), t, source)
-        return x0.clamp(max=self.process.max_count)
+        said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
+        runs = (self.kernel(lambda xt, t: said, self.process, x, zero, s, source) for source in sources)
+        return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
 
 @runtime_checkable

@@ -227,8 +227,7 @@ class SplitGibbs(Method):
             z = coupling.draw(x, self.levels[0], streams.fold(-2).at(0))
         for k, t in enumerate(self.levels):
             if isinstance(problem, Blind):
-                settled = problem.settled(x, streams.fold(3 * k + 2).at(0))
-                step = replace(step, problem=settled)
+                step = replace(step, problem=problem.settled(x, streams.fold(3 * k + 2).at(0)))
             moved = step(x, z, t, streams.fold(3 * k))
             z = moved.z
             x = prior.reverse(z, t, streams.fold(3 * k + 1), self.steps)
@@ -250,10 +249,8 @@ class SplitGibbs(Method):
 
     def coupling(self, prior: Prior) -> Coupling:
         """K_t, or the published potential [Chu 2025, eq. 10]."""
-        if not self.published:
-            return Coupling(prior.process)
-        uniform = isinstance(prior.process, Uniform)
-        return Coupling(prior.process, float(prior.process.max_count) if uniform else 1.0, rescaled=False)
+        mismatch = float(prior.process.max_count) if self.published and isinstance(prior.process, Uniform) else 1.0
+        return Coupling(prior.process, mismatch, rescaled=not self.published)
 
 
 @dataclass(frozen=True)

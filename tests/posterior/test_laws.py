@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.kernels import Trapezoidal
+from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
@@ -21,6 +22,7 @@ from blackout.posterior import (
     Blind,
     Camera,
     Exact,
+    Flips,
     Function,
     Gaussian,
     Identity,
@@ -152,8 +154,8 @@ class WalkingPrior(Prior):
         laws = self.toy.reverse(1.0, math.exp(-float(s)))[numbers(x, self.toy.levels)]
         return torch.from_numpy(laws @ self.toy.states).double()
 
-    def guess(self, x, s, source=None):
-        return self.step(x, torch.zeros_like(s), s, source)
+    def guess(self, x, s, streams, number):
+        return [self.step(x, torch.zeros_like(s), s, streams.fold(k).at(0)) for k in range(number)]
 
     def reverse(self, z, t, source=None, steps=None):
         return self._drawn(self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.at(0))
@@ -168,6 +170,22 @@ def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     found = SMC(40, rollouts=1).sample(prior, problem, 1500)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
     assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
+
+
+def all_alike(x, t):
+    """The exact denoiser of bits that are all 0 or all 1, as often."""
+    odds = (2 * x.double() - 1).sum(1, keepdim=True) * -(torch.tanh(t / 2)).log()
+    both = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    return CategoricalPrediction(both.expand(-1, -1, x.shape[1]).float())
+
+
+def test_the_best_particle_is_chosen_by_guesses_of_itself():
+    """Of its parent, which all have in common, they would tell nothing: half of the samples were wrong."""
+    prior = Prior(all_alike, Uniform(1), (8,), times=logit_times(20, 5.0, -5.0))
+    problem = Measured(Inpaint(torch.arange(8) == 0), Flips(3.0), torch.ones(8))
+    found = SMC(4, greedy=True).sample(prior, problem, 200)
+    assert float((found.samples == 1).all(1).double().mean()) >= 0.95
+    assert sum(sweep["evaluations"] for sweep in found.trace) == 4 * (len(prior.times) - 1)
 
 
 def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
