@@ -250,8 +250,11 @@ class Elements:
 
     @property
     def own_concentration(self) -> Tensor:
-        """That of an element given the gain, r' [*shape] with 1 / r' = 1 / r - 1 / R. Ours."""
-        inverse = 1 / self.concentration - 1 / self.gain
+        """That of an element given the gain, r' [*shape] with 1 + 1 / r = (1 + 1 / R) (1 + 1 / r').
+
+        Ours (tests/networks/test_elements.py).
+        """
+        inverse = (1 / self.concentration - 1 / self.gain) / (1 + 1 / self.gain)
         return 1 / torch.maximum(inverse, 1 / (_MOST * (1 + self.mean)))
 
 

@@ -34,6 +34,7 @@ def test_moments_find_concentration_and_gain() -> None:
     # 1 + 1/r = (1 + 1/4)(1 + 1/2), and the gain's 1/R = 1/4
     assert found.gain.item() == pytest.approx(4.0, rel=0.06)
     assert torch.allclose(found.concentration, torch.full((3,), 1 / 0.875), rtol=0.06)
+    assert torch.allclose(found.own_concentration, torch.full((3,), 2.0), rtol=0.06)
 
 
 def test_counts_without_dispersion_are_poisson() -> None:
@@ -48,7 +49,7 @@ def test_a_silent_network_predicts_the_posterior_mean_of_a_negative_binomial_cou
     xt = torch.arange(9)[:, None]
     y = GammaHead(elements)(torch.zeros(9, 1, 1), xt, T).mean.flatten()
     x0 = torch.arange(400, dtype=torch.float64)
-    q, own = torch.exp(-T), float(1 / (1 / r - 1e-4))
+    q, own = torch.exp(-T), (1 + 1e-4) / (1 / r - 1e-4)
     p = torch.tensor(mean / (own + mean), dtype=torch.float64)
     log_prior = torch.lgamma(x0 + own) + x0 * torch.log(p) - torch.lgamma(x0 + 1)
     for k in range(9):
@@ -64,7 +65,9 @@ def test_with_a_gain_the_posterior_mean_is_that_of_brighter_elements() -> None:
     """20,000 elements of a sample twice as bright as usual: what is missing where X_t is k, within four errors."""
     torch.manual_seed(0)
     own, mean, q = 1.5, 3.0, torch.exp(-T)
-    elements = Elements(torch.full((20_000,), mean), torch.full((20_000,), 1 / (1 / own + 1 / 4)), torch.tensor(4.0))
+    elements = Elements(
+        torch.full((20_000,), mean), torch.full((20_000,), 1 / ((1 + 1 / own) * (1 + 1 / 4) - 1)), torch.tensor(4.0)
+    )
     x0 = torch.poisson(torch.distributions.Gamma(own, own / (2 * mean)).sample((1, 20_000)))
     xt = torch.binomial(x0, q.float().expand(x0.shape))
     y = GammaHead(elements)(torch.zeros(1, 1, 20_000), xt.long(), T).mean
