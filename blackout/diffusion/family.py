@@ -324,6 +324,7 @@ def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:
     """E[X_0] per element, float32, without a floating-point copy of the data.
 
     One unit is added to each element's total: what never occurred in training must not be impossible.
+    Ours (tests/diffusion/test_class_starts.py).
 
     Args:
         counts: integers [N, *shape].

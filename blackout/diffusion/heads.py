@@ -90,7 +90,9 @@ class SoftplusHead:
 
 @component("head", "base")
 class ScaledHead(_Scaled):
-    """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t. Ours.
+    """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t.
+
+    Ours (tests/diffusion/test_losses.py).
 
     Args:
         mean: C, the mean count of the data.
@@ -108,7 +110,9 @@ class ScaledHead(_Scaled):
 
 @component("head", "base")
 class BirthDeathHead(_Scaled):
-    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...]. Ours.
+    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
+
+    Ours (tests/diffusion/test_losses.py).
 
     Args:
         mean: C, the mean count of the data and of the stationary distribution.

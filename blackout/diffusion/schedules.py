@@ -195,7 +195,9 @@ def both_ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float
 
 
 def times_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
-    """What is null of `logistic_times`: where counts of this size take shape. Ours.
+    """What is null of `logistic_times`: where counts of this size take shape.
+
+    Ours (tests/diffusion/test_schedules.py).
 
     From survival of about one unit, q E[X^2] / E[X] = 1, to nearly all.
     """
@@ -275,7 +277,9 @@ def logistic_times(
     scale: float = 1.3,
     floor: float = 0.1,
 ) -> Tensor:
-    """Denser where images take shape: u follows a truncated logistic distribution, mixed with a uniform floor. Ours.
+    """Denser where images take shape: u follows a truncated logistic distribution, mixed with a uniform floor.
+
+    Ours (tests/diffusion/test_schedules.py).
 
     As a training schedule this is importance sampling: the weights of its short steps shrink as its density grows.
 

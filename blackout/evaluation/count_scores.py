@@ -261,7 +261,8 @@ def kolmogorov_smirnov(a: Array, b: Array) -> Array:
 def relations(a: Array, b: Array) -> dict[str, float]:
     """How far relations between pairs of elements differ, which means and correlations do not show.
 
-    Of at most 200 elements, those of the largest variance of log counts in `b`. The choice is ours.
+    Of at most 200 elements, those of the largest variance of log counts in `b`. The choice is ours
+    (tests/evaluation/test_count_scores.py).
 
     Args:
         a, b: counts [n, D] and [m, D].

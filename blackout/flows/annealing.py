@@ -78,7 +78,8 @@ def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None
 
     A fifth of them are 1 - (1 - s)^2. The others go where the work of a short run of such times fluctuates: as many to
     each of its parts as the standard deviation of the weights that it gains, which is large where log rho varies much,
-    and where chains are slow. Ours, after the equal lengths of [Crooks 2007].
+    and where chains are slow. Ours (tests/flows/test_annealing.py), after the equal lengths of
+    [Crooks 2007].
 
     Args:
         target, sweeps, seed, refine: see `anneal`.

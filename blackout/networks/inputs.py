@@ -56,7 +56,9 @@ class PaperInputs:
 @component("inputs")
 @dataclass(frozen=True)
 class StandardisedInputs:
-    """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout. Ours.
+    """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout.
+
+    Ours (tests/networks/test_wrapper.py).
 
     With q = e^-t, thinning gives E[X_t] = q mean and Var[X_t] = q^2 std^2 + q (1 - q) mean.
 
@@ -104,7 +106,9 @@ class LevelInputs(PaperInputs):
 @component("inputs")
 @dataclass(frozen=True)
 class BirthDeathInputs(StandardisedInputs):
-    """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean). Ours.
+    """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean).
+
+    Ours (tests/networks/test_wrapper.py).
 
     Args:
         mean: of X_0 over data and elements and of the stationary distribution, in counts, above 0.

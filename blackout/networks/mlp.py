@@ -112,7 +112,9 @@ class ResidualMLP(nn.Module):
 
 
 class OwnFunctions(nn.Module):
-    """A curve of every element by itself, which changes with time: what its count says of it. Ours.
+    """A curve of every element by itself, which changes with time: what its count says of it.
+
+    Ours (tests/networks/test_elements.py).
 
     Piecewise linear in log2(1 + count) between knots at counts of 0, 1, 3, 7, ..., constant beyond the last: what sets
     0 apart from 1, and 1 from more, is no smooth function of either. A curve that all elements share is added, which is

@@ -548,6 +548,8 @@ class Sorting(ImagePuzzles):
 def distorted(images: Tensor, u: Tensor) -> Tensor:
     """Images a little turned (by up to .2), slanted (.2), larger or smaller (.15), and moved (a fourteenth of a side).
 
+    Ours (tests/permutations/test_datasets.py).
+
     Args:
         images: float [N, C, H, W].
         u: uniforms [N, 5].

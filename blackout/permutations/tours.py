@@ -126,7 +126,9 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def polar_tours(points: Tensor) -> Tensor:
-    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]. Ours."""
+    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]. Ours
+    (tests/permutations/test_datasets.py).
+    """
     x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
     angle = torch.atan2(y, x)
     turned = (angle - angle[:, :1]) % (2 * torch.pi)

@@ -242,7 +242,7 @@ class Sums(Operator):
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
         """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several.
 
-        float64 [n, *shape]. Ours.
+        float64 [n, *shape]. Ours (tests/posterior/test_parts.py).
         """
         ones = torch.ones((1, *shape), dtype=torch.float64, device=m.device)
         spread = self.transposed(m / self(ones).clamp(min=1e-12), shape)

@@ -73,7 +73,9 @@ class Prior:
         return float(self.times[-1])
 
     def walk(self, t: float, steps: int | None = None) -> Tensor:
-        """Times from 0 to the level t, equal steps of the logit of survival above the grid's first time. Ours.
+        """Times from 0 to the level t, equal steps of the logit of survival above the grid's first time.
+
+        Ours (tests/posterior/test_parts.py).
 
         Args:
             t: level, 0 < t.

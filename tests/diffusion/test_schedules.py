@@ -14,6 +14,7 @@ from blackout.diffusion.schedules import (
     step_fraction,
     stratified,
     time_of_logit,
+    times_of_data,
 )
 
 
@@ -127,3 +128,16 @@ def test_the_reverse_clock_is_its_own_inverse_and_makes_births_memoryless():
     assert torch.allclose(reverse_clock(reverse_clock(t)), t, rtol=1e-9)
     s, r = t[:-1], step_fraction(t[:-1], t[1:])
     assert torch.allclose(r, -torch.expm1(reverse_clock(t[1:]) - reverse_clock(s)), rtol=1e-7)
+
+
+@pytest.mark.parametrize("mean, std", [(0.01, 0.1), (3.0, 2.0), (5000.0, 9000.0)])
+def test_training_times_of_data_centre_between_an_even_chance_and_one_unit(mean, std):
+    names = ("first", "last", "location", "scale")
+    stats = {"mean": mean, "std": std, "data_ends": {"first": 5.0, "last": -3.0}}
+    chosen = times_of_data(dict.fromkeys(names), stats)
+    one_unit = torch.tensor(math.log(2 + mean + std**2 / mean), dtype=torch.float64)
+    even = torch.tensor(math.log(2), dtype=torch.float64)
+    centre = (logit_survival(one_unit) + logit_survival(even)) / 2
+    assert chosen["location"] == pytest.approx(float(centre), rel=1e-9) and chosen["scale"] > 1
+    assert chosen["first"] == 6 and chosen["last"] <= -7
+    assert times_of_data({"location": 0.5, "scale": None}, stats).keys() == {"scale"}

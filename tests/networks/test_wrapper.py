@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from blackout.diffusion.processes import BirthDeath
 from blackout.networks import (
+    BirthDeathInputs,
     CountNetwork,
     LevelInputs,
     NCSNpp,
@@ -72,6 +74,16 @@ def test_standardised_inputs_have_mean_zero_and_variance_one(t: float, values: t
     slope, offset = (ends[1] - ends[0]).item() / 65535, ends[0].item()
     assert slope * first + offset == pytest.approx(0, abs=1e-4)
     assert slope**2 * (second - first**2) == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize("t", [1e-6, 0.4, 9.0])
+def test_inputs_of_immigration_and_death_are_standardised_at_every_time(t: float) -> None:
+    p0, x0 = torch.tensor([0.2, 0.1, 0.1, 0.3, 0.1, 0, 0, 0, 0.1, 0.1]).double(), torch.arange(10)
+    mean = float(p0 @ x0.double())
+    std = float((p0 @ x0.double().square() - mean**2).sqrt())
+    p = p0 @ BirthDeath(9, mean).pmf(x0, torch.tensor(t))
+    z = BirthDeathInputs(mean, std)(torch.arange(len(p))[:, None], torch.tensor(t).expand(len(p)))[:, 0].double()
+    assert float(p @ z) == pytest.approx(0, abs=1e-5) and float(p @ z.square()) == pytest.approx(1, rel=1e-4)
 
 
 def test_standardised_inputs_of_black_data_are_zero() -> None:

@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
+from blackout.diffusion.schedules import logit_survival
 from blackout.posterior import (
     And,
     Binomial,
@@ -344,3 +345,15 @@ def test_the_truth_is_anywhere_among_draws_of_its_own_law():
     rng = np.random.default_rng(0)
     samples, truth = (rng.choice(3, size, p=[0.5, 0.3, 0.2]) for size in ((4, 20_000), 20_000))
     assert stats.kstest(positions(samples, truth, rng), "uniform").pvalue > 1e-3
+
+
+def test_a_walk_to_a_level_has_equal_steps_of_the_logit_of_survival() -> None:
+    prior = Prior(lambda x, _: x, PureDeath(4), (2,), steps_per_logit=2.0)
+    first = float(prior.times[1])
+    for steps, length in ((None, None), (5, 7)):
+        walk = prior.walk(1.5, steps)
+        gaps = logit_survival(walk[1:]).diff()
+        assert walk[0] == 0 and float(walk[-1]) == 1.5 and float(walk[1]) == pytest.approx(first)
+        torch.testing.assert_close(gaps, gaps.mean().expand_as(gaps))
+        assert float(gaps.abs().max()) <= 0.5 if length is None else len(walk) == length
+    assert prior.walk(first / 2).tolist() == [0, first / 2]

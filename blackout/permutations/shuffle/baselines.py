@@ -115,7 +115,8 @@ class Seams(Decoder):
 
     A beam over arrangements, whose scores are `weight` times those of the borders plus, of a network with a row of
     scores for every place, its log-probabilities of the last step; steps before it are taken greedily. Without a
-    network nothing is learned but the weight. log_prob is among the arrangements found. Ours.
+    network nothing is learned but the weight. log_prob is among the arrangements found. Ours
+    (tests/permutations/test_seams.py).
 
     Args:
         weight: of borders; None is fitted to training puzzles (`blackout.permutations.seams.fitted_weight`).
