@@ -19,14 +19,20 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.random.numba_draws import compiled
+from blackout.random.numba_draws import compiled, mixed
+from blackout.random.streams import GOLDEN, signed
 
 _POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
 _PIXELS = 4096
 """At a time, whose sums stay in the processor's cache."""
+_BLOCK = 1024
+"""Weights at a time, likewise."""
 
 
 def _powers(number: int) -> Any:
@@ -188,17 +194,22 @@ def _active(
                     out[n, p, c] *= kept if bits[n, p, c] >= dropped else np.float32(0)
 
 
-@compiled(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, {_ROWS}, {_ROWS}, {_MATRIX}, {_MATRIX})")
+_OF_BACK = _ROWS, _MATRIX, _MATRIX, "i2[:, :, ::1]", "f4, f4, intp", *[_ROWS] * 3, *[_MATRIX] * 2
+
+
+@compiled(f"void({', '.join(_OF_BACK)})")
 def _active_back(
-    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, moments: Any,
+    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, moments: Any, of_out: Any,
     of_x: Any, of_factor: Any, of_shift: Any,
 ) -> None:  # fmt: skip
-    """Of the gradient of `out` that is in `of_x`, make those of x and, into zeros, of factor and shift."""
+    """Of the gradient of `out`, those of x and, into zeros, of factor and shift."""
     number, pixels, channels = x.shape
     share = np.float32(1 / (pixels * each))
     for n in range(number):
         mean, rate = moments[n, 0], moments[n, 1]
         for p in range(pixels):
+            for c in range(channels):
+                of_x[n, p, c] = of_out[n, p, c]
             if len(bits):
                 for c in range(channels):
                     of_x[n, p, c] *= kept if bits[n, p, c] >= dropped else np.float32(0)
@@ -217,6 +228,59 @@ def _active_back(
             for c in range(channels):
                 normal = (x[n, p, c] - mean[c]) * rate[c]
                 of_x[n, p, c] = rate[c] * (factor[n, c] * of_x[n, p, c] - lift[c] - normal * tilt[c])
+
+
+_GOLDEN = signed(GOLDEN)
+
+
+@compiled("void(i8, i8[::1])")
+def _fill(seed: int, numbers: Any) -> None:
+    for k in range(numbers.size):
+        numbers[k] = mixed(seed + k * _GOLDEN)
+
+
+def words(seed: int, number: int) -> Tensor:
+    """`streams.words`."""
+    numbers = torch.empty(number, dtype=torch.int64)
+    _fill(seed, numbers.numpy())
+    return numbers
+
+
+@intrinsic
+def _place(typing: Any, address: Any) -> Any:
+    """An address as a pointer."""
+    return types.voidptr(address), lambda _, builder, __, given: builder.inttoptr(given[0], ir.IntType(8).as_pointer())
+
+
+@compiled("void(i8[:, ::1], f8, f8, f8, f8, f8, f8)")
+def adam(places: Any, lr: float, first: float, second: float, eps: float, scale: float, towards: float) -> None:
+    """A step of Adam [Kingma 2015, Algorithm 1] on `scale` times the gradients, then one of an average to the weights.
+
+    Each row of `places` has a number of elements, and the addresses of as many weights, gradients, means, mean squares
+    and averages, single precision, and of one number of steps. Without a way `towards` the weights there is no average.
+    """
+    left, left_of_square, eps = np.float32(1 - first), np.float32(1 - second), np.float32(eps)
+    scale, towards = np.float32(scale), np.float32(towards)
+    for size, at, of_gradient, of_mean, of_square, of_average, of_step in places:
+        step = carray(_place(of_step), 1, np.float32)
+        step[0] += 1
+        rate, root = np.float32(lr / (1 - first ** step[0])), np.float32(math.sqrt(1 - second ** step[0]))
+        for start in range(0, size, _BLOCK):  # what a loop leaves to the next one is in the cache
+            number, skipped = min(_BLOCK, size - start), 4 * start
+            weight = carray(_place(at + skipped), number, np.float32)
+            gradient = carray(_place(of_gradient + skipped), number, np.float32)
+            mean = carray(_place(of_mean + skipped), number, np.float32)
+            square = carray(_place(of_square + skipped), number, np.float32)
+            average = carray(_place(of_average + skipped), number, np.float32)
+            for k in range(number):
+                g = gradient[k] * scale
+                mean[k] += left * (g - mean[k])
+                square[k] += left_of_square * (g * g - square[k])
+            for k in range(number):
+                weight[k] -= rate * mean[k] / (np.sqrt(square[k]) / root + eps)
+            if towards > 0:
+                for k in range(number):
+                    average[k] += towards * (weight[k] - average[k])
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -247,9 +311,9 @@ class NormedSiLU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """To those of x, factor and shift."""
         *rows, moments = ctx.saved_tensors
-        of_x = gradient.clone(memory_format=torch.channels_last)
-        others = [torch.zeros_like(one) for one in rows[1:3]]
-        _active_back(*_arrays(rows), *ctx.rest, *_arrays((moments, _rows(of_x), *others)))
+        given, others = gradient.contiguous(memory_format=torch.channels_last), [torch.zeros_like(x) for x in rows[1:3]]
+        of_x = torch.empty_like(given)
+        _active_back(*_arrays(rows), *ctx.rest, *_arrays((moments, _rows(given), _rows(of_x), *others)))
         return of_x, *others, None, None, None, None
 
 

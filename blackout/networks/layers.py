@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import ensure
+from blackout.random import streams
 
 
 def full_precision(x: Tensor) -> torch.autocast:
@@ -86,10 +87,10 @@ class GroupNorm(nn.GroupNorm):
     def active(self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None) -> Tensor:
         """SiLU of the normalised features, `modulated` before by film [B, 2 C], and masked by a dropout after it.
 
-        In training on a CPU this is one pass over the features (`blackout.cpu_kernels`).
+        On a CPU this is one pass over many features (`blackout.cpu_kernels`).
         """
-        large = torch.is_grad_enabled() and x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
-        if large and _compilable(x) and (kernels := _kernels()):
+        large = x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
+        if large and _compilable(x) and (kernels := compiled_kernels()):
             factor, shift = self.weight.expand(len(x), -1), self.bias.expand(len(x), -1)
             if film is not None:
                 scale, extra = film.chunk(2, dim=1)
@@ -151,7 +152,7 @@ class DropoutOfShare(nn.Dropout):
 
 
 class Dropout(DropoutOfShare):
-    """On a CPU its masks take a quarter of the time of PyTorch's, 16 bits of the generator an element.
+    """On a CPU its masks take little of the time of PyTorch's, 16 bits an element of a hash that the generator seeds.
 
     The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours; the
     law: shares, means, gradients).
@@ -165,8 +166,9 @@ class Dropout(DropoutOfShare):
     def bits(self, x: Tensor) -> Tensor:
         """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all."""
         processes = self._processes(x) if self.dropped else 0
-        bits = torch.empty(math.ceil(processes * x.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
-        bits = bits.view(torch.int16)[: processes * x.numel()]
+        seed, number = int(torch.empty((), dtype=torch.int64).random_()), math.ceil(processes * x.numel() / 4)
+        kernels = compiled_kernels() if x.numel() >= _LARGE else None
+        bits = (kernels or streams).words(seed, number).view(torch.int16)[: processes * x.numel()]
         return self._own(bits).flatten() if processes > 1 else bits
 
     def forward(self, x: Tensor) -> Tensor:
@@ -202,7 +204,7 @@ class Convolution3x3(nn.Conv2d):
         """[B, in_channels, H, W] -> [B, out_channels, H, W]."""
         wide = min(self.weight.shape[:2]) >= 128 and x.shape[-1] >= 8 and len(x) * x[0, 0].numel() >= 1024
         whole = wide and self.weight.dtype == x.dtype and not any(side % 4 for side in x.shape[2:])
-        if not (whole and _has_channels_last(self.weight) and _compilable(x) and (kernels := _kernels())):
+        if not (whole and _has_channels_last(self.weight) and _compilable(x) and (kernels := compiled_kernels())):
             return super().forward(x)
         convolved: Tensor = kernels.Winograd.apply(x, self.weight, self.bias)
         return convolved
@@ -216,7 +218,8 @@ def _compilable(x: Tensor) -> bool:
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def compiled_kernels() -> ModuleType | None:
+    """`blackout.cpu_kernels`, or None where there is no numba."""
     try:
         from blackout import cpu_kernels
     except ImportError:  # numba is switched off

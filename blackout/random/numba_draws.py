@@ -101,7 +101,7 @@ def _rows(x: Tensor, keys: Tensor) -> np.ndarray:
 
 
 @compiled("i8(i8)")
-def _mix(z: int) -> int:
+def mixed(z: int) -> int:
     """SplitMix64's finaliser; shifts are logical."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
@@ -111,8 +111,8 @@ def _mix(z: int) -> int:
 @compiled("UniTuple(i8, 2)(i8, i8)")
 def pair_of(key: int, attempt: int) -> tuple[int, int]:
     """The key of an attempt of one sample and the second one made from it, as in `Draw.uniform`."""
-    first = _mix(key + (attempt + 1) * _GOLDEN)
-    return first, _mix(first + _TO_SECOND)
+    first = mixed(key + (attempt + 1) * _GOLDEN)
+    return first, mixed(first + _TO_SECOND)
 
 
 @compiled("f8(UniTuple(i8, 2), i8)")

@@ -84,6 +84,11 @@ def fold_seed(seed: int, *values: int) -> int:
     return key & (_MASK >> 1)
 
 
+def words(seed: int, number: int) -> Tensor:
+    """So many random int64, a function of the seed [Steele 2014]."""
+    return _mix(torch.arange(number).mul_(signed(GOLDEN)).add_(seed))
+
+
 class StepStreams:
     """The uniforms of a batch of samples within one step. `next_draw` numbers the draws of the step."""
 

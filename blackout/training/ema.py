@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from blackout.errors import UserError, ensure
@@ -32,7 +32,7 @@ class EMA(nn.Module):
         ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
-        self._pair: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
+        self._pairs: dict[Tensor, Tensor] = {}
 
     def train(self, mode: bool = True) -> EMA:
         """Stays in eval mode whatever the parent module does."""
@@ -42,16 +42,25 @@ class EMA(nn.Module):
         """What the averaged network returns."""
         return self.module(*args, **kwargs)
 
+    def pairs(self, network: nn.Module) -> dict[Tensor, Tensor]:
+        """The average of each of the network's parameters."""
+        if not self._pairs or next(iter(self._pairs)) is not next(network.parameters()):
+            self._pairs = dict(zip(network.parameters(), self.module.parameters(), strict=True))  # walking takes time
+        return self._pairs
+
+    def towards(self, updates: int) -> float:
+        """Which part of the way to the network an update goes, after so many others."""
+        return 1 - min(self.decay, (1 + updates) / (10 + updates))
+
     @torch.no_grad()
-    def update(self, network: nn.Module, updates: int) -> None:
-        """Move towards `network`.
+    def update(self, network: nn.Module, updates: int, moved: bool = False) -> None:
+        """Move towards `network`, unless the step of the optimiser has `moved` what is not a buffer.
 
         `updates` is how many came before (given, not kept on a device, so nothing has to wait for it).
         """
-        average = get_ema_multi_avg_fn(min(self.decay, (1 + updates) / (10 + updates)))
-        if not self._pair[1] or self._pair[1][0] is not next(network.parameters()):
-            self._pair = list(self.module.parameters()), list(network.parameters())  # walking takes as long as moving
-        average(*self._pair, None)
+        if not moved:
+            pairs = self.pairs(network)
+            get_ema_multi_avg_fn(1 - self.towards(updates))(list(pairs.values()), list(pairs), None)
         for mine, its in zip(self.module.buffers(), network.buffers(), strict=True):
             mine.copy_(its)
 

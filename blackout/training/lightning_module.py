@@ -18,7 +18,7 @@ from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.data_module import EvalLoader, SourceDataModule, TrainLoader
 from blackout.training.model import DROPOUT, Model
-from blackout.training.optimization import Optimization
+from blackout.training.optimization import OnePassAdam, Optimization
 
 
 class TrainingModule(pl.LightningModule):
@@ -111,11 +111,15 @@ class TrainingModule(pl.LightningModule):
             self._gradient_norm = get_total_norm(self.gradients())
         return self._gradient_norm
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Take the step, then move the average."""
-        super().optimizer_step(*args, **kwargs)
-        if self.model.ema is not None:
-            self.model.ema.update(self.model.network, self.global_step)
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Take the step and move the average."""
+        ema, network, number = self.model.ema, self.model.network, self.global_step
+        one_pass = getattr(optimizer, "optimizer", optimizer)
+        if ema is not None:
+            one_pass.average = ema.pairs(network), ema.towards(number)
+        super().optimizer_step(epoch, batch_idx, optimizer, *args, **kwargs)
+        if ema is not None:
+            ema.update(network, number, moved=one_pass.average is None)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -124,6 +128,8 @@ class TrainingModule(pl.LightningModule):
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         if scaled or gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val and isinstance(optimizer, OnePassAdam) and self.gradient_norm().is_cpu:
+            optimizer.scale = min(1.0, gradient_clip_val / (float(self.gradient_norm()) + 1e-6))
         elif gradient_clip_val:
             # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
             clip_grads_with_norm_(self._trained, gradient_clip_val, self.gradient_norm())

@@ -3,14 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from blackout.errors import ensure
+from blackout.networks.layers import compiled_kernels
+
+_MANY = 16_384
+"""Weights from which on a compiled step is worth loading numba."""
+_OTHERS = "weight_decay", "amsgrad", "maximize", "differentiable", "capturable"
+"""Ways of Adam that the compiled step does not know."""
+
+
+class OnePassAdam(Adam):
+    """PyTorch's Adam, whose step on a CPU is one pass over the weights with clipping and the average.
+
+    Its state is Adam's. Elsewhere, and where a weight lacks its gradient, PyTorch's own step follows a pass that clips,
+    and the average is left to be moved (ours; the law: weights, moments and average of three passes).
+    """
+
+    scale = 1.0
+    """Of the gradients of the next step."""
+    average: tuple[Mapping[Tensor, Tensor], float] | None = None
+    """Of every weight, and which part of the way to it goes; None once it has gone."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Let the closure find gradients; then take the step."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        if not self._in_one_pass():
+            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            if self.scale != 1:
+                torch._foreach_mul_(gradients, self.scale)
+            super().step()
+        self.scale = 1.0
+        return loss
+
+    @torch.no_grad()
+    def _in_one_pass(self) -> bool:
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        averages, towards = self.average or (dict(zip(weights, weights, strict=True)), 0.0)
+        if sum(map(torch.numel, weights)) < _MANY or torch.get_num_threads() > 2 or averages.keys() != set(weights):
+            return False
+        places = [self._places(group, averages) for group in self.param_groups]
+        if any(one is None for one in places) or (kernels := compiled_kernels()) is None:
+            return False
+        for group, own in zip(self.param_groups, places, strict=True):
+            kernels.adam(own, float(group["lr"]), *map(float, group["betas"]), group["eps"], self.scale, towards)
+        self.average = None
+        return True
+
+    def _places(self, group: dict[str, Any], averages: Mapping[Tensor, Tensor]) -> Any:
+        """Where the tensors of a group are, for `cpu_kernels.adam`; None where it cannot go through them together."""
+        kinds: list[list[Tensor]] = [[] for _ in range(5)]
+        self._init_group(group, *kinds[:4], [], kinds[4])
+        weights = kinds[0]
+        kinds.insert(4, [averages[weight] for weight in weights])
+        every, strides = [one for kind in kinds for one in kind], list(map(Tensor.stride, weights))
+        plain = not any(group[other] for other in _OTHERS) and len(weights) == len(group["params"])
+        plain &= {type(one) for one in every} <= {Tensor, Parameter} and {one.dtype for one in every} == {torch.float32}
+        dense = all(one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last) for one in weights)
+        alike = all(list(map(Tensor.stride, kind)) == strides for kind in kinds[1:5])
+        if not (plain and dense and alike and all(one.is_cpu for one in every)):
+            return None
+        return np.array([list(map(torch.numel, weights)), *(list(map(Tensor.data_ptr, one)) for one in kinds)]).T.copy()
 
 
 @dataclass(frozen=True)
@@ -59,7 +124,10 @@ class Optimization:
     def configure(self, parameters: Any) -> dict[str, Any]:
         """What Lightning's `configure_optimizers` returns."""
         betas = getattr(self.factory, "keywords", {}).get("betas")  # torch takes no whole numbers, as in [0, 0.99]
-        optimizer = self.factory(parameters, lr=self.lr, **({"betas": tuple(map(float, betas))} if betas else {}))
+        factory = self.factory
+        if getattr(factory, "func", factory) is Adam:
+            factory = partial(OnePassAdam, **getattr(factory, "keywords", {}))
+        optimizer = factory(parameters, lr=self.lr, **({"betas": tuple(map(float, betas))} if betas else {}))
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from blackout import cpu_kernels
 from blackout.cpu_kernels import Winograd
 from blackout.networks.layers import (
     NEAR_ZERO,
@@ -23,6 +24,7 @@ from blackout.networks.layers import (
     sinusoids,
 )
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
+from blackout.random import streams
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]
@@ -53,6 +55,11 @@ def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
     assert torch.equal(layer(x), Winograd.apply(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+def test_masks_are_of_the_same_words_with_numba_and_without() -> None:
+    for seed in (0, 2**63 - 1):
+        assert torch.equal(cpu_kernels.words(seed, 1000), streams.words(seed, 1000))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])

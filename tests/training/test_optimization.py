@@ -1,5 +1,6 @@
 """The learning rate at every step, averages of weights, and what dropout is drawn from."""
 
+import copy
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.optim import Adam
 
 from blackout.training.ema import EMA, ema_decay
 from blackout.training.lightning_module import TrainingModule
@@ -56,6 +58,39 @@ def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
     assert network.training and not average.train().module.training
     with pytest.raises(ValueError, match="ema_decay"):
         EMA(network, 1.0)
+
+
+def test_a_step_in_one_pass_is_that_of_three():
+    """Weights, moments and averages, clipped or not, also after the other's state, and where a gradient is missing."""
+    one = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 300, 3), nn.Linear(7, 5)).to(memory_format=torch.channels_last)
+    three = copy.deepcopy(one)
+    averages = EMA(one, 0.9), EMA(three, 0.9)
+    fused = Optimization(lr=0.1, factory=partial(Adam, betas=[0.9, 0.99])).configure(one.parameters())["optimizer"]
+    plain, passes = Adam(three.parameters(), lr=0.1, betas=(0.9, 0.99)), []
+    for number in range(6):
+        for mine, its in zip(one.parameters(), three.parameters(), strict=True):
+            mine.grad = torch.randn_like(mine)
+            its.grad = mine.grad.clone()
+        if number == 4:
+            one[2].weight.grad = three[2].weight.grad = None
+        norm = nn.utils.clip_grad_norm_(three.parameters(), 50.0)
+        fused.scale, fused.average = min(1.0, 50.0 / float(norm)), (averages[0].pairs(one), averages[0].towards(number))
+        plain.step()
+        fused.step()
+        passes.append(fused.average is not None)
+        averages[0].update(one, number, moved=not passes[-1])
+        averages[1].update(three, number)
+        for mine, its in zip(
+            [*one.parameters(), *averages[0].parameters()],
+            [*three.parameters(), *averages[1].parameters()],
+            strict=True,
+        ):
+            assert torch.allclose(mine, its, rtol=1e-5, atol=1e-6)
+        states = [optimizer.state_dict() for optimizer in (fused, plain)]
+        for mine, its in zip(*(state["state"].values() for state in states), strict=True):
+            assert mine.keys() == its.keys() and all(torch.allclose(mine[key], its[key], 1e-5, 1e-6) for key in mine)
+        fused.load_state_dict(copy.deepcopy(states[1]))
+    assert passes == [False] * 4 + [True, False]
 
 
 def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
