@@ -166,10 +166,11 @@ def _shared(sums: Any, each: int, share: Any) -> None:
 _ROWS, _MATRIX = "f4[:, :, ::1]", "f4[:, ::1]"
 
 
-@compiled(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, f4, {_ROWS}, {_ROWS})")
+@compiled(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, boolean, f4, {_ROWS}, {_ROWS})")
 def _active(
-    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, eps: Any, moments: Any, out: Any
-) -> None:
+    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, eps: Any,
+    moments: Any, out: Any,
+) -> None:  # fmt: skip
     """Write `out` [N, P, C] and, into zeros [N, 2, C], the groups' means and 1 / deviations."""
     number, pixels, channels = x.shape
     share = np.float32(1 / (pixels * each))
@@ -188,19 +189,19 @@ def _active(
         for p in range(pixels):
             for c in range(channels):
                 y = (x[n, p, c] - mean[c]) * rate[c] * factor[n, c] + shift[n, c]
-                out[n, p, c] = y * _sigmoid(y)
+                out[n, p, c] = y * _sigmoid(y) if silu else y
             if len(bits):
                 for c in range(channels):
                     out[n, p, c] *= kept if bits[n, p, c] >= dropped else np.float32(0)
 
 
-_OF_BACK = _ROWS, _MATRIX, _MATRIX, "i2[:, :, ::1]", "f4, f4, intp", *[_ROWS] * 3, *[_MATRIX] * 2
+_OF_BACK = _ROWS, _MATRIX, _MATRIX, "i2[:, :, ::1]", "f4, f4, intp, boolean", *[_ROWS] * 3, *[_MATRIX] * 2
 
 
 @compiled(f"void({', '.join(_OF_BACK)})")
 def _active_back(
-    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, moments: Any, of_out: Any,
-    of_x: Any, of_factor: Any, of_shift: Any,
+    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, moments: Any,
+    of_out: Any, of_x: Any, of_factor: Any, of_shift: Any,
 ) -> None:  # fmt: skip
     """Of the gradient of `out`, those of x and, into zeros, of factor and shift."""
     number, pixels, channels = x.shape
@@ -217,8 +218,7 @@ def _active_back(
                 normal = (x[n, p, c] - mean[c]) * rate[c]
                 y = normal * factor[n, c] + shift[n, c]
                 slope = _sigmoid(y)
-                slope *= _TAYLOR[0] + y * (_TAYLOR[0] - slope)
-                of_x[n, p, c] *= slope
+                of_x[n, p, c] *= slope * (_TAYLOR[0] + y * (_TAYLOR[0] - slope)) if silu else _TAYLOR[0]
                 of_shift[n, c] += of_x[n, p, c]
                 of_factor[n, c] += of_x[n, p, c] * normal
         lift, tilt = factor[n] * of_shift[n], factor[n] * of_factor[n]
@@ -288,33 +288,42 @@ def _rows(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).reshape(len(x), -1, x.shape[1])
 
 
-class NormedSiLU(torch.autograd.Function):
-    """SiLU of group norms of x [N, C, H, W], float32 in channels_last, times a factor [N, C] plus a shift [N, C].
+class Normed(torch.autograd.Function):
+    """Group norms of x [N, C, H, W], float32 in channels_last, modulated by film [N, 2 C] or None; then SiLU or not.
 
     With int16 bits in the order of x's memory, or none, and how many of 65,536 are dropped.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, factor: Tensor, shift: Tensor, groups: int, eps: float, bits: Tensor, dropped: int
-    ) -> Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, film: Tensor | None, groups: int, eps: float, bits: Tensor,
+        dropped: int, silu: bool,
+    ) -> Tensor:  # fmt: skip
         """With so many groups and this addend of variances: [N, C, H, W]."""
-        moments, out = x.new_zeros(len(x), 2, x.shape[1]), torch.empty_like(x)
+        moments, out, parts = x.new_zeros(len(x), 2, x.shape[1]), torch.empty_like(x), (weight, bias, film)
+        factor, shift = weight.expand(len(x), -1), bias.expand(len(x), -1)
+        if film is not None:
+            scale, extra = film.chunk(2, dim=1)
+            factor, shift = factor * (1 + scale), torch.addcmul(extra, shift, 1 + scale)
         rows = (_rows(x), factor.contiguous(), shift.contiguous(), bits.view(-1, *_rows(x).shape[1:]))
-        ctx.rest = dropped - 32768, 65536 / (65536 - dropped), x.shape[1] // groups
-        ctx.save_for_backward(*rows, moments)
+        ctx.rest = dropped - 32768, 65536 / (65536 - dropped), x.shape[1] // groups, silu
+        ctx.save_for_backward(*parts, *rows, moments)
         _active(*_arrays(rows), *ctx.rest, eps, *_arrays((moments, _rows(out))))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """To those of x, factor and shift."""
-        *rows, moments = ctx.saved_tensors
-        given, others = gradient.contiguous(memory_format=torch.channels_last), [torch.zeros_like(x) for x in rows[1:3]]
-        of_x = torch.empty_like(given)
-        _active_back(*_arrays(rows), *ctx.rest, *_arrays((moments, _rows(given), _rows(of_x), *others)))
-        return of_x, *others, None, None, None, None
+        """To those of x, weight, bias and film."""
+        weight, bias, film, *rows, moments = ctx.saved_tensors
+        of_factor, of_shift, of_film = torch.zeros_like(rows[1]), torch.zeros_like(rows[2]), None
+        of_out = gradient.contiguous(memory_format=torch.channels_last)
+        of_x = torch.empty_like(of_out)
+        _active_back(*_arrays(rows), *ctx.rest, *_arrays((moments, _rows(of_out), _rows(of_x), of_factor, of_shift)))
+        if film is not None:
+            scale, of_film = 1 + film.chunk(2, dim=1)[0], torch.cat([of_factor * weight + of_shift * bias, of_shift], 1)
+            of_factor, of_shift = of_factor * scale, of_shift * scale
+        return of_x, of_factor.sum(0), of_shift.sum(0), of_film, None, None, None, None, None
 
 
 def _arrays(tensors: Iterable[Tensor]) -> list[Any]:

@@ -80,6 +80,8 @@ class GroupNorm(nn.GroupNorm):
         if slow and x.dtype == torch.bfloat16:
             weight, bias = self.weight.float(), self.bias.float()
             return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
+        if (normed := self._in_one_pass(x)) is not None:
+            return normed
         if x.dtype == torch.float32 and _has_channels_last(x):
             x = x - self._group_means(x.detach())
         return super().forward(x)
@@ -89,17 +91,20 @@ class GroupNorm(nn.GroupNorm):
 
         On a CPU this is one pass over many features (`blackout.cpu_kernels`).
         """
-        large = x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
-        if large and _compilable(x) and (kernels := compiled_kernels()):
-            factor, shift = self.weight.expand(len(x), -1), self.bias.expand(len(x), -1)
-            if film is not None:
-                scale, extra = film.chunk(2, dim=1)
-                factor, shift = factor * (1 + scale), torch.addcmul(extra, shift, 1 + scale)
-            bits = (dropout.bits(x), dropout.dropped) if dropout else (x.new_empty(0, dtype=torch.int16), 0)
-            activated: Tensor = kernels.NormedSiLU.apply(x, factor, shift, self.num_groups, self.eps, *bits)
+        if (activated := self._in_one_pass(x, film, dropout, silu=True)) is not None:
             return activated
         h = F.silu(self(x) if film is None else modulated(self(x), film))
         return h if dropout is None else dropout(h)
+
+    def _in_one_pass(
+        self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None, silu: bool = False
+    ) -> Tensor | None:
+        large = x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
+        if not (large and _compilable(x) and (kernels := compiled_kernels())):
+            return None
+        masks = (dropout.bits(x), dropout.dropped) if dropout else (x.new_empty(0, dtype=torch.int16), 0)
+        normed: Tensor = kernels.Normed.apply(x, self.weight, self.bias, film, self.num_groups, self.eps, *masks, silu)
+        return normed
 
     def _group_means(self, x: Tensor) -> Tensor:
         """The mean of its group for every channel, [B, C, 1, ...]."""

@@ -33,6 +33,7 @@ class EMA(nn.Module):
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
         self._pairs: dict[Tensor, Tensor] = {}
+        self._owners: list[tuple[nn.Module, nn.Module]] = []  # of buffers
 
     def train(self, mode: bool = True) -> EMA:
         """Stays in eval mode whatever the parent module does."""
@@ -45,7 +46,10 @@ class EMA(nn.Module):
     def pairs(self, network: nn.Module) -> dict[Tensor, Tensor]:
         """The average of each of the network's parameters."""
         if not self._pairs or next(iter(self._pairs)) is not next(network.parameters()):
-            self._pairs = dict(zip(network.parameters(), self.module.parameters(), strict=True))  # walking takes time
+            # walking takes as long as moving
+            self._pairs = dict(zip(network.parameters(), self.module.parameters(), strict=True))
+            both = zip(self.module.modules(), network.modules(), strict=True)
+            self._owners = [pair for pair in both if pair[1]._buffers]
         return self._pairs
 
     def towards(self, updates: int) -> float:
@@ -58,11 +62,12 @@ class EMA(nn.Module):
 
         `updates` is how many came before (given, not kept on a device, so nothing has to wait for it).
         """
+        pairs = self.pairs(network)
         if not moved:
-            pairs = self.pairs(network)
             get_ema_multi_avg_fn(1 - self.towards(updates))(list(pairs.values()), list(pairs), None)
-        for mine, its in zip(self.module.buffers(), network.buffers(), strict=True):
-            mine.copy_(its)
+        for average, its in self._owners:
+            for name, buffer in its.named_buffers(recurse=False):
+                average.get_buffer(name).copy_(buffer)
 
 
 def ema_decay(config: Mapping[str, Any]) -> float | None:
