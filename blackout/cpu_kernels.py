@@ -246,14 +246,16 @@ def words(seed: int, number: int) -> Tensor:
     return numbers
 
 
-@intrinsic
-def _place(typing: Any, address: Any) -> Any:
+def _pointer(typing: Any, address: Any) -> Any:
     """An address as a pointer."""
     return types.voidptr(address), lambda _, builder, __, given: builder.inttoptr(given[0], ir.IntType(8).as_pointer())
 
 
+_place: Any = intrinsic(_pointer)
+
+
 @compiled("void(i8[:, ::1], f8, f8, f8, f8, f8, f8)")
-def adam(places: Any, lr: float, first: float, second: float, eps: float, scale: float, towards: float) -> None:
+def adam(places: Any, lr: float, first: float, second: float, eps: Any, scale: Any, towards: Any) -> None:
     """A step of Adam [Kingma 2015, Algorithm 1] on `scale` times the gradients, then one of an average to the weights.
 
     Each row of `places` has a number of elements, and the addresses of as many weights, gradients, means, mean squares

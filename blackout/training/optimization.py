@@ -28,7 +28,7 @@ class OnePassAdam(Adam):
     """PyTorch's Adam, whose step on a CPU is one pass over the weights with clipping and the average.
 
     Its state is Adam's. Elsewhere, and where a weight lacks its gradient, PyTorch's own step follows a pass that clips,
-    and the average is left to be moved (ours; the law: weights, moments and average of three passes).
+    and the average is left to be moved (ours; the law: what the three passes give).
     """
 
     scale = 1.0
@@ -52,7 +52,8 @@ class OnePassAdam(Adam):
     def _in_one_pass(self) -> bool:
         weights = [weight for group in self.param_groups for weight in group["params"]]
         averages, towards = self.average or (dict(zip(weights, weights, strict=True)), 0.0)
-        if sum(map(torch.numel, weights)) < _MANY or torch.get_num_threads() > 2 or averages.keys() != set(weights):
+        few = sum(map(torch.numel, weights)) < _MANY or torch.get_num_threads() > 2
+        if few or not weights[0].is_cpu or averages.keys() != set(weights):
             return False
         places = [self._places(group, averages) for group in self.param_groups]
         if any(one is None for one in places) or (kernels := compiled_kernels()) is None:
@@ -65,8 +66,8 @@ class OnePassAdam(Adam):
     def _places(self, group: dict[str, Any], averages: Mapping[Tensor, Tensor]) -> Any:
         """Where the tensors of a group are, for `cpu_kernels.adam`; None where it cannot go through them together."""
         kinds: list[list[Tensor]] = [[] for _ in range(5)]
-        self._init_group(group, *kinds[:4], [], kinds[4])
-        weights = kinds[0]
+        weights, gradients, means, squares, steps = kinds
+        self._init_group(group, weights, gradients, means, squares, [], steps)
         kinds.insert(4, [averages[weight] for weight in weights])
         every, strides = [one for kind in kinds for one in kind], list(map(Tensor.stride, weights))
         plain = not any(group[other] for other in _OTHERS) and len(weights) == len(group["params"])
