@@ -42,7 +42,7 @@ class OnePassAdam(Adam):
             loss = None if closure is None else closure()
         if not self._in_one_pass():
             gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-            if self.scale != 1:
+            if gradients and self.scale != 1:  # a step that is skipped has none
                 torch._foreach_mul_(gradients, self.scale)
             super().step()
         self.scale = 1.0
