@@ -128,15 +128,18 @@ class Bench:
         truths, samples: how many, and of each.
         data_dir: where its dataset is.
         seed: of samples of what is hidden.
+        first: number of the first truth.
     """
 
-    def __init__(self, path: str, truths: int, samples: int, data_dir: str, seed: int = 0) -> None:
+    def __init__(
+        self, path: str, truths: int, samples: int, data_dir: str, seed: int = 0, first: int = 0
+    ) -> None:  # fmt: skip
         model = load_model(path)
         self.model, self.samples, self.seed = model, samples, seed
         self.largest = model.process.max_count
         self.prior = prior_of(model, model.sampler)
         held_out, self.training = _data(model, data_dir)
-        self.truths = held_out[:truths]
+        self.truths = held_out[first : first + truths]
 
     def tasks(self) -> dict[str, Measured]:
         """By name."""
@@ -425,13 +428,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--truths", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4, help="of each")
     parser.add_argument("--seed", type=int, default=0, help="of samples of what is hidden")
+    parser.add_argument("--first", type=int, default=0, help="number of the first held-out truth")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.what in OF_A_MODEL:
         if options.model is None:
             parser.error(f"--what {options.what} needs --model")
         truths, samples = (2, 1) if options.quick else (options.truths, options.samples)
-        bench = Bench(str(options.model), truths, samples, options.data_dir, options.seed)
+        bench = Bench(str(options.model), truths, samples, options.data_dir, options.seed, options.first)
         rows = list(OF_A_MODEL[options.what](bench))
     else:
         rows = list(ALONE[options.what](options.quick))

@@ -21,14 +21,14 @@ from blackout.laws.toys import total_variation
 from blackout.posterior import (
     Auto,
     Binomial,
+    Camera,
+    Function,
     Gaussian,
     Identity,
     Inpaint,
     Matrix,
     Measured,
     Method,
-    Noise,
-    Operator,
     Poisson,
     Pool,
     Prior,
@@ -145,34 +145,51 @@ class Templates:
 
 
 def faults(quick: bool) -> Iterator[Row]:
-    """Twenty planted failures and twenty good cases, eight samples of each: how many of each kind a warning names.
+    """Planted failures and good cases, five of a kind, eight samples of each: how many of each kind a warning names.
 
     Where an operator may be wrong templates are tight, as with loose ones exact log p(y) does not tell in two of five,
     and there are sixteen samples, for whose evaluations sixty draws of the model may be had.
     """
-    stuck = SplitGibbs((0.05,) * (8 if quick else 60), start="prior")
-    half = torch.arange(Templates.elements) < Templates.elements // 2
-    identity, normal = Identity(), Gaussian(1.0)
-    planted: dict[str, tuple[Operator, Noise, Operator, Noise, float]] = {
-        "outlier": (identity, normal, identity, normal, 30.0),
-        "wrong operator": (Pool(2), Poisson(2.0), Matrix(torch.eye(24).repeat(1, 2)), Poisson(2.0), 0.0),
-        "wrong noise": (identity, normal, identity, Gaussian(3.0), 0.0),
-        "stuck chains": (Inpaint(half), Gaussian(0.5), Inpaint(half), Gaussian(0.5), 0.0),
+    stuck, number = SplitGibbs((0.05,) * (8 if quick else 60), start="prior"), torch.arange(Templates.elements)
+    half, swapped = number < 24, number.view(6, 8).T.flatten() < 24
+    identity, normal, photons, sums = Identity(), Gaussian(1.0), Poisson(2.0), Pool(2)
+    pairs, camera = Matrix(torch.eye(24).repeat(1, 2)), Camera(2.0, readout=0.5)
+    ones = torch.rand(48, 48, generator=torch.Generator().manual_seed(0)).argsort(1) < 3
+    some, transposed = Matrix(ones.double()), Matrix(ones.T.double())
+    twice = Matrix(torch.eye(48).repeat(2, 1))
+    masks = Inpaint(half), Inpaint(swapped), Matrix(torch.diag(swapped.double()))
+    real = {
+        "outlier": (identity, normal, identity, normal), "wrong operator": (sums, photons, pairs, photons),
+        "wrong noise": (identity, normal, identity, Gaussian(3.0)),
+        "stuck chains": (masks[0], Gaussian(0.5), masks[0], Gaussian(0.5)),
+        "axes of the mask swapped": (masks[0], Gaussian(0.5), masks[2], Gaussian(0.5)),
+        "gain of 3 forgotten": (identity, camera, identity, replace(camera, gain=3.0)),
+        "offset of 10 forgotten": (identity, camera, identity, replace(camera, offset=10.0)),
+        "background of 4 forgotten": (identity, photons, identity, Poisson(2.0, 4.0)),
+        "operator transposed": (some, photons, transposed, photons),
+        "12 of 48 dead": (identity, photons, Matrix(torch.diag((number >= 12).double())), photons),
+        "saturated at 8": (identity, photons, identity, photons),
+        "halves of two truths": (identity, normal, identity, normal),
+        "less noise than said": (identity, normal, identity, Gaussian(0.2)),
     }  # fmt: skip
     good = {
-        "right, normal noise": (identity, normal), "right, photons": (identity, Poisson(2.0)),
-        "right, thinning": (identity, Binomial(0.5)), "right, sums": (Pool(2), Poisson(2.0)),
+        "normal noise": (identity, normal), "photons": (identity, photons), "thinning": (identity, Binomial(0.5)),
+        "sums": (sums, photons), "camera": (identity, camera), "mask": (masks[1], Gaussian(0.5)),
+        "sums of three": (some, photons), "measured twice": (twice, normal), "a black box": (Function(some), photons),
     }  # fmt: skip
-    for kind, (operator, noise, real, real_noise, outlier) in (
-        planted | {name: (*parts, *parts, 0.0) for name, parts in good.items()}
+    for kind, (operator, noise, really, real_noise) in (
+        real | {f"right, {name}": (*parts, *parts) for name, parts in good.items()}
     ).items():
         cases, named = 1 if quick else 5, 0
         for seed in range(cases):
-            share, samples = (0.95, 16) if isinstance(operator, Pool) else (0.7, 8)
-            law = Templates(seed, share)
+            tight, samples = (0.95, 16) if operator in (sums, some) else (0.7, 8)
+            law = Templates(seed, tight)
             prior, truth = law.prior(), law.truth()
-            y = real_noise.draw(real(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).at(0))
-            y[0, 3] += outlier
+            if kind.startswith("halves"):
+                truth = torch.where(half, truth, Templates(seed + 100).truth())
+            y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).at(0))
+            y[0, 3] += 30.0 * (kind == "outlier")
+            y = y.clamp(max=8.0) if kind.startswith("saturated") else y
             method = stuck if kind == "stuck chains" else Auto().method(prior, Measured(operator, noise, y))
             named += bool(_warned(law, method, Measurements(
                 operator, noise, prior.shape, 7, torch.zeros(1, dtype=torch.int64), lambda seed: None, y, "planted",

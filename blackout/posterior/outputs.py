@@ -16,7 +16,7 @@ from blackout.diffusion.plots import grid
 from blackout.family import Samples
 from blackout.files import replacing, save_arrays, save_picture
 from blackout.posterior import diagnostics
-from blackout.posterior.diagnostics import FIELDS
+from blackout.posterior.diagnostics import FIELDS, SHARES
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.problem import Blind
@@ -37,8 +37,6 @@ _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).
 """Of what is kept of chains: log-likelihood, total, projections."""
 SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
 """What is told of every sweep of a sample; its seconds are a share of its batch's."""
-SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the samples that are below the quantiles that are written."""
 
 
 class PosteriorOutputs:
@@ -106,8 +104,7 @@ class PosteriorOutputs:
         groups = [self.x[rows].double() for rows in self.rows]
         self.mean = torch.stack([one.mean(0) for one in groups])
         self.std = torch.stack([one.std(0, unbiased=False) for one in groups])
-        shares = torch.tensor(SHARES, dtype=torch.float64, device=self.x.device)
-        self.quantiles = torch.stack([one.quantile(shares, 0) for one in groups])
+        self.quantiles = torch.stack([diagnostics.quantiles(one) for one in groups])
 
     def _save(self, path: Path) -> None:
         arrays = {
@@ -183,9 +180,8 @@ class PosteriorOutputs:
 
     def _diagnose(self) -> None:
         """`checks`: what is said of every measurement by itself, float64 [M] each."""
-        nothing = torch.full((len(self.rows),), math.nan, dtype=torch.float64)
         names = ("r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p", "prior_p")
-        self.checks = {name: nothing.clone() for name in names}
+        self.checks = {name: torch.full((len(self.rows),), math.nan, dtype=torch.float64) for name in names}
         chains = self.drawn["chains"].double().numpy()[..., _COMPARED]
         late, mixes = chains[:, chains.shape[1] // 2 :], self._draw.method.mixes
         seen, own = self.problem.operator.seen(self.shape), self._own()
@@ -196,13 +192,16 @@ class PosteriorOutputs:
                 self.checks["ess_bulk"][m] = min(map(diagnostics.effective_size, parts))
                 self.checks["ess_tail"][m] = min(map(diagnostics.tail_size, parts))
             x, one = self.x[rows].double(), self.problem.select(self.chosen[m : m + 1], self.shape)
+            noise, noiseless = one.noise, one.operator(x)
             if isinstance(one, Blind):
-                one = one.at(float(self.drawn[one.unknown.name][rows].median()))
-            y, noise, noiseless = one.y(self.shape), one.noise, one.operator(x)
+                numbers = self.drawn[one.unknown.name][rows]
+                noise, noiseless = one.with_numbers(x, numbers)
+                one = one.at(float(numbers.median()))
+            y = one.y(self.shape)
             number = int(self._draw.measurements.numbers[self.chosen[m]])
             if len(own):
                 again = SampleStreams(fold_seed(self._seed, _UNCONDITIONAL), torch.arange(len(own))).fold(number)
-                both = torch.cat([y, noise.draw(one.operator(own), again.at(0))])
+                both = torch.cat([y, one.noise.draw(one.operator(own), again.at(0))])
                 both = both.flatten(1) if seen is None else both[:, seen]
                 self.checks["prior_p"][m] = diagnostics.prior_p_value(both[0], both[1:])
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
@@ -216,8 +215,8 @@ class PosteriorOutputs:
             both = torch.tensor(found, dtype=torch.float64).T
             self.checks |= dict(zip(("log_evidence", "log_evidence_error"), both, strict=True))
         if isinstance(self.problem, Blind):
-            shares, drawn = torch.tensor(SHARES, dtype=torch.float64), self.drawn[self.problem.unknown.name]
-            self.checks[self.problem.unknown.name] = torch.stack([drawn[rows].quantile(shares) for rows in self.rows])
+            drawn = self.drawn[name := self.problem.unknown.name]
+            self.checks[name] = torch.stack([diagnostics.quantiles(drawn[rows]) for rows in self.rows])
         pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
 
@@ -232,8 +231,8 @@ class PosteriorOutputs:
 
     def _mixing(self) -> dict[str, float]:
         """Of the worst measurement, over the second half of the sweeps."""
-        worst = {"r_hat": np.max} | dict.fromkeys(("ess_bulk", "ess_tail", "predictive_p", "prior_p"), np.min)
-        found = {name: float(of(self.checks[name].numpy())) for name, of in worst.items()}
+        worst = {"r_hat": np.fmax} | dict.fromkeys(("ess_bulk", "ess_tail", "predictive_p", "prior_p"), np.fmin)
+        found = {name: float(of.reduce(self.checks[name].numpy())) for name, of in worst.items()}
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def _warnings(self, rank_p: float) -> list[str]:
@@ -245,7 +244,7 @@ class PosteriorOutputs:
             (checks["r_hat"] > _LARGEST_R_HAT, f"R-hat up to {_most(checks['r_hat']):.2f} (agreement: below "
              f"{_LARGEST_R_HAT}), effective samples down to {-_most(-checks['ess_bulk']):.0f}: the chains disagree"),
             (checks["predictive_p"] < _LEAST_P, f"predictive p below {_LEAST_P}, chi-square up to "
-             f"{_most(checks['chi_square']):.3g} per element: no sample explains y as noise and operator say"),
+             f"{_most(checks['chi_square']):.3g} per element: many samples do not explain y as noise and operator say"),
             (checks["prior_p"] < _LEAST_P, f"prior p below {_LEAST_P}: y is unlike what draws of the model would give; "
              "look for another operator, other units, or data that the model does not know"),
             (checks["pasted_share"] > _MOST_PASTED, f"up to {_most(checks['pasted_share']):.0%} of the known elements "
@@ -290,8 +289,7 @@ class PosteriorOutputs:
         if isinstance(noise, Exact):
             fit["violations"] = float((diagnostics.residuals(noise, y, m, seen) != 0).double().sum(1).mean())
         elif not bool(self.checks["chi_square"].isnan().any()):
-            of_each = torch.tensor([len(rows) for rows in self.rows], dtype=torch.float64)
-            fit["residual_chi_square"] = float((self.checks["chi_square"] * of_each).sum() / of_each.sum())
+            fit["residual_chi_square"] = float(self.checks["chi_square"].mean())
         return fit
 
     def _errors(self, truth: Tensor) -> dict[str, float]:

@@ -364,9 +364,13 @@ class Blind(Measured):
     def known(self, shape: Shape) -> None:
         """Nothing is known exactly."""
 
-    def repaired(self, x: Tensor) -> Tensor:
-        """x as it is."""
-        return x
+    def with_numbers(self, x: Tensor, numbers: Tensor) -> tuple[Noise, Tensor]:
+        """Noise and noiseless values [n, *measured], where every row of x has a number of its own, float64 [n]."""
+        if self.unknown.of == "noise":
+            m = self.operator(x)
+            return self.at(numbers.view(-1, *[1] * (m.ndim - 1))).noise, m
+        each = zip(x.split(1), numbers.tolist(), strict=True)
+        return self.noise, torch.cat([self.at(number).operator(row) for row, number in each])
 
     def number(self, x: Tensor, source: RandomSource = None) -> Tensor:
         """The unknown number given x and y, float64 [n]: of the grid's cells, uniform within them."""

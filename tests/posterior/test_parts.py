@@ -40,6 +40,7 @@ from blackout.posterior.diagnostics import (
     positions,
     predictive_p_value,
     prior_p_value,
+    quantiles,
     r_hat,
     rank_p_value,
     tail_size,
@@ -150,6 +151,18 @@ def test_narrow_peaks_of_an_unknown_gain_are_not_missed():
     gains = problem.unknown.at((torch.arange(20_000).double() + 0.5) / 20_000)[:, None]
     exact = torch.logsumexp(problem.at(gains).log_likelihood(x.expand(20_000, 3)), 0) - math.log(20_000)
     assert float(problem.log_likelihood(x)) == pytest.approx(float(exact), abs=0.06)
+
+
+def test_a_fit_is_judged_by_the_number_drawn_with_each_sample():
+    """Not by the middle of all: a brighter image goes with a shorter exposure."""
+    x, numbers = torch.tensor([[2.0, 4.0], [8.0, 16.0]]).double(), torch.tensor([4.0, 1.0]).double()
+    exposure = Blind(Identity(), Poisson(2.0), torch.tensor([[8.0, 16.0]]), Unknown("noise", "exposure", 1.0, 4.0))
+    noise, m = exposure.with_numbers(x, numbers)
+    assert noise.mean(m).tolist() == [[8, 16], [8, 16]]
+    image = x.view(2, 1, 1, 2)
+    width = Blind(Blur(3, 1.0), Poisson(), torch.ones(1, 1, 1, 2), Unknown("operator", "width", 0.5, 4.0))
+    noise, m = width.with_numbers(image, numbers)
+    assert torch.equal(m, torch.cat([Blur(3, 4.0)(image[:1]), Blur(3, 1.0)(image[1:])])) and noise == Poisson()
 
 
 def test_any_callable_is_an_operator():
@@ -302,6 +315,25 @@ def test_measurements_that_no_sample_explains_are_told_from_others(noise, plante
         y[0, 5] += outlier
         p.append(predictive_p_value(noise, y, m, None, number))
     assert (max(p) < 1e-3) if wrong else (min(p) > 1e-2 and np.mean(p) > 0.1)
+
+
+def test_some_samples_that_do_not_explain_y_are_seen_among_others():
+    """Their mean p is a half. Of draws of the posterior itself p is hardly ever small: 200 normal truths, 8 samples."""
+    rng, noise = np.random.default_rng(0), Gaussian(1.0)
+    truth, error, spread = (torch.from_numpy(rng.normal(size=size)) for size in ((200, 6), (200, 6), (200, 8, 6)))
+    y = truth + error
+    right = y[:, None] / 2 + spread * 0.5**0.5
+    p = np.array([predictive_p_value(noise, y[k : k + 1], right[k], None, k) for k in range(200)])
+    assert (p < 0.01).mean() < 0.03 and (p < 1e-3).sum() == 0
+    right[0, 5:7] += 3.0
+    assert predictive_p_value(noise, y[:1], right[0], None, 0) < 1e-3
+
+
+def test_the_next_draw_lies_within_an_interval_as_often_as_it_says():
+    """Of 19 samples; linear interpolation, which takes the samples for the law, holds 81 %."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 20_000)))
+    ends = quantiles(x[1:])
+    assert float(((ends[0] < x[0]) & (x[0] < ends[-1])).double().mean()) == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_measurement_unlike_those_of_the_model_is_told_from_others():
