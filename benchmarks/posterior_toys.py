@@ -169,7 +169,7 @@ def faults(quick: bool) -> Iterator[Row]:
         "operator transposed": (some, photons, transposed, photons),
         "12 of 48 dead": (identity, photons, Matrix(torch.diag((number >= 12).double())), photons),
         "saturated at 8": (identity, photons, identity, photons),
-        "halves of two truths": (identity, normal, identity, normal),
+        "half of another law": (identity, normal, identity, normal),
         "less noise than said": (identity, normal, identity, Gaussian(0.2)),
     }  # fmt: skip
     good = {
@@ -182,10 +182,11 @@ def faults(quick: bool) -> Iterator[Row]:
     ).items():
         cases, named = 1 if quick else 5, 0
         for seed in range(cases):
-            tight, samples = (0.95, 16) if operator in (sums, some) else (0.7, 8)
-            law = Templates(seed, tight)
+            tight = operator is sums or operator is some or really is not operator
+            share, samples = (0.95, 16) if tight else (0.7, 8)
+            law = Templates(seed, share)
             prior, truth = law.prior(), law.truth()
-            if kind.startswith("halves"):
+            if kind == "half of another law":
                 truth = torch.where(half, truth, Templates(seed + 100).truth())
             y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).at(0))
             y[0, 3] += 30.0 * (kind == "outlier")
