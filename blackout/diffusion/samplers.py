@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -65,9 +65,9 @@ class CountingDenoiser:
         return self.last
 
     def go_on(self, rows: Tensor, t: Tensor) -> None:
-        """The next states are these rows of the last ones: a law of levels at this time t is not asked for again."""
-        if self.asked[1] is t and isinstance(self.last, CategoricalPrediction):
-            self._ready = CategoricalPrediction(self.last.log_probs[rows])
+        """The next states are these rows of the last ones: what was said of them at this time t is not asked again."""
+        if self.asked[1] is t and self.last is not None:
+            self._ready = _of_rows(self.last, rows)
 
     def check(self) -> None:
         """Wait for the device and look.
@@ -77,6 +77,14 @@ class CountingDenoiser:
         """
         if not math.isfinite(self._sum):
             raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+
+
+def _of_rows(part: Any, rows: Tensor) -> Any:
+    """These rows of a prediction [B, ...], of all that it consists of."""
+    if isinstance(part, Tensor):
+        return part[rows]
+    held = {one.name: _of_rows(getattr(part, one.name), rows) for one in fields(part)} if is_dataclass(part) else {}
+    return replace(part, **held) if held else part
 
 
 def _total(prediction: Prediction) -> Tensor:

@@ -50,10 +50,9 @@ class SMC(Method):
     """Sequential Monte Carlo: walks of several particles for every sample, weighed by (p(y | x_s) / p(y | x_t))^power
     [Chu 2025, appendix C.2.3], and resampled where the weights are worth fewer than half of the particles.
 
-    What a state is worth is log p(y | x_s). Of births it is half of log L at the data that the last prediction expects,
-    which has no noise of its own; half, since elements are not independent (ours: docs/results/posterior.md). Else it
-    is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55], from what the network says of it, which
-    the next step takes over where it is a law of levels.
+    What a state is worth is log p(y | x_s), by what the network says of it, which the next step takes over. Of births
+    it is half of log L at the expected data, which has no noise of its own; half, since elements are not independent
+    (ours: docs/results/posterior.md). Else it is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55].
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
@@ -185,7 +184,6 @@ class Steered(Method):
             return of_rows(problem, of[rows], prior.shape).log_likelihood(x)
 
         def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-            prior.denoiser(x, t)
             return likelihood(prior.expected(x, t), rows)
 
         drawn = steer(

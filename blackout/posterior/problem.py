@@ -16,7 +16,7 @@ from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.samplers import CountingDenoiser, begin, sample
-from blackout.diffusion.schedules import logit_survival, logit_times, step_fraction, time_of_logit
+from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import ensure
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
@@ -127,15 +127,14 @@ class Prior:
         return self.kernel(self.denoiser, self.process, x, s, t, source)
 
     def expected(self, x: Tensor, s: Tensor) -> Tensor:
-        """The data expected given X_s = x, float64 [n, *shape], by the last prediction of the step that led there, as
-        DPS asks for them at s itself [Chu 2025, eq. 50]. Names have no mean; of these it is the likeliest level: ours.
+        """The data expected given X_s = x, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]. Names have no
+        mean; of these it is the likeliest level: ours.
         """
-        assert isinstance(self.denoiser, CountingDenoiser) and self.denoiser.last is not None
-        last, (_, t) = self.denoiser.last, self.denoiser.asked
-        if isinstance(last, CategoricalPrediction):
-            return last.log_probs.argmax(1).double()
-        missing = last.expected if isinstance(last, CountPrediction) else torch.sub(*last.expected.unbind(1))
-        return (x.double() + missing * (1 - step_fraction(s, t))).clamp(0, self.process.max_count)
+        said = self.denoiser(x, s)
+        if isinstance(said, CategoricalPrediction):
+            return said.log_probs.argmax(1).double()
+        missing = said.expected if isinstance(said, CountPrediction) else torch.sub(*said.expected.unbind(1))
+        return (x.double() + missing).clamp(0, self.process.max_count)
 
     def guess(self, x: Tensor, s: Tensor, streams: SampleStreams, number: int) -> list[Tensor]:
         """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose

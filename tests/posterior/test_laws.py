@@ -104,6 +104,17 @@ def test_reverse_runs_take_as_many_steps_as_they_are_told():
     assert [sweep["evaluations"] for sweep in found.trace] == [8, 8]
 
 
+def test_states_on_the_way_are_valued_by_evaluations_that_the_next_steps_take_over():
+    """One evaluation a step, of every particle, and the evidence of the pair's sum is right."""
+    pair = pixel_pair()
+    prior = Prior(ExactDenoiser(pair), PureDeath(15), (2,), times=logit_times(8, 5.0, -5.0))
+    found = SMC(10).sample(prior, problem := Measured(Identity(), Poisson(), torch.tensor([4.0, 2.0])), 100)
+    assert sum(sweep["evaluations"] for sweep in found.trace) == 10 * (len(prior.times) - 1)
+    likelihood = problem.log_likelihood(torch.from_numpy(pair.states).double()).exp().numpy()
+    estimate, error = log_mean(found.log_evidence.numpy())
+    assert abs(estimate - math.log((pair.cube.ravel() * likelihood).sum())) < 4 * error + 0.05 < 0.4
+
+
 @pytest.mark.deep
 def test_one_proposal_per_sweep_is_enough_for_categories():
     rng = np.random.default_rng(2)
