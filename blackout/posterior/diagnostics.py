@@ -134,7 +134,7 @@ def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, 
 
     Of a right sampler the share of every sample is uniform, as y and it are a draw of their joint law [Johnson 2007].
     Two figures are made of all: the mean, a p-value if doubled [Gelman 2013, section 6.3; Meng 1994], and four times
-    the share that a quarter of the samples lies below [Rueschendorf 1982, theorem 1], which sees that some explain y
+    the share that a quarter of the samples lies below [Rueger 1978], which sees that some explain y
     and others do not. The second compares with what all samples give, whose residuals are nearly of one law. So it is
     below a for about 15 a of all right models at most, and for far fewer where samples follow y closely.
 
@@ -210,7 +210,7 @@ SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def quantiles(samples: Tensor) -> Tensor:
     """Below which the next draw of the same law lies with these probabilities, float64 [shares, ...]; of fewer than 19
-    samples [S, ...] the outer ones are their least and largest [Weibull 1939; Hyndman 1996, definition 6].
+    samples [S, ...] the outer ones are their least and largest [Hyndman 1996, definition 6].
     """
     return torch.from_numpy(np.quantile(samples.double().numpy(), SHARES, axis=0, method="weibull"))
 
