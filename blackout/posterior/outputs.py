@@ -75,6 +75,7 @@ class PosteriorOutputs:
             values |= self._errors(self.truth)
         judged = self._judged(directory)
         values |= judged.pop("values", {})
+        rivals = {} if self.truth is None else {"beside": self._rivals(self.truth)}
         scores: dict[str, Any] = {}
         if self.truth is not None and min(map(len, self.rows)) > 1:
             ranks, elements = self._positions(self.truth)
@@ -87,7 +88,7 @@ class PosteriorOutputs:
         warnings = self._warnings(scores.get("rank_p_value", math.nan))
         for line in warnings:
             print(f"warning: {line}")
-        return {**judged, "warnings": warnings, "values": values | scores}
+        return {**judged, **rivals, "warnings": warnings, "values": values | scores}
 
     def _gather(self) -> None:
         """All samples, and what is known of their measurements."""
@@ -300,6 +301,18 @@ class PosteriorOutputs:
             "std": float((self.x.double() - self.mean[self.place]).pow(2).mean().sqrt()),
             "log_likelihood_of_truth": float(problem.log_likelihood(truth.double()).mean()),
         }
+
+    def _rivals(self, truth: Tensor) -> dict[str, dict[str, float]]:
+        """What stands beside the errors: those of the mean of all training data, which looks at no measurement, and of
+        samples beside others of their measurement, among which the truth would be one like any.
+        """
+        model, mean = self._draw.model, self._draw.model.mean.double().cpu().expand(truth.shape)
+        blind = {"training_mean": float(diagnostics.psnr(mean, truth, model.process.max_count).mean())}
+        if min(map(len, self.rows)) < 2:
+            return {"psnr": blind, "psnr_of_mean": blind}
+        one, other = torch.cat(self.rows), torch.cat([rows.roll(1) for rows in self.rows])
+        of_other = float(diagnostics.psnr(self.x[one], self.x[other], model.process.max_count).mean())
+        return {"psnr": {"of_other_samples": of_other, **blind}, "psnr_of_mean": blind}
 
     def _judged(self, directory: Path) -> dict[str, Any]:
         """What an exact law and an operator say about the samples."""

@@ -176,8 +176,8 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
 _END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
 """Ends of the names of values that say what others would be if all were right, or of a simple rival."""
 _ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
-_PERFECT = (1.0, _ONE), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$")
-"""Values that nothing surpasses, for scores beside which nothing else is known."""
+_PERFECT = (1.0, _ONE), (1.0, "residual_chi_square$"), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$")
+"""Values that nothing surpasses, or that what is right has in the mean, where nothing else is known."""
 
 
 def beside(report: Plain) -> dict[str, dict[str, float]]:

@@ -58,6 +58,9 @@ def test_all_files_are_there_and_agree(run, model):
     assert math.isclose(chains[:, -1, 0].mean(), values["log_likelihood"], rel_tol=1e-4)
     assert math.isclose(spent[:, 2].sum(), values["network_calls"])
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
+    beside = metrics(out)["beside"]
+    assert beside["residual_chi_square"] == {"of_perfect": 1.0}
+    assert beside["psnr"].keys() == {"of_other_samples", "training_mean"} and "training_mean" in beside["psnr_of_mean"]
     assert {"r_hat", "ess_bulk", "ess_tail", "predictive_p", "prior_p", "pasted_share"} <= set(found.files)
     assert math.isclose(values["predictive_p"], found["predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
