@@ -18,8 +18,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from blackout.errors import ensure
 from blackout.networks.layers import compiled_kernels
 
-_MANY = 16_384
-"""Weights from which on a compiled step is worth loading numba."""
+_MANY, _LATE = 8_192, 100
+"""Weights, and steps that were taken, from which on a compiled step is worth loading numba."""
 _OTHERS = "weight_decay", "amsgrad", "maximize", "differentiable", "capturable"
 """Ways of Adam that the compiled step does not know."""
 
@@ -52,8 +52,8 @@ class OnePassAdam(Adam):
     def _in_one_pass(self) -> bool:
         weights = [weight for group in self.param_groups for weight in group["params"]]
         averages, towards = self.average or (dict(zip(weights, weights, strict=True)), 0.0)
-        few = sum(map(torch.numel, weights)) < _MANY or torch.get_num_threads() > 2
-        if few or not weights[0].is_cpu or averages.keys() != set(weights):
+        taken = self.state[weights[0]].get("step", 0) if weights[0].is_cpu and torch.get_num_threads() <= 2 else 0
+        if taken < _LATE or sum(map(torch.numel, weights)) < _MANY or averages.keys() != set(weights):
             return False
         places = [self._places(group, averages) for group in self.param_groups]
         if any(one is None for one in places) or (kernels := compiled_kernels()) is None:
