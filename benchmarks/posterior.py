@@ -275,11 +275,12 @@ def widths(bench: Bench) -> Iterator[Row]:
     for exposure in _EXPOSURES:
         noise = Poisson(exposure)
         (right, y), (own_right, own) = seen(bench.truths, noise), seen(bench.training[:_OWN], noise)
-        evidence, number = [], len(y)
+        evidence, spread, number = [], [], len(y)
         for operator in operators:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
                 drawn = SMC().sample(bench.prior, Measured(operator, noise, y), number * bench.samples, bench.seed)
             groups = drawn.log_evidence.view(bench.samples, number)
+            spread.append(groups.std(0))
             evidence.append(torch.logsumexp(groups, 0) - math.log(bench.samples))
         found = {
             "smc": (right, evidence), "training data": (right, by_training(noise, y)),
@@ -290,7 +291,7 @@ def widths(bench: Bench) -> Iterator[Row]:
             yield {
                 "exposure": exposure, "method": method, "right": float((best.indices == wanted).double().mean()),
                 "expected": float(best.values.mean()),
-                "spread of groups": float(groups.std(0).median()) if method == "smc" else 0.0,
+                "spread of groups": float(torch.cat(spread).median()) if method == "smc" else 0.0,
                 "NFE": sum(sweep["evaluations"] for sweep in drawn.trace) if method == "smc" else 0,
             }  # fmt: skip
 
