@@ -49,7 +49,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     save_page(
         "compare.html",
         path,
-        title=f"{len(runs)} runs",
+        title=f"{len(runs)} runs" if len(runs) > 1 else names[0],
         head=("run", *chosen, *shown),
         rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown),
         links=[quote(os.path.relpath(one, path.parent)) if one.exists() else None for one in reports],

@@ -340,8 +340,7 @@ def read_mapping(path: Path, within: Path | None = None, most: int = _MOST_TEXT,
         raise UserError(f"{error}{advice}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}{advice}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no names{advice}")
+    refuse(not isinstance(content, dict), f"{path} is damaged: it holds no names{advice}")
     return content
 
 

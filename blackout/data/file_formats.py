@@ -226,8 +226,8 @@ def read_store(path: Path, layer: str | None = None) -> Store:
     """Read a file by its suffix.
 
     Args:
-        path: .npy, .npz (dense, or a SciPy sparse matrix), .csv, .tsv, .parquet, .h5ad, .zarr, .h5, .hdf5, .tif, .tiff.
-            Sparse matrices of rows (CSR) in an .h5ad or .zarr stay there.
+        path: .npy, .npz (dense, or a SciPy sparse matrix), .csv, .tsv, .parquet, .h5ad, .zarr, .h5, .hdf5, .tif, .tiff,
+            or a folder of .tif files. Sparse matrices of rows (CSR) in an .h5ad or .zarr stay there.
         layer: which array of an .h5ad (a layer), .zarr or HDF5 file holds the counts; None for `X`, `counts` or the
             only one.
 
@@ -235,6 +235,8 @@ def read_store(path: Path, layer: str | None = None) -> Store:
         UserError: missing, damaged, of another format, without such a layer, or an optional library is not installed.
     """
     kind = path.suffix.lower()
+    if path.is_dir() and kind != ".zarr":
+        return _frames(path)
     reader = _READERS.get(kind, _numpy)
     if not (path.is_dir() if kind == ".zarr" else path.is_file()):
         what = "folder" if kind == ".zarr" else "file"
@@ -306,8 +308,7 @@ def _table(path: Path, head: list[str], columns: list[Any]) -> Store:
     """The columns of a table: numbers, NaN where a field is empty, or text."""
     if len(set(head)) != len(head):
         raise UserError(f"{path}: two columns have the name {next(name for name in head if head.count(name) > 1)!r}")
-    arrays = {name: _typed(column) for name, column in zip(head, columns, strict=True)}
-    return Store(arrays, tabular=True)
+    return Store({name: _typed(column) for name, column in zip(head, columns, strict=True)}, tabular=True)
 
 
 def _typed(column: Any) -> Array:
@@ -449,8 +450,7 @@ def _check_shape(shape: Any, chunks: Any, fill: Any) -> None:
     sides = [*shape, *chunks] if isinstance(shape, list) and isinstance(chunks, list) else [None]
     if len(sides) % 2 or len(shape) != len(chunks) or any(type(side) is not int or side < 0 for side in sides):
         raise ValueError(f"the shape {shape!r:.60} in parts of {chunks!r:.60} is none")
-    if 0 in chunks or isinstance(fill, dict | list):
-        raise ValueError("parts without elements, or a value of elements that is none")
+    ensure(0 not in chunks and not isinstance(fill, dict | list), "parts without elements, or values that are none")
 
 
 def _hdf5(path: Path, layer: str | None) -> Store:
@@ -566,6 +566,18 @@ def _tiff(path: Path, layer: str | None) -> Store:
         check_size(path, size, stored_bytes(path))
         with taking_at_most(_AROUND + 4 * size):
             return Store({COUNTS: series.asarray()})
+
+
+def _frames(path: Path) -> Store:
+    """A folder with an image in every .tif file, in the order of their names."""
+    files = sorted(file for file in path.glob("[!.]*") if file.suffix.lower() in (".tif", ".tiff"))
+    refuse(not files, f"{path}: not a file, nor a folder of .tif files")
+    images: list[Array] = []
+    for file in files:
+        images.append(np.asarray(read_store(file).arrays[COUNTS]))
+        check_size(path, (len(files) - len(images) + 1) * images[-1].nbytes)
+        refuse(images[-1].shape != images[0].shape, f"{file}: {images[-1].shape} pixels, unlike {files[0].name}")
+    return Store({COUNTS: np.stack(images)})
 
 
 _READERS: dict[str, Callable[[Path, str | None], Store]] = {

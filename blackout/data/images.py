@@ -42,8 +42,7 @@ def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Imag
     side = min(image.size) if crop is None else crop
     left, top = (image.width - side) // 2, (image.height - side) // 2
     # cropped first: the filter of `resize(box=...)` would reach beyond the box
-    part = image.crop((left, top, left + side, top + side))
-    return part.resize((size, size), Image.Resampling.BILINEAR)
+    return image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
 
 
 def read_image(path: Path, mode: str | None = None) -> Image.Image:
@@ -60,7 +59,7 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
         # Pillow silently opens 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
         raw = map(str, getattr(image, "tile", []))
         if image.mode.startswith(("I", "F")) or any(";16" in tile for tile in raw):
-            advice = "save them as one .npy array of integers and use dataset=counts"
+            advice = "use dataset=counts, for a folder of .tif files or one .npy array of integers"
             raise UserError(f"{path}: images with more than 8 bits per channel would lose counts here; {advice}")
         image.load()
         upright = ImageOps.exif_transpose(image)
@@ -108,8 +107,7 @@ def _decoded(paths: Sequence[Path], transform: Callable[[Path], Image.Image], ti
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
-    pixels = np.array(image)
-    return torch.from_numpy(pixels.reshape(image.height, image.width, -1)).permute(2, 0, 1)
+    return torch.from_numpy(np.array(image).reshape(image.height, image.width, -1)).permute(2, 0, 1)
 
 
 @component("dataset", ask="dataset=image_folder dataset.path=<folder>")

@@ -244,8 +244,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
     sampler: Sampler = make(description, "sampler")
     classes = labels_asked(model, request.get("classes"), request.get("given"))
-    if classes is None and sampler.guidance != 1:
-        raise UserError("sampler.guidance: guidance needs classes to guide towards")
+    refuse(classes is None and sampler.guidance != 1, "sampler.guidance: guidance needs classes to guide towards")
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
     known: KnownElements | None = None
     if inpaint is not None:

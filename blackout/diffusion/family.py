@@ -36,7 +36,7 @@ from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, gain, measure
 from blackout.training.descriptions import make_dataset
@@ -88,8 +88,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             UserError: there is none, it cannot be read, or it does not fit the model.
         """
         data = make_dataset(settings, description, trusted)
-        if not isinstance(data, CountData):
-            raise UserError(f"dataset: counts are needed, CountData, not {type(data).__name__}")
+        refuse(not isinstance(data, CountData), f"dataset: counts are needed, CountData, not {type(data).__name__}")
         if description is not None:
             shape, largest = tuple(description["data"]["shape"]), description["data"]["max_count"]
             if data.shape != shape or data.max_count != largest:
@@ -111,8 +110,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             UserError: a model with classes (`conditional`) of data without labels.
         """
         conditional = settings.get("conditional", False)
-        if conditional and source.num_classes is None:
-            raise UserError(f"conditional=true: {source.name} has no labels")
+        refuse(conditional and source.num_classes is None, f"conditional=true: {source.name} has no labels")
         facts = {name: fact for name, fact in source.facts.items() if conditional or name not in _OF_CLASSES}
         return {"data": {"name": source.name, **facts}}
 

@@ -309,8 +309,7 @@ class LogisticHead(_Posterior):
         below, above = F.logsigmoid(z), F.logsigmoid(-z)
         # log(sigmoid(b) - sigmoid(a)) = logsigmoid(b) + logsigmoid(-a) + log(1 - e^(a - b))
         inner = below[:, 1:] + above[:, :-1] + torch.log(-torch.expm1(-(1 / scale).clamp(min=1e-6)))
-        logits = torch.cat([below[:, :1], inner, above[:, -1:]], dim=1)
-        return self._given(logits, xt, t)
+        return self._given(torch.cat([below[:, :1], inner, above[:, -1:]], dim=1), xt, t)
 
 
 _STRAIGHT = 3.0

@@ -49,8 +49,7 @@ def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False, wides
     else:
         pictures = torch.cat(list(grey.split(1, dim=1)), dim=3).expand(-1, 3, -1, -1)
     factor = max(1, min(math.ceil(side / min(pictures.shape[2:])), widest // pictures.shape[3]))
-    pictures = pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-    return pictures.permute(0, 2, 3, 1).contiguous()
+    return pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3).permute(0, 2, 3, 1).contiguous()
 
 
 def _curves(grey: Tensor) -> Tensor:

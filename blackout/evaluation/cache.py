@@ -25,8 +25,7 @@ def cache_dir() -> Path:
 
 def key_hash(key: Mapping[str, Any]) -> str:
     """32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
-    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(key, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
 def keep(path: Path, write: Callable[[Path], None]) -> None:

@@ -43,7 +43,9 @@ def _target(given: argparse.Namespace) -> Target:
         name, equals, value = word.partition("=")
         refuse(not equals, f"{word}: settings of the target are given as name=value, such as size=10")
         settings[name] = yaml.safe_load(value)
-    return make_target({"_target_": f"blackout.flows.{_TARGETS[given.target]}", **settings})
+    own = "." in given.target
+    refuse(not own and given.target not in _TARGETS, f"--target {given.target} is none of {', '.join(_TARGETS)}")
+    return make_target({"_target_": given.target if own else f"blackout.flows.{_TARGETS[given.target]}", **settings})
 
 
 def run(given: argparse.Namespace) -> None:
@@ -95,7 +97,7 @@ def run(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.anneal", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
-    parser.add_argument("--target", choices=_TARGETS)
+    parser.add_argument("--target", help=f"{', '.join(_TARGETS)}, or the address of a class of yours, mine.target.Ring")
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
     parser.add_argument("--composition", type=int, nargs="+", help="sites at level 0, 1, ...: a lattice gas of so many")
     parser.add_argument("--chains", type=int, default=4096, help="of tempering, replicas of all temperatures together")

@@ -259,8 +259,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     by = np.arange(toy.size) - start[..., None]
     np.put_along_axis(jumps, by % _LATTICE, rates * duration, -1)
     exponent = np.fft.rfft(jumps)
-    total = np.fft.irfft(np.exp(exponent - exponent[..., :1]), _LATTICE).clip(0.0)
-    return _land(toy.size, total, start)
+    return _land(toy.size, np.fft.irfft(np.exp(exponent - exponent[..., :1]), _LATTICE).clip(0.0), start)
 
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
@@ -566,8 +565,7 @@ class JumpSubject(Subject):
 
     def final_law(self, kernel: str, times: Tensor) -> Array:
         """What the sampling loop returns on a grid, [levels ** elements]."""
-        start = self.start(self.toy, float(times[-1]))
-        return sampled(self.toy, start, self.steps[kernel], times.tolist())
+        return sampled(self.toy, self.start(self.toy, float(times[-1])), self.steps[kernel], times.tolist())
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)

@@ -162,8 +162,7 @@ def normal_rows(weights: Array, instead: Array, least: float = 0.0) -> Array:
 
 def thinning(max_count: int, q: float) -> Array:
     """P(X_t = m | X_0 = o) of one pixel, [o, m]."""
-    levels = np.arange(max_count + 1)
-    return binomial_pmf(levels[:, None], q, max_count)
+    return binomial_pmf(np.arange(max_count + 1)[:, None], q, max_count)
 
 
 _LOG_FACTORIAL = special.gammaln(np.arange(4096) + 1.0)

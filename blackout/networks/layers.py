@@ -349,8 +349,7 @@ class TimeEmbedding(nn.Module):
     def forward(self, label: Tensor) -> Tensor:
         """The embedding [B, features] of labels [B]."""
         with full_precision(label):
-            h = self.dense0(sinusoids(label, self.channels).to(self.dense0.weight.dtype))
-            return self.dense1(F.silu(h))
+            return self.dense1(F.silu(self.dense0(sinusoids(label, self.channels).to(self.dense0.weight.dtype))))
 
 
 class ClassEmbedding(nn.Module):
@@ -415,5 +414,4 @@ class Attention(nn.Module):
         maps = (project(h).flatten(2).transpose(1, 2) for project in (self.query, self.key, self.value))
         query, key, value = (one.contiguous().unsqueeze(1) for one in maps)  # free in channels_last memory
         h = F.scaled_dot_product_attention(query, key, value)
-        h = h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])
-        return rescaled_sum(x, self.out(h))
+        return rescaled_sum(x, self.out(h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])))

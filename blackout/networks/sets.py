@@ -326,8 +326,7 @@ class Scaling(nn.Module):
 
 def _image(shape: Sequence[int], encoder: str) -> tuple[int, int, int]:
     """Channels, height and width."""
-    if len(shape) != 3 or min(shape) < 1:
-        raise ValueError(f"the {encoder} reads images (C, h, w), not items of shape {list(shape)}")
+    ensure(len(shape) == 3 and min(shape) > 0, f"the {encoder} reads images (C, h, w), not items of {list(shape)}")
     return shape[0], shape[1], shape[2]
 
 

@@ -414,8 +414,7 @@ class Matching(SequentialLaw):
 
     def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
         """Scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
-        noise = self._gumbel(sample_shape, (self._n, self._n), generator)
-        return self.scores + noise.to(self.scores.dtype)
+        return self.scores + self._gumbel(sample_shape, (self._n, self._n), generator).to(self.scores.dtype)
 
     @property
     def mode(self) -> Tensor:

@@ -403,8 +403,7 @@ class Camera(Poisson):
 
     def variance(self, m: Tensor) -> Tensor:
         """gain^2 (s m + b) + readout^2, [n, *measured], by the law of total variance."""
-        rate = Poisson.mean(self, m)
-        return like(self.gain, m, "gain") ** 2 * rate + like(self.readout, m, "readout") ** 2
+        return like(self.gain, m, "gain") ** 2 * Poisson.mean(self, m) + like(self.readout, m, "readout") ** 2
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> None:
         """None is known."""

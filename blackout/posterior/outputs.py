@@ -82,7 +82,8 @@ class PosteriorOutputs:
             if len(self.rows) > 1:
                 save_picture(calibration_picture(ranks, elements), directory / "calibration.png")
             scores = {f"coverage_{share}": diagnostics.coverage(elements, share / 100) for share in (50, 90)}
-            scores["rank_p_value"] = diagnostics.rank_p_value(ranks)
+            if not math.isnan(rank_p := diagnostics.rank_p_value(ranks)):
+                scores["rank_p_value"] = rank_p
             about = {"measurements": len(self.rows), "truths": self._draw.measurements.source.split(":")[0]}
             judged["calibration"] = scores | about
         warnings = self._warnings(scores.get("rank_p_value", math.nan))

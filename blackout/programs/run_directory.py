@@ -331,9 +331,11 @@ def output_folders(out: str | None, ckpt: Path, folder: str = "samples") -> Iter
     That of a checkpoint or model, or beside the model; in a sweep the job's own.
 
     Raises:
-        UserError: a link out of the run directory.
+        UserError: a link out of the run directory, or `out` is the name of a file.
     """
     if out is not None:
+        a_file = out.endswith((".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif")) and not Path(out).is_dir()
+        refuse(a_file, f"out={out} names a folder, for samples.npz and others: leave its ending out")
         yield Path(out)
         return
     parent = ckpt.parent

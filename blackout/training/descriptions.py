@@ -118,8 +118,7 @@ def check(part: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
         UserError: a component that is not marked for its place, arguments that are not in its signature or of
             another kind, or a path.
     """
-    if section != "model" and not is_component(part):
-        raise UserError(f"{section}: the model file names no _target_")
+    refuse(section != "model" and not is_component(part), f"{section}: the model file names no _target_")
     _Checker(section, trusted).check(part, section, section, False)
 
 

@@ -146,6 +146,7 @@ def copy(model, tmp_path):
 
 def test_the_untouched_model_works(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
+    run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / 'x.csv'}").assert_refused("names a folder")
 
 
 @pytest.mark.parametrize("arguments, word", [

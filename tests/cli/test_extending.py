@@ -28,10 +28,10 @@ def folder(tmp_path_factory):
 def test_the_page_has_commands_for_every_kind_of_component():
     titles = re.findall(r"^## (.*)", (ROOT / "docs/howto/extending.md").read_text(), re.MULTILINE)
     assert titles == [
-        "A dataset", "A network", "A process", "A kernel", "A head", "A loss", "An operator", "A target", "A score",
-        "A family",
+        "A dataset", "A network", "A process", "A kernel", "A schedule", "A head", "A loss", "An operator", "A target",
+        "A score", "A family",
     ]  # fmt: skip
-    assert len(COMMANDS) == 13
+    assert len(COMMANDS) == 14
 
 
 @pytest.mark.parametrize("command", COMMANDS)

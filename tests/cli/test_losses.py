@@ -28,6 +28,14 @@ from blackout.training.export import export_model
 from tests.cli.conftest import TINY, Outcome, save_blank
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
+RING = """
+class Ring:
+    levels = 2
+    def __init__(self, size):
+        self.shape = [size]
+    def log_density(self, x):
+        return 0.4 * ((2.0 * x - 1) * (2.0 * x.roll(1, -1) - 1)).sum(-1)
+"""
 SCORED = ("evaluate=true", "metrics=none", "likelihood.images=3")
 
 
@@ -286,6 +294,12 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     assert again.code == 0 and "the same request" in again.out, again.err
     if program == "solve":
         command(main, *words, "--chains", "10000000000000").assert_refused("--chains", "1,048,576")
+    else:
+        (tmp_path / "ours.py").write_text(RING)
+        monkeypatch.syspath_prepend(tmp_path)
+        own = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
+        assert own.code == 0 and "log_z_exact 3.8634" in own.out, own.err  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
+        command(main, "--target", "isin").assert_refused("none of ising, potts")
 
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):

@@ -150,6 +150,19 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None
         counts(tmp_path / "x.csv")
 
 
+def test_a_folder_of_frames_is_their_stack(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nor a folder of"):
+        read_store(tmp_path)
+    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
+    frames = 300 * MATRIX.reshape(20, 5, 3)
+    for k, frame in enumerate(frames):
+        tifffile.imwrite(tmp_path / f"{k:02d}.tif", frame.astype(np.uint16))
+    assert np.array_equal(read_store(tmp_path).arrays["counts"], frames)
+    tifffile.imwrite(tmp_path / "99.tiff", frames[0, :3].astype(np.uint16))
+    with pytest.raises(UserError, match=r"99\.tiff: \(3, 3\) pixels, unlike 00\.tif"):
+        counts(tmp_path)
+
+
 def test_labels_are_names_numbers_and_both(tmp_path: Path) -> None:
     path = write_table(tmp_path / "x.csv")
     data = counts(path, labels=["type", "dose"], bins=2)

@@ -114,7 +114,7 @@ def test_laws_of_a_range_are_those_of_single_models() -> None:
     for wrong in ({"sigma": 0.4}, {"bias": "much"}, {"size": 3}):
         with pytest.raises(UserError, match=r"trained on.*0\.1, 0\.3"):
             many.at(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="range"):
+    with pytest.raises(ValueError, match=r"\[start, end\]"):
         Ising(3, [0.1, 0.2, 0.3])
 
 
@@ -132,6 +132,8 @@ def test_files_of_couplings_and_networks(tmp_path) -> None:  # type: ignore[no-u
     x = torch.tensor([[0, 1, 1, 0]])
     s = np.array([-1.0, 1, 1, -1])
     assert float(read_couplings(tmp_path / "good.npz").log_density(x)) == pytest.approx(s @ matrix @ s + field @ s)
+    np.save(tmp_path / "alone.npy", matrix)
+    assert float(read_couplings(tmp_path / "alone.npy").log_density(x)) == pytest.approx(s @ matrix @ s)
     wrong = {
         "square": {"J": np.zeros((3, 4))}, "finite": {"J": np.full((3, 3), np.nan)}, "no array J": {"h": field},
         "must be": {"J": np.zeros((3, 3)), "h": np.zeros(4)}, "real": {"J": np.zeros((3, 3), complex)},

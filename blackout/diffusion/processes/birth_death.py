@@ -67,8 +67,7 @@ class BirthDeath(CountProcess):
         """X_t with the target (X_0 - S, I), int64 [B, 2, ...]."""
         survivors, immigrants = self._draw(x0, t, generator)
         xt = (survivors + immigrants).to(self.dtype)
-        target = torch.stack([x0.long() - survivors, immigrants], dim=1)
-        return xt, Observation(self, x0, xt, target)
+        return xt, Observation(self, x0, xt, torch.stack([x0.long() - survivors, immigrants], dim=1))
 
     def _draw(self, x0: Tensor, t: Time, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """Survivors and immigrants, int64 of x0's shape."""
@@ -145,8 +144,7 @@ class BirthDeath(CountProcess):
         t = torch.as_tensor(t, dtype=torch.float64)
         start = self.mean if mean is None else mean.to(t)
         rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
-        drawn = poisson(rate.expand(shape), generator)
-        return drawn.clamp_(max=self.num_states - 1).to(self.dtype)
+        return poisson(rate.expand(shape), generator).clamp_(max=self.num_states - 1).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape.

@@ -38,8 +38,7 @@ class DiscreteTimeChain(FiniteProcess):
 
     def __init__(self, max_count: int = 255, num_steps: int = 100, matrix: Matrix | None = None) -> None:
         ensure(num_steps >= 1, f"a chain needs at least one step, not {num_steps}")
-        if matrix is None:
-            raise ValueError("matrix must be given: a .npy file with one transition matrix, or one per step")
+        ensure(matrix is not None, "matrix must be given: a .npy file with one transition matrix, or one per step")
         array = dense(load_matrix(matrix))
         check_stochastic(array, num_steps)
         super().__init__(max_count, array.shape[-1])

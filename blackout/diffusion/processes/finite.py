@@ -261,8 +261,7 @@ class FiniteJumpProcess(FiniteProcess):
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """From X_t to every state, int64 [B, S, ...]."""
-        states = torch.arange(self.num_states, device=xt.device)
-        return per_row(states, xt) - xt.long()[:, None]
+        return per_row(torch.arange(self.num_states, device=xt.device), xt) - xt.long()[:, None]
 
     forward_jumps = reverse_jumps
 

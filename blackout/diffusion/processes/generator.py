@@ -103,8 +103,7 @@ def from_generator(max_count: int = 255, matrix: Matrix | None = None, ordered: 
         UserError: the file cannot be read.
         ValueError: not a generator, or too few states for the data.
     """
-    if matrix is None:
-        raise ValueError("matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
+    ensure(matrix is not None, "matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
     loaded = load_matrix(matrix)
     check_generator(loaded)
     return DenseGenerator(max_count, torch.from_numpy(np.ascontiguousarray(dense(loaded), dtype=np.float64)), ordered)

@@ -113,8 +113,7 @@ class PureDeath(CountProcess):
         dtype, t = count_dtype(self.max_count), torch.as_tensor(t, dtype=torch.float64)
         if mean is None:
             return torch.zeros(shape, dtype=dtype, device=t.device)
-        rate = torch.exp(-t) * mean.to(t)
-        return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
+        return poisson((torch.exp(-t) * mean.to(t)).expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""

@@ -142,12 +142,10 @@ class _Forgetting(FiniteJumpProcess):
         return drawn.clamp(max=self.num_states - 1)
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        into = self._on(x.device)[x][..., None].expand(*x.shape, self.num_states)
-        return into.scatter(-1, x[..., None], 0.0)
+        return self._on(x.device)[x][..., None].expand(*x.shape, self.num_states).scatter(-1, x[..., None], 0.0)
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        out = self._on(x.device).expand(*x.shape, -1)
-        return out.scatter(-1, x[..., None], 0.0)
+        return self._on(x.device).expand(*x.shape, -1).scatter(-1, x[..., None], 0.0)
 
     def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
         kept, pi = self._kept_at(t)

@@ -212,8 +212,7 @@ class OnGraphs(Target):
 
     def gain(self, x: Tensor) -> Tensor:
         """f'x - c x'Px / 2 of states [B, d], float64 [B]."""
-        chosen = x.double()
-        return (chosen * (self.graph.fields - self.family.factor / 2 * self._neighbours(x))).sum(-1)
+        return (x.double() * (self.graph.fields - self.family.factor / 2 * self._neighbours(x))).sum(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
         """log rho = gain / T of states [B, d], [B]."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import ensure, refuse
 from blackout.flows.graphs.graphs import Graph
 
 
@@ -99,8 +99,7 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
     began, (gain, rows, limits) = time.process_time(), program(problem, graph)
     weights = _weights(problem, graph)
     scale = next((k for k in (1, 2, 10, 100, 1000, 10**6) if _whole((weights * k).round(9))), None)
-    if scale is None:
-        raise UserError(f"{graph.name}: cpsat takes weights of at most six decimals; milp takes others, too")
+    refuse(scale is None, f"{graph.name}: cpsat takes weights of at most six decimals; milp takes others, too")
     gain = np.round(gain * (scale * np.abs(weights).max(initial=0)))
     model = cp_model.CpModel()
     z = [model.NewBoolVar(str(k)) for k in range(len(gain))]

@@ -340,8 +340,8 @@ def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
     return values
 
 
-def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz.
+def read_arrays(path: str | Path, where: str = "target.path", alone: str = "") -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz; that of an .npy is called `alone`, where it may be.
 
     Raises:
         UserError: it does not exist, is no .npz, is damaged, or holds objects.
@@ -351,9 +351,10 @@ def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArr
         arrays = load_arrays(Path(path))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    if not isinstance(arrays, dict):
-        raise UserError(f"{where}: {path} is no .npz of arrays")
-    return arrays
+    if isinstance(arrays, dict):
+        return arrays
+    refuse(not alone, f"{where}: {path} is no .npz of arrays")
+    return {alone: arrays}
 
 
 def make_target(described: Any) -> Target:

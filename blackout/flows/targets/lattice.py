@@ -384,12 +384,12 @@ class SpinGlass(Couplings):
 
 @component("target", ask="target=couplings target.path=...")
 def read_couplings(path: str | Path) -> Couplings:
-    """The pair energy in an .npz with arrays `J` [d, d] and, if there is a field, `h` [d].
+    """The pair energy in an .npz with arrays `J` [d, d] and, if there is a field, `h` [d], or in an .npy of J alone.
 
     Raises:
         UserError: unreadable, J missing or not square, h of another size, or values that are not finite.
     """
-    arrays = {name: array for name, array in read_arrays(path).items() if name in ("J", "h")}
+    arrays = {name: array for name, array in read_arrays(path, alone="J").items() if name in ("J", "h")}
     refuse("J" not in arrays, f"target.path: {path} has no array J [d, d]")
     if any(array.dtype.kind not in "iuf" for array in arrays.values()):
         raise UserError(f"target.path: {path}: J and h must hold real numbers")

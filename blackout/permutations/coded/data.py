@@ -6,6 +6,7 @@ puzzles as permutations to be coded: the items as they are given, and the permut
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, ensure, error_context
+from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Samples, Split
 from blackout.files import load_arrays, read_text, tensors_hash
 from blackout.permutations.classical import EXACT, Mallows, Mixture
@@ -271,7 +272,8 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")
 def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined: int = 1000) -> PermutationData:
-    """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; or votes from preflib.org, .soc .soi .toc .toi.
+    """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; a `.csv` with an order of the same names in
+    every row, the best first; or votes from preflib.org, .soc .soi .toc .toi.
 
     Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
     last places: bits are then those of a random order that agrees with the vote.
@@ -289,13 +291,13 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
     file = Path(path).expanduser()
-    if file.suffix in VOTES:
-        levels, labels = read_votes(file)
+    if file.suffix in (".csv", *VOTES):
+        levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
             return from_levels(file.stem, levels, holdout, seed, imagined, labels)
     values = load_arrays(existing_file(file))
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        raise UserError(f"{file}: an .npy file of integers is needed, or votes of PrefLib: {', '.join(VOTES)}")
+        raise UserError(f"{file}: integers in an .npy, names in a .csv or votes are needed, {', '.join(VOTES)}")
     x = torch.from_numpy(values.astype(np.int64))
     with error_context(str(file)):
         check_permutations(file.stem, x)
@@ -334,6 +336,16 @@ def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
     """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
     again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
     return SampleStreams(seed, index * _REPETITIONS + again).at(0)
+
+
+def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
+    """A table without a head, in whose every row are the names of all items, the best first; see `read_votes`."""
+    rows = [[name.strip() for name in row] for row in csv.reader(read_text(existing_file(file)).splitlines())]
+    names = sorted(set(rows[0])) if rows else []
+    for line, row in enumerate(rows, 1):
+        refuse(sorted(row) != names, f"{file}, line {line}: each name of the first line is needed once, the best first")
+    refuse(len(names) < 2, f"{file}: lines of at least two names are needed")
+    return inverse(torch.tensor([[names.index(name) for name in row] for row in rows])), tuple(names)
 
 
 def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:

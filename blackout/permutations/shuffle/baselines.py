@@ -84,8 +84,7 @@ class SeamLoss(ShuffleLoss):
         law, _, back = inputs.steps(1)
         columns, found = square(n), network.seams(inputs.denoiser.features)
         right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
-        loss = -right - law.log_prob(back).mean() / n
-        return loss, {"train/seams": -right.detach()}
+        return -right - law.log_prob(back).mean() / n, {"train/seams": -right.detach()}
 
 
 @component("sampler")

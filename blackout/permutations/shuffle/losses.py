@@ -243,8 +243,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
             # the running mean moves towards the weights of all processes
             total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
             self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
-        loss = -((weights - self.baseline) * log_probs).sum(0).mean()
-        return loss, {"train/match": shares.amax(0).mean()}
+        return -((weights - self.baseline) * log_probs).sum(0).mean(), {"train/match": shares.amax(0).mean()}
 
 
 @component("loss")
