@@ -171,11 +171,12 @@ def faults(quick: bool) -> Iterator[Row]:
         "saturated at 8": (identity, photons, identity, photons),
         "half of another law": (identity, normal, identity, normal),
         "less noise than said": (identity, normal, identity, Gaussian(0.2)),
+        "too narrow a black box": (box := Function(some), photons, box, photons),
     }  # fmt: skip
     good = {
         "normal noise": (identity, normal), "photons": (identity, photons), "thinning": (identity, Binomial(0.5)),
         "sums": (sums, photons), "camera": (identity, camera), "mask": (masks[1], Gaussian(0.5)),
-        "sums of three": (some, photons), "measured twice": (twice, normal), "a black box": (Function(some), photons),
+        "sums of three": (some, photons), "measured twice": (twice, normal),
     }  # fmt: skip
     for kind, (operator, noise, really, real_noise) in (
         real | {f"right, {name}": (*parts, *parts) for name, parts in good.items()}
