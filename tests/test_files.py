@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from blackout.files import replacing, save_tensors, write_json
+from blackout.files import file_error, replacing, save_tensors, write_json
 
 
 @pytest.mark.parametrize("durably", [False, True])
@@ -50,3 +50,8 @@ def test_a_disk_that_refuses_tensors_is_an_error_of_the_disk(tmp_path: Path) -> 
     assert caught.value.errno == errno.EISDIR
     save_tensors({"x": torch.arange(3)}, tmp_path / "file", {"accuracy": "1"})
     assert load_file(tmp_path / "file")["x"].tolist() == [0, 1, 2]
+
+
+def test_a_file_is_named_and_not_its_descriptor() -> None:
+    cause = ValueError("cannot identify image file <_io.BufferedReader name=3>")
+    assert str(file_error(Path("a/b.png"), "no image", cause)) == "a/b.png: no image (cannot identify image file b.png)"

@@ -97,5 +97,4 @@ def _calibrates(given: Any) -> bool:
     logits, factors = given["logits"], given["factors"]
     if not (_each(_number)(logits) and _each(_number)(factors)):
         return False
-    rising = all(a < b for a, b in pairwise(logits))
-    return 0 < len(logits) == len(factors) and rising and min(factors) > 0
+    return 0 < len(logits) == len(factors) and all(a < b for a, b in pairwise(logits)) and min(factors) > 0

@@ -136,8 +136,7 @@ def end_bound(denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, 
     # -log Poisson(missing; y)
     n = missing.double()
     chosen = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
-    births = prediction.expected - chosen + torch.lgamma(n + 1)
-    return start_bound(process, x0, last, mean) + per_sample(births)
+    return start_bound(process, x0, last, mean) + per_sample(prediction.expected - chosen + torch.lgamma(n + 1))
 
 
 @torch.no_grad()
@@ -241,8 +240,7 @@ def at_expectation(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
     Returns:
         float32 [B, *shape].
     """
-    expected = torch.exp(-expand_time(t, xt)).float() * mean
-    return torch.where(seen, xt.float(), expected)
+    return torch.where(seen, xt.float(), torch.exp(-expand_time(t, xt)).float() * mean)
 
 
 @dataclass(frozen=True)

@@ -263,8 +263,7 @@ class RateLoss(_Weighted):
         process, xt = target.process, target.xt
         process = require(process, JumpProcess, self, process, "a process in continuous time")
         prediction = require(prediction, process.prediction, self, process, "a head that predicts what rates need")
-        kappa = process.rates(prediction.expected, xt, t)
-        losses = rate_loss(kappa, process.reverse_rates(target.x0, xt, t))
+        losses = rate_loss(process.rates(prediction.expected, xt, t), process.reverse_rates(target.x0, xt, t))
         return weigh(self.weights(s, t), losses.sum(1)).float()
 
 

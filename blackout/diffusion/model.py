@@ -26,11 +26,11 @@ from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
 from blackout.diffusion.schedules import DataEnds, Schedule, logit_survival, stratified
-from blackout.errors import UserError, ensure, error_context, refuse
+from blackout.errors import UserError, ensure, error_context
 from blackout.family import Drawn, Samples
 from blackout.networks import ResidualMLP
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.model import Model
+from blackout.training.model import Model, check_asked
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 _TIMES, NOISE, VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
@@ -193,10 +193,11 @@ class BlackoutDiffusion(Model):
         denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
         mean = start_mean(self.mean, self.class_mean, classes)
         denoiser, mean, measured = of_seen(batch.get("seen"), denoiser, mean, self.mean)
+        nats = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
-            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
-            self.record("val/bits_per_dim", bits_per_dim(nats / measured, self.shape))
+            nats += likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
+        self.record("val/bits_per_dim", bits_per_dim(nats / self.validation_draws / measured, self.shape))
 
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
@@ -316,7 +317,7 @@ class BlackoutDiffusion(Model):
             UserError: no such sampler, one that does not fit the model, no samples, or conditions that it does not
                 know.
         """
-        refuse(num_samples < 1, f"num_samples must be at least 1, not {num_samples}")
+        check_asked(num_samples, seed)
         how = chosen_sampler(self.sampler, sampler, num_steps)
         if how.kernel is not self.sampler.kernel:
             try_sampler(self, how)
@@ -324,8 +325,7 @@ class BlackoutDiffusion(Model):
         of_samples = None if labels is None else labels[torch.arange(num_samples) % len(labels)]
         total = total_asked(self, given)
         with Progress(transient=True, disable=not progress) as bar:
-            batches = math.ceil(num_samples / how.batch_size)
-            task = bar.add_task("sampling", total=batches * how.num_steps)
+            task = bar.add_task("sampling", total=math.ceil(num_samples / how.batch_size) * how.num_steps)
 
             def watch(k: int, xt: Tensor, prediction: Prediction | None) -> None:
                 if k < how.num_steps:

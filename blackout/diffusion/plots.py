@@ -80,8 +80,9 @@ def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.
 
 
 def with_scale(picture: Image.Image, largest: int, logarithmic: bool) -> Image.Image:
-    """A picture of counts over a bar that says which brightness is how many."""
-    width, height = max(picture.width, 160), 26
+    """A picture of counts over a bar that says which brightness is how many; enlarged, where its numbers need it."""
+    picture = ImageOps.scale(picture, math.ceil(160 / picture.width), Image.Resampling.NEAREST)
+    width, height = picture.width, 26
     canvas = Image.new("RGB", (width, picture.height + height), (24, 24, 24))
     canvas.paste(picture, (0, 0))
     canvas.paste(Image.linear_gradient("L").rotate(90).resize((width - 8, 8)), (4, picture.height + 3))

@@ -135,8 +135,7 @@ class Steering:
             return self._of_data(step.after) - self._paid + self._left_out
         if step.number % self._every:
             return self._left_out
-        value = self._value(*step.seen[0][:3], step.number)
-        gain = value - self._paid
+        gain = self._value(*step.seen[0][:3], step.number) - self._paid
         self._paid = self._paid + gain
         return gain + self._left_out
 

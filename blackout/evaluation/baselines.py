@@ -41,8 +41,7 @@ def copula_samples(train: Tensor | Rows, number: int, seed: int = 0) -> Tensor:
     """
     from scipy.special import ndtr, ndtri
 
-    elements = train[0].numel()
-    most = min(len(train), _MOST_ROWS, max(2, _MOST_NUMBERS // elements))
+    most = min(len(train), _MOST_ROWS, max(2, _MOST_NUMBERS // train[0].numel()))
     rows: Array = train[torch.linspace(0, len(train) - 1, most).long()].flatten(1).cpu().numpy()
     generator = np.random.default_rng(seed)
     ranks = (rows + generator.random(rows.shape)).argsort(0).argsort(0)

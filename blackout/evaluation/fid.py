@@ -104,8 +104,7 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
         raise ValueError(f"{len(mean_a)} and {len(mean_b)} features: statistics must come from one extractor")
     mean_b, cov_b = mean_b.to(mean_a.device), cov_b.to(mean_a.device)
     root = _factor(cov_a)
-    spectrum = torch.linalg.eigvalsh(root.T @ cov_b @ root)
-    cross = spectrum.clamp_min(0).sqrt().sum()
+    cross = torch.linalg.eigvalsh(root.T @ cov_b @ root).clamp_min(0).sqrt().sum()
     distance = (mean_a - mean_b).square().sum() + cov_a.trace() + cov_b.trace() - 2 * cross
     return max(float(distance), 0.0)
 

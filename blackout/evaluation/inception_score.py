@@ -60,6 +60,5 @@ class InceptionScore(Metric):
     def compute(self) -> MeanAndSpread:
         """Score over all processes; every sample must have been added once."""
         marginal = self.probabilities / self.sizes[:, None]
-        divergence = self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)
-        scores = divergence.exp()
+        scores = (self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)).exp()
         return MeanAndSpread(float(scores.mean()), float(scores.std(correction=0)))

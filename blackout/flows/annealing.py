@@ -240,8 +240,7 @@ class Near(Target):
 
     def log_density(self, x: Tensor) -> Tensor:
         """log rho - log b of states [B, d]: what the path gains along its way."""
-        start = self._start.gather(-1, x.long()[..., None]).sum((-1, -2))
-        return self.inner.log_density(x).double() - start
+        return self.inner.log_density(x).double() - self._start.gather(-1, x.long()[..., None]).sum((-1, -2))
 
     def independent_sites(self) -> list[Tensor]:
         """Those of the law, int64 [n] each."""

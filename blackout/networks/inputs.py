@@ -99,8 +99,7 @@ class LevelInputs(PaperInputs):
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
-        scaled = xt.float() * (2 / self.max_count) - 1
-        return torch.where(xt > self.max_count, _MASK, scaled)
+        return torch.where(xt > self.max_count, _MASK, xt.float() * (2 / self.max_count) - 1)
 
 
 @component("inputs")

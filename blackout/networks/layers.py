@@ -324,7 +324,7 @@ def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,
         raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
     if any(side % factor for side in sides):
         need = f"{'height and width' if len(sides) == 2 else 'sides'} that are multiples of {factor}"
-        got = f"got {'x'.join(map(str, sides))}"
+        got = f"got {'x'.join(map(str, sides))}{': network=mlp is for vectors' if len(sides) == 1 else ''}"
         raise ValueError(
             f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}, {got}"
         )

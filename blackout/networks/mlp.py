@@ -164,8 +164,7 @@ class DilatedBlock(nn.Module):
     def __init__(self, width: int, features: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
         self.norm0, self.norm1 = group_norm(width), group_norm(width)
-        reach = dilation * (kernel - 1) // 2
-        self.conv0 = nn.Conv1d(width, width, kernel, padding=reach, dilation=dilation)
+        self.conv0 = nn.Conv1d(width, width, kernel, padding=dilation * (kernel - 1) // 2, dilation=dilation)
         self.film = dense(features, 2 * width)
         self.dropout = Dropout(dropout)
         self.conv1 = nn.Conv1d(width, width, 1)

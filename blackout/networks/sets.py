@@ -510,8 +510,7 @@ class Layer(nn.Module):
         if kept is not None:
             k, v = (torch.cat([old, new], 2) for old, new in zip(kept, (k, v), strict=True)) if kept else (k, v)
             kept[:] = [k, v]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2).flatten(2))
 
 
 def visible(items: int, extra: int) -> Tensor:

@@ -230,11 +230,15 @@ class Mixture:
             most: laws.
 
         Raises:
-            ValueError: no orders, or more items than Mallows laws order.
+            ValueError: no orders, orders with no such items or one item twice, or more items than Mallows laws order.
         """
-        n = num_items or orders.shape[1]
-        if not orders.numel() or (family is Mallows and n != orders.shape[1]):
+        orders = torch.as_tensor(orders)
+        n = num_items or orders.shape[-1]
+        if not orders.numel() or orders.ndim != 2 or (family is Mallows and n != orders.shape[1]):
             raise ValueError(f"orders [N, m] of all {n} items are needed, not {list(orders.shape)}")
+        ordered = orders.sort(1).values
+        whole = not orders.is_floating_point() and int(ordered.min()) >= 0 and int(ordered.max()) < n
+        ensure(whole and bool((ordered.diff() > 0).all()), f"each order must name different items of 0..{n - 1} once")
         rng, data = np.random.default_rng(0), orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
         before = _pairs(data, n)
         step = _mallows_step if family is Mallows else _plackett_luce_step

@@ -252,6 +252,5 @@ def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
         log_weights: [b, K], not normalised.
     """
     weights = log_weights.double().softmax(-1)[..., None, None].expand(*orders.shape, 1)
-    n = orders.shape[-1]
-    found = torch.zeros(*orders.shape, n, dtype=torch.float64, device=orders.device)
+    found = torch.zeros(*orders.shape, orders.shape[-1], dtype=torch.float64, device=orders.device)
     return found.scatter_(-1, orders.unsqueeze(-1), weights).sum(1)

@@ -68,8 +68,7 @@ def _effective(chains: np.ndarray) -> float:
     count, length = chains.shape
     if np.ptp(chains) < _RESOLUTION:
         return float(chains.size)
-    centred = chains - chains.mean(1, keepdims=True)
-    spectrum = np.fft.rfft(centred, 2 * length)
+    spectrum = np.fft.rfft(chains - chains.mean(1, keepdims=True), 2 * length)
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:, :length].mean(0) / length
     within = covariance[0] * length / (length - 1)
     total = covariance[0] + (chains.mean(1).var(ddof=1) if count > 1 else 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from blackout.errors import UserError
 from blackout.files import CONF
@@ -17,7 +18,7 @@ from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import described, make, with_defaults
 from blackout.training.lightning_module import Standalone
-from blackout.training.model import INITIALISATION
+from blackout.training.model import INITIALISATION, check_asked
 from blackout.training.optimization import Optimization
 
 _RECIPES = {"blackout": "counts", "energy": "counts"}
@@ -60,6 +61,7 @@ def from_data(
     Raises:
         UserError: data, settings or components that do not fit, or a component that could not be made again.
     """
+    check_asked(1, seed)
     optimization = {name: given.pop(name) for name in _OF_TRAINING if name in given}
     own = {"batch_size": batch_size, "ema_decay": ema_decay, "seed": seed, **given}
     own |= {} if network is None else {"network": network}
@@ -90,6 +92,10 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
     OmegaConf.set_struct(config, False)
     for name, value in ((name, value) for name, value in own.items() if value is not None):
         part = described(value, name)
+        if isinstance(config[name], DictConfig) and "_target_" in config[name] and not isinstance(part, Mapping):
+            raise UserError(f"{name}={part!r}: a class is needed, functools.partial of one, or a mapping with _target_")
+        if name == "network" and isinstance(value, type) and not issubclass(value, nn.Module):
+            raise UserError(f"network: {value.__name__} is no torch.nn.Module")
         body = name == "network" and not isinstance(value, Mapping) and "body" in config.network
         if body and part["_target_"] != config.network._target_:
             config.network.body = part

@@ -147,14 +147,18 @@ class Results(SampleFile):
 
 
 def write_scores(report: Plain, path: Path) -> None:
-    """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both."""
+    """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both;
+    behind +- standard errors of means, where values have them.
+    """
     values = beside(report)
     write_json({**report, "beside": values}, path)
     said = {f"{name}_{what}" for name, of in values.items() for what in of}
+    said |= {f"{name}_error" for name in report["values"]}
     for name, value in report["values"].items():
         if isinstance(value, int | float) and not name.startswith("share_") and name not in said:
             told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
-            print(f"{name}: {value:.4f}" + (f" ({', '.join(told)})" if told else ""))
+            error = f" +- {report['values'][f'{name}_error']:.4f}" if f"{name}_error" in report["values"] else ""
+            print(f"{name}: {value:.4f}{error}" + (f" ({', '.join(told)})" if told else ""))
     for name, bits in report.get("baselines", {}).items():
         if "uniform" in bits and name in report["values"]:
             print(verdict(name, report["values"][name], bits))

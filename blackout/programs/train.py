@@ -191,7 +191,7 @@ def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     else:
         ratio = bfloat16_ratio()
         chosen = "bf16-mixed" if ratio < _WORTH_IT else "32-true"
-        why = f"a convolution in bfloat16 takes {ratio:.2f} of the time in single precision here"
+        why = f"bfloat16 takes {ratio:.2f} of the time in single precision here, in a short trial"
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(f"numbers: {chosen}, {why}")
     if chosen == "32-true" and sampler.get("bfloat16") and not asked_for("sampler.bfloat16"):
@@ -396,7 +396,7 @@ def close(
     for keeper in [kept for kept in trainer.callbacks if isinstance(kept, Checkpoints)]:  # type: ignore[attr-defined]
         if (step := keeper.restore_best(module, values)) is not None:
             last, values = values, validate(trainer, module, data_module, budget, [])
-            told = ", ".join(f"{name} {values[name]:.4f} ({last[name]:.4f} at the end)" for name in values)
+            told = ", ".join(f"{name} {values[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
             left_out.append(f"what training did after step {step:,}, where held-out data say it is best: {told}")
     beside = {} if scorer is None else scorer.beside(data_module.source, model.device)
     if not trainer.is_global_zero:
@@ -459,7 +459,9 @@ def validate(
             told = f"val/ metrics are of {allowed} of {whole} held-out batches"
             left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
     (metrics,) = trainer.validate(module, data_module, verbose=False) or [{}]
-    return {name: float(value) for name, value in metrics.items()}
+    values = {name: float(value) for name, value in metrics.items()}
+    errors = {f"{name}_error": module.mean(name).error for name in values if "bits" in name}  # others may share draws
+    return values | {name: error for name, error in errors.items() if math.isfinite(error)}
 
 
 def closing_draw(family: ComponentFamily, model: Model, budget: int, number: int) -> Draw:

@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,10 +179,12 @@ class _Checker:
         if mark is None:
             if self._of_the_user(node, name, where):
                 return True
-            raise UserError(
-                f"{where}: the model file asks for {reprlib.repr(name)}, which is not one of this package's components "
-                "there: not loaded (trusted=[...] names modules of your own)"
-            )
+            told = f"{where}: the model file asks for {reprlib.repr(name)}, which "
+            package, _, short = name.rpartition(".")
+            if package in PACKAGES[self._section] and not hasattr(sys.modules[package], short):
+                raise UserError(f"{told}does not exist in this version of blackout: not loaded")
+            advice = "" if name.startswith("blackout.") else " (trusted=[...] names modules of your own)"
+            raise UserError(f"{told}is not one of this package's components there: not loaded{advice}")
         # of components, which are checked by themselves, something of no plain kind
         given = {key: object() if is_component(value) else value for key, value in node.items() if key not in _OWN}
         if partial:

@@ -121,11 +121,7 @@ class ComponentFamily(ABC):
         return {}
 
     def build(
-        self,
-        description: Plain,
-        tensors: Mapping[str, Tensor],
-        settings: Plain | None = None,
-        **training: Any,
+        self, description: Plain, tensors: Mapping[str, Tensor], settings: Plain | None = None, **training: Any
     ) -> Any:
         """The model of a description, which may come from a damaged file.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.family import Drawn, Source
 from blackout.training.ema import EMA
 from blackout.training.export import Pretrained
@@ -35,6 +36,17 @@ DROPOUT, INITIALISATION = 2, -2
 
 The order of epochs 0, 1, 2, ... has keys of one number too, as the first weights have: no epoch has a negative one.
 """
+
+
+def check_asked(num_samples: Any, seed: Any) -> None:
+    """Refuse samples and seeds that are no whole numbers, whether Python's or NumPy's.
+
+    Raises:
+        UserError: the first that is none, or fewer than one sample.
+    """
+    for name, given in (("num_samples", num_samples), ("seed", seed)):
+        refuse(not isinstance(given, Integral), f"{name} must be a whole number, not {given!r}")
+    refuse(num_samples < 1, f"num_samples must be at least 1, not {num_samples}")
 
 
 def unheard(name: str, value: Tensor) -> None:
@@ -91,7 +103,12 @@ class Model(Pretrained, nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Samples 0..num_samples - 1 of a seed by the model's own sampler, [num_samples, ...] on the CPU."""
+        """Samples 0..num_samples - 1 of a seed by the model's own sampler, [num_samples, ...] on the CPU.
+
+        Raises:
+            UserError: `num_samples` is no whole number of at least 1, or `seed` none.
+        """
+        check_asked(num_samples, seed)
         drawn = self.batches(torch.arange(num_samples), seed)
         return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 

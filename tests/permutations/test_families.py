@@ -201,3 +201,7 @@ def test_mixtures_are_found_by_expectation_maximisation():
     assert len(Mixture.fit(of_one, PlackettLuce).laws) == 1
     with pytest.raises(ValueError, match="orders"):
         Mixture.fit(orders[:, :3], Mallows, 6)
+    assert len(Mixture.fit(of_one.numpy(), PlackettLuce).laws) == 1
+    for wrong in ([[0, 0, 1]], [[0, 1, 3]], [[0.0, 1.0, 2.0]], [[0, 1, -1]]):
+        with pytest.raises(ValueError, match="each order must name different items"):
+            Mixture.fit(torch.tensor(wrong), PlackettLuce)

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from blackout.diffusion.plots import with_scale
 from blackout.errors import UserError
 from blackout.programs.pictures import curve_panels, in_characters, read_curves, sparkline
 
@@ -42,3 +44,9 @@ def test_a_curve_and_small_images_as_text():
     assert sparkline([8.0, 4.0, 0.0]) == "█▅▁ 8 to 0" and sparkline([1.0, 1.0]).startswith("▁▁")
     images = np.array([[[[0], [9]], [[9], [0]]], [[[0], [0]], [[9], [9]]]])
     assert in_characters(images) == "  @@\n@@    @@@@"
+
+
+@pytest.mark.parametrize("width", [48, 102, 160, 300])
+def test_a_picture_fills_all_of_its_width_over_the_bar(width):
+    made = np.asarray(with_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
+    assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())

@@ -46,3 +46,9 @@ def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture
         "bits_per_dim_test: 3.6200 (negative binomial 4.1300)",
         "alone: 1.0000",
     ]
+
+
+def test_errors_stand_behind_their_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores({"values": {"val/bits_per_dim": 3.5, "val/bits_per_dim_error": 0.25, "ess": 1}}, tmp_path / "x.json")
+    assert capsys.readouterr().out.splitlines()[0] == "val/bits_per_dim: 3.5000 +- 0.2500"
+    assert json.loads((tmp_path / "x.json").read_text())["values"]["val/bits_per_dim_error"] == 0.25

@@ -19,10 +19,10 @@ from blackout.diffusion import PoissonLeap, Sampler, nearest_rounding
 from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
-from blackout.networks import LESite, ResidualMLP
+from blackout.networks import LESite, ResidualMLP, UNet
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.training.instantiate import described, make
-from blackout.training.lightning_module import TrainingModule
+from blackout.training.lightning_module import HeldOutMean, TrainingModule
 from tests import warm
 from tests.cli.conftest import ROOT
 
@@ -102,6 +102,17 @@ def test_validate_fit_test_and_predict():
     assert torch.equal(drawn, model.sample(9)[5:])
 
 
+def test_a_mean_over_held_out_samples_has_its_standard_error():
+    values = torch.randn(101, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mean = HeldOutMean(nan_strategy="disable").set_dtype(torch.float64)
+    for part in values.split(20):
+        mean.update(part)
+    assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(values.std() / 101**0.5)
+    mean.reset()
+    mean.update(values[:1])
+    assert mean.compute() == values[0] and np.isnan(mean.error)
+
+
 def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
     own = TensorDataset(COUNTS[:48], torch.arange(48) % 2)
     runs = []
@@ -137,8 +148,15 @@ def test_what_could_not_be_made_again_is_refused(tmp_path):
         made(network=ResidualMLP((4,), width=8, depth=1))
     with pytest.raises(UserError, match="no such sampler"):
         made().sample(1, sampler="poison")
-    with pytest.raises(UserError, match="at least 1"):
-        made().sample(0)
+    for wrong in ((0,), ("a",), (2.5,), (1, "a")):
+        with pytest.raises(UserError, match=r"num_samples must be|seed must be a whole number"):
+            made().sample(*wrong)
+    assert len(made().sample(np.int64(2))) == 2
+    for wrong in ({"schedule": "cosine"}, {"network": "mlp"}, {"network": dict}, {"seed": "a"}):
+        with pytest.raises(UserError, match=rf"^{next(iter(wrong))}\b"):
+            made(**wrong)
+    with pytest.raises(UserError, match="network=mlp is for vectors"):
+        made(COUNTS[:, :2], network=partial(UNet, channels=8, multipliers=(1, 2, 4)))
     with pytest.raises(UserError, match="components are"):
         made(heads=None)
     model = made()

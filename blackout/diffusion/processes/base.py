@@ -208,8 +208,7 @@ def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tens
     # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
     # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
     u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
-    density = (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
-    return u, density
+    return u, (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
 
 
 @torch.no_grad()

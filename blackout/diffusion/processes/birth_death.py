@@ -152,8 +152,7 @@ class BirthDeath(CountProcess):
         Over the data that is KL(Poisson(m) || Poisson(a)) >= 0 more than from where `prior` starts given their mean, at
         m = q E[X_0] + a (1 - q): a bound with it holds for that start as well.
         """
-        levels = torch.arange(self.max_count + 1, device=x0.device)
-        p = self.pmf(levels, t)
+        p = self.pmf(torch.arange(self.max_count + 1, device=x0.device), t)
         m = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)
         log_prior = m * math.log(self.mean) - self.mean - torch.lgamma(m + 1)
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]

@@ -123,8 +123,7 @@ class FiniteProcess(ABC):
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
         """
         model, exact = self.step_pmf(expected, xt, s, t), self.bridge_pmf(x0, xt, s, t)
-        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=TINY))
-        return divergence.sum(-1)
+        return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=TINY))).sum(-1)
 
     def step_pmf(self, expected: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.

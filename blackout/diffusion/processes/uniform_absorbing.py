@@ -138,8 +138,7 @@ class _Forgetting(FiniteJumpProcess):
         reached, spread = pi.cumsum(0), (1 - kept).clamp(min=TINY)
         below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
         above = torch.searchsorted(reached, ((u - kept) / spread).contiguous(), right=True)
-        drawn = torch.where(below < x, below, torch.maximum(above, x))
-        return drawn.clamp(max=self.num_states - 1)
+        return torch.where(below < x, below, torch.maximum(above, x)).clamp(max=self.num_states - 1)
 
     def _rates_into(self, x: Tensor) -> Tensor:
         return self._on(x.device)[x][..., None].expand(*x.shape, self.num_states).scatter(-1, x[..., None], 0.0)
@@ -254,7 +253,6 @@ class Ordinal(DenseGenerator):
         self.stationary = torch.softmax(2 * log_root, 0)
         rate = weight * torch.exp(log_root[None, :] - log_root[:, None])
         generator = rate - torch.diag(rate.sum(1))
-        symmetric = weight - torch.diag(rate.sum(1))
-        gap = -float(torch.linalg.eigvalsh(symmetric)[-2])
+        gap = -float(torch.linalg.eigvalsh(weight - torch.diag(rate.sum(1)))[-2])
         ensure(1e-12 < gap < math.inf, f"levels 0..{max_count} hardly mix: widen width={width} or spread={spread}")
         super().__init__(max_count, generator / gap, ordered=True)

@@ -101,8 +101,7 @@ def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, se
                 x[group] = np.where(moved, -x[group], x[group])
         if problem == "mis":
             now = np.add.reduceat(x, starts, 0)
-            better = np.repeat(now > value, sizes, 0)
-            np.copyto(best, x > 0, where=better)
+            np.copyto(best, x > 0, where=np.repeat(now > value, sizes, 0))
             np.maximum(value, now, out=value)
         sweep += 1
         share = max(sweep / sweeps, (time.process_time() - began) / seconds)

@@ -156,8 +156,7 @@ class Target(nn.Module):
             where = group.to(x.device)
             law = self.conditional(x, where, t).softmax(-1)
             # the last running sum may fall short of 1 by rounding
-            drawn = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1)
-            x[:, where] = drawn.to(x.dtype)
+            x[:, where] = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1).to(x.dtype)
         return x
 
     def pairs(self) -> tuple[Tensor, Tensor] | None:
