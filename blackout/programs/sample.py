@@ -103,9 +103,9 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         if trajectory is not None:
             trajectory.save(draw, out)
         if results is not None:
-            cache.forget()
             source = None if scoring is None else scoring.source
             results.finish(scored, sample_provenance(config, model, draw, began, source))
+            cache.forget()  # the last: what comes after the draws may be killed too
     return out
 
 
@@ -234,7 +234,7 @@ class SampleCache:
         """Indices of this process's batches, int64 [b] each."""
         self.rounds = -(-len(indices) // (size * world_size()))
         """How many batches a process draws at most."""
-        self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable and len(indices) > size else None
+        self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable else None
 
     def batches(self, watch: Watch, again: bool) -> Drawn:
         """(indices [b], samples) of this process's share, drawn or as they were drawn before.

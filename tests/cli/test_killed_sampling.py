@@ -6,7 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from blackout.diffusion.draw import CountDraw
 from blackout.files import remove_parts
+from blackout.programs.results import Results
 from tests import warm
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
@@ -52,6 +54,16 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
     assert (out / "grid.png").read_bytes() == (tmp_path / "whole/grid.png").read_bytes()
     remove_parts(out)  # of a process that could not clean up; the next command does so after a week
     assert sorted(path.name for path in out.iterdir()) == [".request", "grid.png", "samples.npz"]
+
+
+def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp_path, monkeypatch):  # noqa: F811
+    command = ("sample", f"ckpt={model}", f"out={tmp_path / 'o'}", "num_samples=2", "device=cpu")
+    with monkeypatch.context() as cut:
+        cut.setattr(Results, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(*command).code == 130
+    monkeypatch.setattr(CountDraw, "batches", None)  # nothing can be drawn
+    assert run(*command).code == 0
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [".request", "grid.png", "samples.npz"]
 
 
 def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):  # noqa: F811
