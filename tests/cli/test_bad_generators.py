@@ -24,7 +24,7 @@ WRONG = {
     "a negative rate": (changed(3, 4, -1.0), "[3, 4]"),
     "rows that do not sum to zero": (changed(5, 5, 0.0), "row 5"),
     "not square": (good()[:5], "(5, 17)"),
-    "too few states": (good(9), "17"),
+    "too few states": (good(9), "counts 0..16"),
     "a prior that is not reached": (1e-3 * good(), "never reach the prior"),
     "no jumps at all": (0 * good(), "never reach the prior"),
     "two worlds": (np.kron(np.eye(2), good(9)), "never reach the prior"),
