@@ -27,6 +27,6 @@ def test_tables(run, runs, what, tmp_path):  # noqa: F811
 
 
 ROWS = {
-    "speed": 2, "synthetic": 4, "dna": 5, "processes": 3, "faults": 8,
+    "speed": 2, "synthetic": 4, "dna": 5, "processes": 3, "faults": 22,
     "tasks": 30, "ablations": 22, "budgets": 5, "share": 3, "hidden": 10, "widths": 9,
 }  # fmt: skip
