@@ -289,8 +289,8 @@ class Sampler:
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size", "inpainting_particles"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= MOST_STEPS):
+            value, free = getattr(self, name), name == "inpainting_particles"
+            if not (free and value is None) and (type(value) is not int or not 1 <= value <= MOST_STEPS):
                 raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
         correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
         object.__setattr__(self, "correction", correction)

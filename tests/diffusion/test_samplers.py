@@ -168,7 +168,8 @@ def test_flat_settings_make_the_parts():
 
 
 @pytest.mark.parametrize("wrong, word", [
-    ({"num_steps": 0}, "num_steps"), ({"num_steps": 2.0}, "num_steps"), ({"batch_size": 0}, "batch_size"),
+    ({"num_steps": 0}, "num_steps"), ({"num_steps": None}, "num_steps"), ({"batch_size": None}, "batch_size"),
+    ({"num_steps": 2.0}, "num_steps"), ({"batch_size": 0}, "batch_size"),
     ({"batch_size": True}, "batch_size"), ({"guidance": -1.0}, "guidance"), ({"guidance": float("nan")}, "guidance"),
     ({"guidance_between": [3, 1]}, "guidance_between"), ({"corrector_steps": -1}, "corrector_steps"),
     ({"corrector_between": [1]}, "corrector_between"),

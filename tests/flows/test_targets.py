@@ -137,6 +137,7 @@ def test_files_of_couplings_and_networks(tmp_path) -> None:  # type: ignore[no-u
     wrong = {
         "square": {"J": np.zeros((3, 4))}, "finite": {"J": np.full((3, 3), np.nan)}, "no array J": {"h": field},
         "must be": {"J": np.zeros((3, 3)), "h": np.zeros(4)}, "real": {"J": np.zeros((3, 3), complex)},
+        "some sites": {"J": np.array(1.0)},
     }  # fmt: skip
     for said, arrays in wrong.items():
         np.savez(tmp_path / "wrong.npz", **arrays)

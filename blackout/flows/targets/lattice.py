@@ -190,7 +190,7 @@ class Couplings(Target):
         matrix, field = (None if part is None else torch.as_tensor(part, dtype=torch.float64) for part in (J, h))
         given = field if matrix is None else matrix
         ensure(given is not None or shape is not None, "couplings need J, h or a shape")
-        super().__init__(2, list(shape) if shape is not None else [len(given)] if given is not None else [])
+        super().__init__(2, list(shape) if shape is not None else list(given.shape[:1]) if given is not None else [])
         d = self.sites
         matrix = torch.zeros(d, d, dtype=torch.float64) if matrix is None else matrix
         field = torch.zeros(d, dtype=torch.float64) if field is None else field

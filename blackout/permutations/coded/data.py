@@ -340,12 +340,12 @@ def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
 
 def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     """A table without a head, in whose every row are the names of all items, the best first; see `read_votes`."""
-    rows = [[name.strip() for name in row] for row in csv.reader(read_text(existing_file(file)).splitlines())]
-    names = sorted(set(rows[0])) if rows else []
+    rows = [[name.strip() for name in row] for row in csv.reader(read_text(existing_file(file)).rstrip().splitlines())]
+    names = {name: place for place, name in enumerate(sorted(set(rows[0]) - {""} if rows else ()))}
     for line, row in enumerate(rows, 1):
-        refuse(sorted(row) != names, f"{file}, line {line}: each name of the first line is needed once, the best first")
+        refuse(sorted(row) != [*names], f"{file}, line {line}: each name of the first line is needed once, best first")
     refuse(len(names) < 2, f"{file}: lines of at least two names are needed")
-    return inverse(torch.tensor([[names.index(name) for name in row] for row in rows])), tuple(names)
+    return inverse(torch.tensor([[names[name] for name in row] for row in rows])), tuple(names)
 
 
 def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:

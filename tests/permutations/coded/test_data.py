@@ -172,14 +172,14 @@ def test_votes_of_preflib_are_read(tmp_path):
 def test_a_table_of_names_is_votes(tmp_path):
     """One order in every line, the best first; the order of names is the alphabet's, whatever the first vote is."""
     path = tmp_path / "votes.csv"
-    path.write_text("pear, fig,kiwi\n" * 9 + "fig,kiwi,pear\n" * 9)
+    path.write_text("pear, fig,kiwi\n" * 9 + "fig,kiwi,pear\n" * 9 + "\n")
     source = permutations(path, imagined=0)
     assert source.labels == ("fig", "kiwi", "pear")
     found = source.batch("train", torch.arange(source.size("train")))["x"].unique(dim=0)
     assert torch.equal(found, torch.tensor([[0, 1, 2], [2, 0, 1]]))
     for text, word in (
         ("a,b,c\na,b\n", "line 2: each name of the first line"), ("a,a\n", "line 1"), ("a,b\n1,2\n", "line 2"),
-        ("", "two names"), ("a\n", "two names"),
+        ("", "two names"), ("a\n", "two names"), ("a,b,\nb,a,\n", "line 1"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(UserError, match=word):
