@@ -171,9 +171,9 @@ class HeldOutMean(CatMetric):
     """Of the mean that was computed last, where samples are independent; NaN of a single one."""
 
     def compute(self) -> Tensor:
-        """The mean."""
-        values = super().compute()
-        self.error = float(values.std(correction=0) / math.sqrt(len(values) - 1 or math.nan))
+        """The mean; NaN of none, of which `CatMetric` has an empty list."""
+        values = torch.as_tensor(super().compute())
+        self.error = float(values.std(correction=0)) / math.sqrt(len(values) - 1) if len(values) > 1 else math.nan
         return values.mean()
 
 

@@ -111,6 +111,9 @@ def test_a_mean_over_held_out_samples_has_its_standard_error():
     mean.reset()
     mean.update(values[:1])
     assert mean.compute() == values[0] and np.isnan(mean.error)
+    mean.reset()
+    with pytest.warns(UserWarning, match="before the ``update``"):
+        assert mean.compute().isnan() and np.isnan(mean.error)
 
 
 def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
