@@ -308,7 +308,7 @@ class Normed(torch.autograd.Function):
             scale, extra = film.chunk(2, dim=1)
             factor, shift = factor * (1 + scale), torch.addcmul(extra, shift, 1 + scale)
         rows = (_rows(x), factor.contiguous(), shift.contiguous(), bits.view(-1, *_rows(x).shape[1:]))
-        ctx.rest = dropped - 32768, 65536 / (65536 - dropped), x.shape[1] // groups, silu
+        ctx.rest = dropped - 32768, 65536 / max(1, 65536 - dropped), x.shape[1] // groups, silu
         ctx.save_for_backward(*parts, *rows, moments)
         _active(*_arrays(rows), *ctx.rest, eps, *_arrays((moments, _rows(out))))
         return out

@@ -145,7 +145,7 @@ class FlowSampler(ChainSampler):
         seed: with the number of the step it decides everything a training step draws.
     """
 
-    means = ("val/ess", "val/log_z")
+    means: ClassVar[tuple[str, ...]] = ("val/ess", "val/log_z")
     replay_type: ClassVar[type[Replay]] = Replay
 
     def __init__(
@@ -220,6 +220,7 @@ class LawsFlow(FlowSampler):
         ValueError: a rollout whose chains, or whose groups that are resampled, are not those of whole laws.
     """
 
+    means: ClassVar[tuple[str, ...]] = ("val/ess",)
     replay_type = LawsReplay
     target: Any
     each = 64

@@ -170,7 +170,9 @@ class Dropout(DropoutOfShare):
 
     def bits(self, x: Tensor) -> Tensor:
         """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all."""
-        processes = self._processes(x) if self.dropped else 0
+        if not self.dropped:  # and leave the generator alone
+            return x.new_empty(0, dtype=torch.int16)
+        processes = self._processes(x)
         seed, number = int(torch.empty((), dtype=torch.int64).random_()), math.ceil(processes * x.numel() / 4)
         kernels = compiled_kernels() if x.numel() >= _LARGE else None
         bits = (kernels or streams).words(seed, number).view(torch.int16)[: processes * x.numel()]

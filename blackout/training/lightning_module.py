@@ -130,7 +130,7 @@ class TrainingModule(pl.LightningModule):
         if scaled or gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val and isinstance(optimizer, OnePassAdam) and self.gradient_norm().is_cpu:
-            optimizer.scale = min(1.0, gradient_clip_val / (float(self.gradient_norm()) + 1e-6))
+            optimizer.scale = min(gradient_clip_val / (float(self.gradient_norm()) + 1e-6), 1.0)  # NaN stays NaN
         elif gradient_clip_val:
             # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
             clip_grads_with_norm_(self._trained, gradient_clip_val, self.gradient_norm())
@@ -168,7 +168,7 @@ class HeldOutMean(CatMetric):
     """
 
     error = math.nan
-    """Of the mean that was computed last, where samples are independent; NaN of a single one."""
+    """Of the mean that was computed last, where samples are independent; NaN of fewer than two."""
 
     def compute(self) -> Tensor:
         """The mean; NaN of none, of which `CatMetric` has an empty list."""

@@ -52,7 +52,8 @@ class OnePassAdam(Adam):
     def _in_one_pass(self) -> bool:
         weights = [weight for group in self.param_groups for weight in group["params"]]
         averages, towards = self.average or (dict(zip(weights, weights, strict=True)), 0.0)
-        taken = self.state[weights[0]].get("step", 0) if weights[0].is_cpu and torch.get_num_threads() <= 2 else 0
+        state = self.state.get(weights[0], {})  # to ask the state itself would make one
+        taken = state.get("step", 0) if weights[0].is_cpu and torch.get_num_threads() <= 2 else 0
         if taken < _LATE or sum(map(torch.numel, weights)) < _MANY or averages.keys() != set(weights):
             return False
         places = [self._places(group, averages) for group in self.param_groups]

@@ -144,6 +144,10 @@ def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    heard = set()
+    flow.record = lambda name, values: heard.add(name)
+    flow.validation_step({"index": torch.arange(256)})
+    assert heard == set(flow.means)
     for law in ({}, {"sigma": 0.15, "bias": 0.15}):
         draw = requested(flow, {"target": law})
         assert draw.model.target.context()[0].tolist() == target.at(**law).context()[0].tolist()

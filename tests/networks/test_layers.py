@@ -62,6 +62,15 @@ def test_masks_are_of_the_same_words_with_numba_and_without() -> None:
         assert torch.equal(cpu_kernels.words(seed, 1000), streams.words(seed, 1000))
 
 
+def test_norms_in_one_pass_drop_all_or_nothing_and_then_leave_the_generator_alone() -> None:
+    norm, x = group_norm(24), torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
+    assert not norm.active(x, None, Dropout(1.0)).any()
+    state = torch.get_rng_state()
+    for dropout in (Dropout(0.3).eval(), Dropout(0.0)):
+        assert torch.equal(norm.active(x, None, dropout), norm.active(x))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_norms_in_one_pass_are_as_exact_as_others(share: float) -> None:
     """Values and gradients against double precision, with the same masks: at most twice the error of the parts."""
