@@ -73,6 +73,7 @@ class OnePassAdam(Adam):
         every, strides = [one for kind in kinds for one in kind], list(map(Tensor.stride, weights))
         plain = not any(group[other] for other in _OTHERS) and len(weights) == len(group["params"])
         plain &= {type(one) for one in every} <= {Tensor, Parameter} and {one.dtype for one in every} == {torch.float32}
+        plain &= group["betas"][1] >= 0.5  # with less, a square far below the last would drown in rounding
         dense = all(one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last) for one in weights)
         alike = all(list(map(Tensor.stride, kind)) == strides for kind in kinds[1:5])
         if not (plain and dense and alike and all(one.is_cpu for one in every)):
