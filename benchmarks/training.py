@@ -17,7 +17,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.networks import CountNetwork
 from blackout.random import SampleStreams
-from blackout.training.ema import EMA
+from blackout.training.optimization import EMA
 
 
 class FastTraining:

@@ -40,14 +40,13 @@ from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
 from blackout.training.data_module import SourceDataModule
-from blackout.training.ema import ema_decay
 from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, MetricsCSV, continue_run, dashboards, log_results
 from blackout.training.model import INITIALISATION, Model
-from blackout.training.optimization import Optimization
+from blackout.training.optimization import Optimization, ema_decay
 
 _OURS = {
     "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",

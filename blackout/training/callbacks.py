@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,49 +23,54 @@ from blackout.family import Draw, Drawn, Samples, Scorer, Source, Watch
 from blackout.family import Scores as Accumulators
 from blackout.files import save_picture
 from blackout.preemption import signals
-from blackout.training.lightning_module import TrainingModule
-from blackout.training.nonfinite import check_finite
+from blackout.training.lightning_module import AtBoundary, TrainingModule, check_finite
 
 
-class StepProgressBar(RichProgressBar):
+class StepProgressBar(AtBoundary, RichProgressBar):
     """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream.
 
     Args:
-        refresh_rate: steps between two looks at the metrics.
+        refresh_rate: steps between two moves of the bar, at which the metrics are read; 0 for no bar.
         seconds: between two plain lines where the output is no terminal, such as a cluster's log.
     """
 
     def __init__(self, refresh_rate: int = 1, seconds: float = 30.0) -> None:
         super().__init__(refresh_rate)
-        self._seconds = seconds
-        self._began, self._said = (0, 0.0), 0.0
+        console = get_console()
+        self._watched = console.is_terminal or console.is_jupyter
+        if self._watched:
+            self.every = refresh_rate or sys.maxsize
+        self.seconds = 1.0 if self._watched else seconds
+        self._began = 0, 0.0
+
+    on_train_batch_end = Callback.on_train_batch_end  # for the bar moves at boundaries
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock of the plain lines."""
         super().on_train_start(trainer, pl_module)
-        self._said = time.monotonic()
-        self._began = trainer.global_step, self._said
+        self._began = self.boundary, self.acted
 
-    def _update(self, progress_bar_id: Any, current: int, *args: Any, **options: Any) -> None:
-        """Move a bar; that of training by the batches of the whole run, whatever an epoch is."""
-        if progress_bar_id == self.train_progress_bar_id:
-            current = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
-        super()._update(progress_bar_id, current, *args, **options)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Move the bar, or print a line when one is due."""
-        super().on_train_batch_end(trainer, pl_module, *args)
-        now, console = time.monotonic(), get_console()
-        if now - self._said < self._seconds or console.is_terminal or console.is_jupyter or not trainer.is_global_zero:
+    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Move the bar, or print a line."""
+        self._move(trainer, pl_module)
+        if self._watched or not trainer.is_global_zero:
             return
-        self._said = now
         (first, began), step = self._began, trainer.global_step
-        rate = (step - first) / (now - began)
+        rate = (step - first) / (self.acted - began)
         line = f"step {step:,} of {trainer.max_steps:,}, {rate:.3g} steps/s"
         if rate > 0:
             line += f", about {timedelta(seconds=round((trainer.max_steps - step) / rate))} left"
         values = ", ".join(f"{name} {float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items()))
         print(f"{line}; {values}" if values else line, flush=True)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Move the bar to its end."""
+        self._move(trainer, pl_module)
+
+    def _move(self, trainer: Any, pl_module: pl.LightningModule) -> None:
+        """To the batches of the whole run, whatever an epoch is."""
+        done = trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        super().on_train_batch_end(trainer, pl_module, None, None, done - 1)
 
     @property
     def total_train_batches(self) -> int | float:
@@ -76,7 +82,16 @@ class StepProgressBar(RichProgressBar):
         return "training"
 
 
-class SampleGrid(Callback):
+class _Interrupted(Exception):
+    """A signal asked the run to leave while it was drawing."""
+
+
+def _leave_when_asked(step: int, steps: int, state: Tensor) -> None:
+    if signals.received:
+        raise _Interrupted
+
+
+class SampleGrid(AtBoundary):
     """Draws the same samples every `every_n_steps` steps, for `samples/step_0000500.png` and the loggers.
 
     Args:
@@ -98,40 +113,36 @@ class SampleGrid(Callback):
         seed: int = 0,
     ) -> None:
         check_at_least_one(every_n_steps=every_n_steps, num_samples=num_samples)
-        self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
+        self._directory, self.every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed, self._preview = num_steps, seed, preview
-        self._boundary = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """In a continued run, draw the grid that was due where it stopped, if it is missing."""
-        step = trainer.global_step
-        self._boundary = step if step == 0 or self._path(step).exists() else -1
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Draw the grid that is due, unless a signal asks the run to leave."""
-        self._at_boundary(trainer, pl_module, _leave_when_asked)
+        super().on_train_start(trainer, pl_module)
+        if self.boundary and not self._path(self.boundary).exists():
+            self.boundary = -1
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw the last grid whatever signals say: a run that has ended does not come back to draw."""
-        self._at_boundary(trainer, pl_module, None)
+        if trainer.global_step != self.boundary and trainer.global_step % self.every == 0:
+            self.at_boundary(trainer, pl_module, None)
 
-    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: Watch | None) -> None:
-        step = trainer.global_step
-        before, self._boundary = self._boundary, step
-        if step == before or step % self._every:
-            return
+    def at_boundary(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, watch: Watch | None = _leave_when_asked
+    ) -> None:
+        """Draw the grid that is due, unless a signal asks the run to leave."""
         check_finite(trainer)
         if trainer.is_global_zero:
-            assert isinstance(module, TrainingModule)
+            assert isinstance(pl_module, TrainingModule)
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, Throughput):
                     callback.pause()
             with contextlib.suppress(_Interrupted):
-                draw = self._preview(module.model, self._num_samples, self._num_steps)
+                draw = self._preview(pl_module.model, self._num_samples, self._num_steps)
                 picture = draw.picture(draw_first(draw, self._num_samples, self._seed, watch))
-                save_picture(picture, self._path(step))
+                save_picture(picture, self._path(trainer.global_step))
                 for logger in trainer.loggers if picture is not None else ():
-                    log_picture(logger, picture, step)
+                    log_picture(logger, picture, trainer.global_step)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
@@ -141,15 +152,6 @@ def draw_first(draw: Draw, num_samples: int, seed: int, watch: Watch | None = No
     """Samples 0..num_samples - 1 of a seed, named arrays [num_samples, ...] on the CPU."""
     batches = [samples for _, samples in draw.batches(torch.arange(num_samples), seed, watch=watch)]
     return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
-
-
-class _Interrupted(Exception):
-    """A signal asked the run to leave while it was drawing."""
-
-
-def _leave_when_asked(step: int, steps: int, state: Tensor) -> None:
-    if signals.received:
-        raise _Interrupted
 
 
 def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") -> None:
@@ -162,7 +164,7 @@ def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") 
         logger.experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
 
 
-class Throughput(Callback):
+class Throughput(AtBoundary):
     """Logs `train/images_per_second`, over all devices, whenever the training loss is logged.
 
     The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it. Warm-up
@@ -172,25 +174,22 @@ class Throughput(Callback):
     NAME = "train/images_per_second"
 
     def __init__(self) -> None:
-        self._boundary = 0  # step of the last boundary between optimiser steps
         self._began: tuple[int, float] | None = None  # step and time at which the measured stretch began
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: pl.LightningModule) -> None:
         """Forget what a run before has measured."""
-        self._boundary, self._began = trainer.global_step, None
+        super().on_train_start(trainer, pl_module)
+        self.every = trainer.log_every_n_steps or sys.maxsize
+        self.pause()
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Log at a boundary between steps, and start the next stretch."""
-        if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
-            return
-        self._boundary = trainer.global_step
+    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log when it is due, and start the next stretch."""
         self._log_when_due(trainer)
-        if self._began is None:
-            self._began = trainer.global_step, time.perf_counter()
+        self._began = self._began or (trainer.global_step, time.perf_counter())
 
     def pause(self) -> None:
         """Leave out what is done until the next step begins."""
-        self._began = None
+        self._began, self.soon = None, True
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log, and leave the validation out."""
@@ -207,8 +206,7 @@ class Throughput(Callback):
         self._log_when_due(trainer)
 
     def _log_when_due(self, trainer: Any) -> None:  # Lightning's annotations lack what is asked here
-        every = trainer.log_every_n_steps
-        if self._began is None or not every or trainer.global_step % every:
+        if self._began is None or trainer.global_step % self.every:
             return
         (step, began), now = self._began, time.perf_counter()
         self._began = trainer.global_step, now

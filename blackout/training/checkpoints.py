@@ -1,8 +1,4 @@
-"""When a run is saved, and how it continues: only at boundaries between optimiser steps.
-
-A boundary is reached when the step's metrics are logged and the validation and previews due at it are over; in
-Lightning's terms, when the next batch is about to start.
-"""
+"""When a run is saved, and how it continues: only at boundaries between optimiser steps, after previews due there."""
 
 from __future__ import annotations
 
@@ -25,9 +21,9 @@ from blackout.preemption import signals
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
+from blackout.training.lightning_module import AtBoundary, check_finite
 from blackout.training.loggers import MetricsCSV
 from blackout.training.model import Model
-from blackout.training.nonfinite import check_finite
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
 """Parts of a model's description that may differ in a continued run."""
@@ -82,7 +78,7 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-class Checkpoints(Checkpoint):
+class Checkpoints(AtBoundary, Checkpoint):
     """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
 
     Args:
@@ -96,6 +92,8 @@ class Checkpoints(Checkpoint):
         ValueError: every_n_steps below 1, or an unknown mode.
     """
 
+    heeds_signals = True
+
     def __init__(
         self,
         directory: str | Path,
@@ -106,12 +104,11 @@ class Checkpoints(Checkpoint):
     ) -> None:
         check_at_least_one(every_n_steps=every_n_steps)
         ensure(mode in ("min", "max"), f"mode must be min or max, not {mode}")
-        self._directory, self._every, self._monitor = Path(directory), every_n_steps, monitor
+        self._directory, self.every, self._monitor = Path(directory), every_n_steps, monitor
         self._better = operator.lt if mode == "min" else operator.gt
         self._restores = restore_best
         self._best: float | None = None
         self._saved_at = -1  # step of the last save
-        self._boundary = 0  # step of the last boundary
         self._validating = False  # a validation within training is going on
         self._warned = False
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
@@ -163,8 +160,9 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the signals, and repeat a validation in the middle of which the checkpoint was saved."""
+        super().on_train_start(trainer, pl_module)
         signals.install()
-        self._boundary = self._saved_at = trainer.global_step
+        self._saved_at = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
         # a checkpoint is always of a boundary, so that Lightning need not guess where within a step it was saved
         loop.restarting = False
@@ -175,13 +173,10 @@ class Checkpoints(Checkpoint):
             trainer.training = True
             loop._batches_that_stepped += 1
 
-    def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """At a boundary: save when it is time to or a signal asks for it, and then leave."""
-        if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
-            return
-        self._boundary = trainer.global_step
-        signum = signals.agreed() if signals.received or trainer.world_size > 1 else None
-        if signum or self._boundary % self._every == 0:
+    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save when it is time to or a signal asks for it, and then leave."""
+        signum = signals.agreed()
+        if signum or self.boundary % self.every == 0:
             self._save(trainer, LAST)
         if signum:
             self._leave(trainer, signum)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError, refuse
 from blackout.family import Drawn, Source
-from blackout.training.ema import EMA
 from blackout.training.export import Pretrained
+from blackout.training.optimization import EMA
 
 
 def finite_output(values: Tensor) -> Tensor:

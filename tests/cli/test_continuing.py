@@ -46,7 +46,7 @@ def test_a_half_life_in_images_does_not_depend_on_the_batch(run, tmp_path):  # n
     for batch, steps in ((32, 2), (64, 1)):
         options = [*(o for o in TINY if not o.startswith("batch_size")), f"batch_size={batch}", "ema_half_life=128"]
         assert run("train", *options, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={batch}").code == 0
-    from blackout.training.ema import ema_decay
+    from blackout.training.optimization import ema_decay
 
     def decay(batch):
         return ema_decay(yaml.safe_load((tmp_path / f"digits/{batch}/config.yaml").read_text()))

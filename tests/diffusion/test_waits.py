@@ -33,8 +33,7 @@ from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, counts
-from blackout.training.lightning_module import LightningRecorder, TrainingModule
-from blackout.training.nonfinite import NonFiniteGuard
+from blackout.training.lightning_module import LightningRecorder, NonFiniteGuard, TrainingModule
 from tests.devices import Watch
 
 SHAPE = (1, 8, 8)

@@ -11,10 +11,8 @@ from torch import nn
 from torch.optim import Adam
 
 from blackout.training import optimization
-from blackout.training.ema import EMA, ema_decay
-from blackout.training.lightning_module import TrainingModule
-from blackout.training.nonfinite import NonFiniteGuard
-from blackout.training.optimization import Optimization
+from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
+from blackout.training.optimization import EMA, Optimization, ema_decay
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():

@@ -1,26 +1,27 @@
 """Progress where nobody watches a terminal."""
 
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytorch_lightning as pl
 import torch
 
 from blackout.programs import sample
-from blackout.training import callbacks
+from blackout.training import callbacks, lightning_module
 
 
 def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(lightning_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     for name in ("on_train_start", "on_train_batch_end"):
         monkeypatch.setattr(pl.callbacks.RichProgressBar, name, lambda *_: None)
     metrics = {"train/loss": torch.tensor(1.5)}
-    trainer = SimpleNamespace(global_step=100, max_steps=1000, is_global_zero=True, callback_metrics=metrics)
+    trainer = MagicMock(global_step=100, max_steps=1000, is_global_zero=True, callback_metrics=metrics)
     bar = callbacks.StepProgressBar(seconds=30)
     bar.on_train_start(trainer, None)
     for step in (120, 162, 180, 224):
         trainer.global_step = step
-        bar.on_train_batch_end(trainer, None)
+        bar.on_train_batch_start(trainer, None)
     assert capsys.readouterr().out.splitlines() == [
         "step 162 of 1,000, 2 steps/s, about 0:06:59 left; train/loss 1.5",
         "step 224 of 1,000, 2 steps/s, about 0:06:28 left; train/loss 1.5",
