@@ -1,4 +1,4 @@
-"""Poisson and binomial draws from streams, compiled for a CPU by numba.
+"""Poisson and binomial draws from streams, compiled for a CPU by numba; what is looked up in tables needs none.
 
 Element by element, from the same addresses and by the same formulas as in `blackout.random.counts`, so that the counts
 are the same. Only logarithms, exp and log k! may differ, in their last bits, which moves a count as seldom as
@@ -74,22 +74,6 @@ def _drawn(kernel: Any, keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     drawn = torch.empty_like(n)
     if not kernel(keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL):
         raise ValueError("a rate or probability is not finite")
-    return drawn
-
-
-def bisect(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tensor:
-    """The least k with U <= table[s, row, k], or the last, for uniforms U of the draw's given attempt.
-
-    Args:
-        keys: int64 [B], of a draw.
-        table: float64 [1 or B, rows, columns], distribution functions over k; contiguous.
-        rows: uint8 [B, E], which row each element uses; contiguous.
-
-    Returns:
-        uint8 [B, E].
-    """
-    drawn = torch.empty_like(rows)
-    _bisect(keys.numpy(), table.numpy(), rows.numpy(), drawn.numpy(), attempt)
     return drawn
 
 
@@ -241,22 +225,3 @@ def _counts_of(rates: bool) -> Any:
 
 
 _poisson, _binomial = _counts_of(True), _counts_of(False)
-
-
-@compiled("void(i8[::1], f8[:, :, ::1], u1[:, ::1], u1[:, ::1], i8)")
-def _bisect(keys: np.ndarray, table: np.ndarray, rows: np.ndarray, drawn: np.ndarray, attempt: int) -> None:
-    """Without a branch that depends on the numbers drawn; the steps after the first are powers of two."""
-    columns, bits = table.shape[2], 0
-    while 2 << bits < columns:
-        bits += 1
-    first = np.array([0, columns - (1 << bits)])
-    uniforms = np.empty(rows.shape[1])
-    for sample in range(keys.size):
-        _uniforms(keys[sample], attempt, uniforms)
-        own = table[sample if len(table) > 1 else 0]
-        for element in range(uniforms.size):
-            uniform, row = uniforms[element], own[rows[sample, element]]
-            count = first[np.uint8(row[(1 << bits) - 1] < uniform)]
-            for bit in range(bits - 1, -1, -1):
-                count += np.int64(row[np.uintp(count + (1 << bit) - 1)] < uniform) << bit
-            drawn[sample, element] = count
