@@ -114,24 +114,16 @@ class Replay(nn.Module):
         levels, sites: of the target.
     """
 
-    x: Tensor
-    ratios: Tensor
-    slopes: Tensor
-    times: Tensor
-    curve: Tensor
-    curve_times: Tensor
-    made: Tensor
-
     def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
         super().__init__()
         ring = rollout.kept, rollout.points, rollout.chains
-        self.register_buffer("x", torch.zeros(*ring, sites, dtype=torch.uint8))
-        self.register_buffer("ratios", torch.zeros(*ring, sites, levels))
-        self.register_buffer("slopes", torch.zeros(*ring))
-        self.register_buffer("times", torch.zeros(ring[:2], dtype=torch.float64))
-        self.register_buffer("curve_times", torch.zeros(rollout.points, dtype=torch.float64))
-        self.register_buffer("curve", torch.zeros(rollout.points, dtype=torch.float64))
-        self.register_buffer("made", torch.zeros((), dtype=torch.int64))
+        self.x = nn.Buffer(torch.zeros(*ring, sites, dtype=torch.uint8))
+        self.ratios = nn.Buffer(torch.zeros(*ring, sites, levels))
+        self.slopes = nn.Buffer(torch.zeros(*ring))
+        self.times = nn.Buffer(torch.zeros(ring[:2], dtype=torch.float64))
+        self.curve_times = nn.Buffer(torch.zeros(rollout.points, dtype=torch.float64))
+        self.curve = nn.Buffer(torch.zeros(rollout.points, dtype=torch.float64))
+        self.made = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     @property
     def slot(self) -> int:
@@ -177,13 +169,10 @@ class LawsReplay(Replay):
         levels, sites: of the target.
     """
 
-    law: Tensor
-    curves: Tensor
-
     def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
         super().__init__(rollout, levels, sites)
-        self.register_buffer("law", torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
-        self.register_buffer("curves", torch.zeros(rollout.kept, rollout.points, rollout.chains))
+        self.law = nn.Buffer(torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
+        self.curves = nn.Buffer(torch.zeros(rollout.kept, rollout.points, rollout.chains))
 
     def remember(self, times: Tensor, curve: Tensor) -> None:
         """Keep d log Z_t / dt of every law, [points, laws]; chains of one law follow each other."""

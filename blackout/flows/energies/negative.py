@@ -81,8 +81,6 @@ class PersistentChains(NegativeSampler):
         ValueError: there is none.
     """
 
-    state: Tensor
-
     def __init__(self, chains: int = 128, refine: Refinement | None = None) -> None:
         super().__init__()
         ensure(chains >= 1, f"negative.chains must be at least 1, not {chains}")
@@ -90,7 +88,7 @@ class PersistentChains(NegativeSampler):
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
         uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
-        self.register_buffer("state", (uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
+        self.state = nn.Buffer((uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         """A scalar, of data [b, d]: see `NegativeSampler.loss`."""

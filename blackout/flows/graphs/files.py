@@ -9,11 +9,12 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,17 +27,6 @@ _MOST_BYTES, _MOST_NODES = 1 << 30, 10_000_000
 _NOT_WEIGHTS = {"id", "label", "key", "name", "x", "y", "z"}
 """Attributes of nodes and edges whose numbers are no weights."""
 _LIST_SAYS = re.compile(r"(nodes|first|vartype)\s*[:=]\s*(\w+)")
-
-
-class _Found(NamedTuple):
-    """What a file holds; edges as numbers of nodes from 0 on."""
-
-    nodes: int
-    pairs: Sequence[tuple[int, int]]
-    weights: Sequence[float] | None = None
-    node_weights: Sequence[float] | None = None
-    labels: Sequence[Any] | None = None
-    offset: float | None = None
 
 
 def read_graphs(path: str | Path) -> list[Graph]:
@@ -61,7 +51,7 @@ def read_graphs(path: str | Path) -> list[Graph]:
             refuse(file.suffix.lower() not in READERS, f"its name ends in none of {known}")
             refuse(file.stat().st_size > _MOST_BYTES, "it is larger than 1 GiB")
             check_size(file, file.stat().st_size, stored_bytes(file))
-            graphs.append(_graph(file.stem, READERS[file.suffix.lower()](file)))
+            graphs.append(replace(READERS[file.suffix.lower()](file), name=file.stem))
         except UserError as error:
             raise UserError(f"target.path: {file}: {error}") from None
         except OSError as error:
@@ -72,28 +62,39 @@ def read_graphs(path: str | Path) -> list[Graph]:
     return graphs
 
 
-def _graph(name: str, found: _Found) -> Graph:
-    """A graph of at least one node, without loops, repeated edges and weights that are not finite."""
-    nodes, pairs, labels = found.nodes, found.pairs, found.labels
+def _graph(nodes: int, pairs: Any, weights: Any = (), of_nodes: Any = None, first: int = 0, **more: Any) -> Graph:
+    """A graph of at least one node, without loops, repeated edges and weights that are not finite.
+
+    Args:
+        nodes: how many.
+        pairs, weights: ends of the edges, [m, 2], and weights [m]; empty where all are 1.
+        of_nodes: their weights, [n]; None where all are 1.
+        first: what the ends call the first node, 0 or 1.
+        more: `labels` of the nodes, and the `offset` of a quadratic model: see `Graph`.
+    """
     if not 1 <= nodes <= _MOST_NODES:
         raise UserError(f"it has {nodes} nodes: a graph has 1 to {_MOST_NODES:,}" if nodes else "it is empty")
-    if loops := [i for i, j in pairs if i == j]:
+    labels = range(1, nodes + 1) if first else more.pop("labels", None)
+    ends = np.array(pairs, np.int64).reshape(-1, 2) - first
+    if len(loops := ends[ends[:, 0] == ends[:, 1], 0]):
         raise UserError(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
-    once = {(min(pair), max(pair)): k for k, pair in enumerate(pairs)}
-    refuse(len(once) < len(pairs), "it is directed, or an edge stands in it twice: give each edge once, one way")
-    order = sorted(once)
-    of_edges = None if found.weights is None else np.array([found.weights[once[pair]] for pair in order], float)
-    of_nodes = None if found.node_weights is None else np.array(found.node_weights, float)
-    if any(part is not None and not np.isfinite(part).all() for part in (of_edges, of_nodes)):
-        raise UserError("a weight is not finite")
-    if found.offset is None:
-        of_edges, of_nodes = (None if w is None or (w == 1).all() else w for w in (of_edges, of_nodes))
-    edges = np.array(order, dtype=np.int64).reshape(-1, 2)
-    return Graph(name, nodes, edges, of_edges, of_nodes, labels, found.offset)
+    edges, order = np.unique(np.sort(ends, 1), axis=0, return_index=True)
+    refuse(len(edges) < len(ends), "it is directed, or an edge stands in it twice: give each edge once, one way")
+    told = np.array(weights, float)[order] if len(weights) else None, None if of_nodes is None else np.array(of_nodes)
+    refuse(any(w is not None and not np.isfinite(w).all() for w in told), "a weight is not finite")
+    of_edges, of_nodes = (None if w is None or ("offset" not in more and (w == 1).all()) else w for w in told)
+    return Graph("", nodes, edges, of_edges, of_nodes, labels, **more)
 
 
-def _lines(file: Path) -> list[str]:
-    return read_text(file, most=_MOST_BYTES).splitlines()
+_Row: TypeAlias = tuple[int, list[str]]
+"""The number of a line, and its words."""
+
+
+def _rows(file: Path, comment: str = "", blank: bool = False) -> list[_Row]:
+    """Lines that are no comments, and blank ones only if they mean something."""
+    lines = enumerate(read_text(file, most=_MOST_BYTES).splitlines(), 1)
+    kept = [(k, line.split()) for k, line in lines if not comment or not line.lstrip().startswith(comment)]
+    return kept if blank else [(k, words) for k, words in kept if words]
 
 
 def _whole(word: str, least: int, most: int, line: int) -> int:
@@ -109,11 +110,40 @@ def _number(word: Any, line: int | str) -> float:
     raise UserError(f"{f'line {line}' if isinstance(line, int) else line}: {str(word)[:40]!r} is no finite number")
 
 
-def _edge_list(file: Path) -> _Found:
+def _sizes(row: _Row) -> list[int]:
+    """The numbers of a header."""
+    return [_whole(word, 0, _MOST_BYTES, row[0]) for word in row[1]]
+
+
+def _edges(rows: Sequence[_Row], least: int, most: int) -> tuple[list[tuple[int, int]], list[float]]:
+    """Pairs of nodes called `least` to `most`, and weights if they have some, of rows `node node [weight]`."""
+    for line, words in rows:
+        if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
+            shown = " ".join(words)[:40]
+            raise UserError(f"line {line}: an edge is two node numbers, all with a weight or none, not {shown!r}")
+    pairs = [(_whole(a, least, most, line), _whole(b, least, most, line)) for line, (a, b, *_) in rows]
+    return pairs, [_number(words[2], line) for line, words in rows if words[2:]]
+
+
+def _counted(pairs: Sequence[Any], said: int) -> None:
+    refuse(len(pairs) != said, f"its header says {said} edges, and there are {len(pairs)}")
+
+
+def _one_way(pairs: Sequence[tuple[int, int]], weights: Sequence[float]) -> tuple[list[tuple[int, int]], list[float]]:
+    """Once every edge of a file that has it from both ends."""
+    there = dict(zip(pairs, weights or [1.0] * len(pairs), strict=True))
+    refuse(len(there) < len(pairs), "an entry stands in it twice")
+    if any(there.get((j, i)) != w for (i, j), w in there.items()):
+        raise UserError("it is not symmetric: it must hold each edge from both ends")
+    once = {pair: w for pair, w in there.items() if pair[0] <= pair[1]}
+    return list(once), list(once.values())
+
+
+def _edge_list(file: Path) -> Graph:
     """Lines `node node [weight]`; `#` begins a comment, which may say `nodes: 12`, `first: 0` or `vartype=SPIN`."""
     said: dict[str, str] = {}
-    rows: list[tuple[int, list[str]]] = []
-    for number, line in enumerate(_lines(file), 1):
+    rows: list[_Row] = []
+    for number, line in enumerate(read_text(file, most=_MOST_BYTES).splitlines(), 1):
         edge, _, comment = line.partition("#")
         said |= dict(_LIST_SAYS.findall(comment))
         edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())  # as networkx writes them
@@ -123,13 +153,9 @@ def _edge_list(file: Path) -> _Found:
         del rows[0]
     if rows and len(rows[0][1]) == 2 and {len(words) for _, words in rows[1:]} == {3} and not said:
         return _gset(file)
-    for number, words in rows:
-        if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
-            raise UserError(f"line {number}: an edge is two node numbers, all with a weight or none, not {words}")
-    pairs = [(_whole(a, 0, _MOST_NODES, k), _whole(b, 0, _MOST_NODES, k)) for k, (a, b, *_) in rows]
-    weights = [_number(words[2], k) for k, words in rows if words[2:]] or None
+    pairs, weights = _edges(rows, 0, _MOST_NODES)
     if "vartype" in said or (any(i == j for i, j in pairs) and weights):
-        return _coo(pairs, weights or [], said.get("vartype"))
+        return _coo(pairs, weights, said.get("vartype"))
     headed = pairs and len(pairs) - 1 == pairs[0][1] and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
     if headed and not said and not weights:
         raise UserError(
@@ -146,169 +172,137 @@ def _edge_list(file: Path) -> _Found:
             f"{len(used)} nodes with numbers {least} to {most} are in edges: `# nodes: N, first: 0` in a comment says "
             "how many there are and what the first is called (0 or 1)"
         )
-    labels = range(1, count + 1) if first else None
-    return _Found(count, [(i - first, j - first) for i, j in pairs], weights, labels=labels)
+    return _graph(count, pairs, weights, first=first)
 
 
-def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str | None) -> _Found:
+def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str | None) -> Graph:
     """dimod's coordinate list: linear biases on the diagonal; the variables are those that it names."""
     names = sorted({node for pair in pairs for node in pair})
-    place, linear = {name: k for k, name in enumerate(names)}, [0.0] * len(names)
-    loops = Counter(i for i, j in pairs if i == j)
-    if (loops and max(loops.values()) > 1) or len(biases) < len(pairs):
-        raise UserError("a linear bias stands in it twice, or a bias is missing")
-    quadratic = [((place[i], place[j]), bias) for (i, j), bias in zip(pairs, biases, strict=True) if i != j]
-    for (i, j), bias in zip(pairs, biases, strict=True):
-        linear[place[i]] += bias * (i == j)
-    return _quadratic([str(name) for name in names], linear, quadratic, 0.0, vartype)
+    place = {name: k for k, name in enumerate(names)}
+    linear = {i: bias for (i, j), bias in zip(pairs, biases, strict=False) if i == j}
+    quadratic = {(place[i], place[j]): bias for (i, j), bias in zip(pairs, biases, strict=False) if i != j}
+    refuse(len(linear) + len(quadratic) < len(pairs), "a bias stands in it twice, or is missing")
+    of_each = [linear.get(name, 0.0) for name in names]
+    return _quadratic([str(name) for name in names], of_each, list(quadratic), list(quadratic.values()), 0.0, vartype)
 
 
-_Bias: TypeAlias = tuple[tuple[int, int], float]
-"""Two variables, and what their product counts."""
-
-
-def _quadratic(
-    labels: Sequence[str], linear: Sequence[float], quadratic: Sequence[_Bias], offset: float, vartype: str | None
-) -> _Found:
+def _quadratic(labels: list[str], linear: Any, pairs: Any, biases: Any, offset: float, vartype: Any) -> Graph:
     """A quadratic model of numbers 0 and 1; spins are 2x - 1."""
     if vartype not in ("BINARY", "SPIN"):
         raise UserError("it is a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
-    a, b = list(linear), [bias for _, bias in quadratic]
+    a, b = np.array(linear, float), np.array(biases, float)
     if vartype == "SPIN":
-        offset += math.fsum(b) - math.fsum(a)
-        a, b = [2 * bias for bias in a], [4 * bias for bias in b]
-        for (i, j), bias in quadratic:
-            a[i], a[j] = a[i] - 2 * bias, a[j] - 2 * bias
-    return _Found(len(labels), [pair for pair, _ in quadratic], b, a, labels, offset)
+        offset += float(b.sum() - a.sum())
+        a, b = 2 * a, 4 * b
+        np.subtract.at(a, np.array(pairs, np.int64).reshape(-1, 2), b[:, None] / 2)
+    return _graph(len(labels), pairs, b, a, labels=labels, offset=offset)
 
 
-def _json(file: Path) -> _Found:
+def _json(file: Path) -> Graph:
     """What dimod's `BinaryQuadraticModel.to_serializable()` gives, without bytes."""
     try:
-        said = json.loads("\n".join(_lines(file)))
+        said = json.loads(read_text(file, most=_MOST_BYTES))
         if said["type"] != "BinaryQuadraticModel" or said["use_bytes"]:
             raise UserError("of JSON, only dimod's BinaryQuadraticModel with use_bytes=False is read")
         ends = list(zip(said["quadratic_head"], said["quadratic_tail"], strict=True))
-        biases = [float(bias) for bias in said["quadratic_biases"]]
-        linear, labels = [float(bias) for bias in said["linear_biases"]], [str(k) for k in said["variable_labels"]]
-        if (said["num_variables"], said["num_interactions"]) != (len(labels), len(ends)) or len(linear) != len(labels):
+        linear, biases = ([float(bias) for bias in said[f"{kind}_biases"]] for kind in ("linear", "quadratic"))
+        labels = [str(name) for name in said["variable_labels"]]
+        sizes = said["num_variables"], said["num_interactions"]
+        if sizes != (len(labels), len(ends)) or sizes != (len(linear), len(biases)):
             raise UserError("its numbers of variables and interactions are not those it says")
         if not all(type(k) is int and 0 <= k < len(labels) for pair in ends for k in pair):
             raise UserError("an interaction is not between its variables")
-        quadratic = list(zip(ends, biases, strict=True))
-        return _quadratic(labels, linear, quadratic, float(said["offset"]), said["variable_type"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return _quadratic(labels, linear, ends, biases, float(said["offset"]), said["variable_type"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(f"no BinaryQuadraticModel of dimod ({summary(error)})") from None
 
 
-def _gset(file: Path) -> _Found:
+def _gset(file: Path) -> Graph:
     """`nodes edges`, then `node node [weight]` from 1 on, as rudy writes them."""
-    rows = [(number, words) for number, line in enumerate(_lines(file), 1) if (words := line.split())]
+    rows = _rows(file)
     if not rows or len(rows[0][1]) != 2 or {len(words) for _, words in rows[1:]} not in ({2}, {3}, set()):
         raise UserError("a Gset file says `nodes edges`, then `node node weight` on every line, or no weights")
-    nodes, edges = (_whole(word, 0, _MOST_BYTES, rows[0][0]) for word in rows[0][1])
-    pairs = [(_whole(a, 1, nodes, line) - 1, _whole(b, 1, nodes, line) - 1) for line, (a, b, *_) in rows[1:]]
-    refuse(len(pairs) != edges, f"its header says {edges} edges, and there are {len(pairs)}")
-    weights = [_number(w, line) for line, (_, _, *rest) in rows[1:] for w in rest]
-    return _Found(nodes, pairs, weights or None, None, range(1, nodes + 1))
+    nodes, said = _sizes(rows[0])
+    pairs, weights = _edges(rows[1:], 1, nodes)
+    _counted(pairs, said)
+    return _graph(nodes, pairs, weights, first=1)
 
 
-def _dimacs(file: Path) -> _Found:
+def _dimacs(file: Path) -> Graph:
     """`p edge nodes edges`, `e node node [weight]`, `n node weight`, numbered from 1; c is a comment."""
-    nodes, said, pairs, weights, of_nodes = 0, -1, [], [], {}
-    for line, text in enumerate(_lines(file), 1):
-        words = text.split()
+    nodes, said, rows = 0, -1, list[_Row]()
+    of_nodes: dict[int, float] = {}
+    for line, words in _rows(file):
         match words:
-            case [] | ["c", *_]:
+            case ["c", *_]:
                 continue
             case ["p", "edge" | "edges" | "col" | "clq", n, m] if said < 0:
                 nodes, said = _whole(n, 1, _MOST_NODES, line), _whole(m, 0, _MOST_BYTES, line)
-            case ["e", i, j, *rest] if len(rest) < 2:
-                pairs.append((_whole(i, 1, nodes, line) - 1, _whole(j, 1, nodes, line) - 1))
-                weights += [_number(w, line) for w in rest]
-            case ["n", i, w] if int(_whole(i, 1, nodes, line)) - 1 not in of_nodes:
-                of_nodes[int(i) - 1] = _number(w, line)
+            case ["e", *edge]:
+                rows.append((line, edge))
+            case ["n", i, w] if _whole(i, 1, nodes, line) not in of_nodes:
+                of_nodes[int(i)] = _number(w, line)
             case _:
-                raise UserError(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {text[:40]!r}")
-    refuse(weights and len(weights) != len(pairs), "some edges have a weight and others none")
-    if said != len(pairs) and said != len(set(map(frozenset, pairs))):
-        raise UserError(f"its header says {said} edges, and there are {len(pairs)}")
+                raise UserError(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {' '.join(words)[:40]!r}")
+    pairs, weights = _edges(rows, 1, nodes)
+    if said != len(set(map(frozenset, pairs))):
+        _counted(pairs, said)
     if not weights and set(pairs) == {(j, i) for i, j in pairs}:  # some list every edge both ways
         pairs = [pair for pair in pairs if pair[0] <= pair[1]]
-    by_node = [of_nodes.get(k, 1.0) for k in range(nodes)] if of_nodes else None
-    return _Found(nodes, pairs, weights or None, by_node, range(1, nodes + 1))
+    by_node = [of_nodes.get(k, 1.0) for k in range(1, nodes + 1)] if of_nodes else None
+    return _graph(nodes, pairs, weights, by_node, first=1)
 
 
-def _metis(file: Path) -> _Found:
+def _metis(file: Path) -> Graph:
     """METIS: a line for each node, with its neighbours from 1 on; `nodes edges [format [1]]` says which weights."""
-    lines = [(k, line.split()) for k, line in enumerate(_lines(file), 1) if not line.lstrip().startswith("%")]
-    header = lines[0][1] if lines else []
+    (top, header), *lines = _rows(file, "%", blank=True) or [(1, [])]
     form = (header[2:3] or ["0"])[0].zfill(3)
     if not 2 <= len(header) <= 4 or form not in ("000", "001", "010", "011") or header[3:] not in ([], ["1"]):
         raise UserError("a METIS file says `nodes edges`, and weights by 1, 10 or 11 as its format")
-    nodes, edges = (_whole(word, 0, _MOST_BYTES, lines[0][0]) for word in header[:2])
-    by_node, by_edge = form[1] == "1", form[2] == "1"
-    if len(lines) <= nodes or any(words for _, words in lines[nodes + 1 :]):
-        raise UserError(f"its header says {nodes} nodes, and there are {len(lines) - 1} lines")
-    there, of_nodes = {}, []
-    for node, (line, words) in enumerate(lines[1 : nodes + 1]):
-        of_nodes += [_number(word, line) for word in words[:by_node]]
-        rest, step = words[by_node:], 1 + by_edge
-        if len(rest) % step or len(of_nodes) < by_node * (node + 1) or len(set(rest[::step])) < len(rest) // step:
-            raise UserError(f"line {line}: a weight is missing, or a neighbour stands in it twice")
-        for word, weight in zip(rest[::step], rest[1::step] if by_edge else ["1"] * len(rest), strict=True):
-            there[node, _whole(word, 1, nodes, line) - 1] = _number(weight, line)
-    if len(there) != 2 * edges or any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise UserError(f"its header says {edges} edges, each from both ends, and it does not hold them so")
-    pairs = [pair for pair in there if pair[0] < pair[1]]
-    return _Found(nodes, pairs, [there[pair] for pair in pairs], of_nodes or None, range(1, nodes + 1))
+    nodes, said = _sizes((top, header[:2]))
+    if len(lines) < nodes or any(words for _, words in lines[nodes:]):
+        raise UserError(f"its header says {nodes} nodes, and there are {len(lines)} lines")
+    own, step = int(form[1]), 1 + int(form[2])  # words of a node, and of a neighbour
+    of_nodes, rows = list[float](), list[_Row]()
+    for node, (line, words) in enumerate(lines[:nodes], 1):
+        refuse(len(words) < own or (len(words) - own) % step, f"line {line}: a weight is missing")
+        of_nodes += [_number(word, line) for word in words[:own]]
+        rows += [(line, [str(node), *words[k : k + step]]) for k in range(own, len(words), step)]
+    pairs, weights = _one_way(*_edges(rows, 1, nodes))
+    _counted(pairs, said)
+    return _graph(nodes, pairs, weights, of_nodes or None, first=1)
 
 
-def _matrix_market(file: Path) -> _Found:
+def _matrix_market(file: Path) -> Graph:
     """`rows columns entries` from 1 on, read here: SciPy's reader ends the process on damaged files."""
-    lines = [(k, line.split()) for k, line in enumerate(_lines(file), 1) if k == 1 or not line.startswith("%")]
-    (_, banner), *rows = [(k, words) for k, words in lines if words] or [(1, [])]
-    match [word.lower() for word in banner]:
-        case ["%%matrixmarket", "matrix", "coordinate", "real" | "integer" | "pattern" as field, symmetry] if (
-            symmetry in ("symmetric", "general") and rows and len(rows[0][1]) == 3
-        ):
-            width = 2 if field == "pattern" else 3
-        case _:
-            raise UserError("of MatrixMarket, real symmetric coordinate matrices are graphs")
-    nodes, columns, entries = (_whole(word, 1, _MOST_BYTES, rows[0][0]) for word in rows[0][1])
-    if nodes != columns or len(rows) - 1 != entries or any(len(words) != width for _, words in rows[1:]):
-        raise UserError(f"its header says {nodes} x {columns} with {entries} entries, and it does not hold them so")
-    there = {}
-    for line, (i, j, *weight) in rows[1:]:
-        pair = _whole(i, 1, nodes, line) - 1, _whole(j, 1, nodes, line) - 1
-        if pair in there or (symmetry == "symmetric" and pair[::-1] in there):
-            raise UserError(f"line {line}: an entry stands in it twice")
-        there[pair] = _number(weight[0], line) if weight else 1.0
-    if symmetry == "general" and any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise UserError("its matrix is not symmetric")
-    pairs = [pair for pair in there if symmetry == "symmetric" or pair[0] <= pair[1]]
-    return _Found(nodes, pairs, [there[pair] for pair in pairs], None, range(1, nodes + 1))
+    (_, banner), *rows = _rows(file) or [(1, [])]
+    found = re.fullmatch(
+        "%%matrixmarket matrix coordinate (real|integer|pattern) (symmetric|general)", " ".join(banner).lower()
+    )
+    rows = [(line, words) for line, words in rows if not words[0].startswith("%")]
+    if not found or not rows or len(rows[0][1]) != 3:
+        raise UserError("of MatrixMarket, real symmetric coordinate matrices are graphs")
+    nodes, columns, said = _sizes(rows[0])
+    pairs, weights = _edges(rows[1:], 1, nodes)
+    if nodes != columns or len(pairs) != said or len(weights) != len(pairs) * (found[1] != "pattern"):
+        raise UserError(f"its header says {nodes} x {columns} with {said} entries, and it does not hold them so")
+    if found[2] == "general":
+        pairs, weights = _one_way(pairs, weights)
+    return _graph(nodes, pairs, weights, first=1)
 
 
-def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], _Found]:
-    def read(file: Path) -> _Found:
-        try:
-            import networkx as nx  # only here: importing it takes a while
-        except ImportError:
-            raise UserError("it needs networkx, which is missing: pip install 'blackout-diffusion[graphs]'") from None
-        try:
-            with opened(file) as stream:
-                found: Any = getattr(nx, name)(stream, **arguments)
-        except (UserError, OSError):
-            raise
-        except Exception as error:  # every format has errors of its own
-            raise UserError(f"it is no such graph: {summary(error)[:200]}") from None
-        return _of_networkx(found)
-
-    return read
-
-
-def _of_networkx(graph: Any) -> _Found:
+def _by_networkx(name: str, file: Path, **arguments: Any) -> Graph:
+    try:
+        import networkx as nx  # only here: importing it takes a while
+    except ImportError:
+        raise UserError("it needs networkx, which is missing: pip install 'blackout-diffusion[graphs]'") from None
+    try:
+        with opened(file) as stream:
+            graph: Any = getattr(nx, name)(stream, **arguments)
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # every format has errors of its own
+        raise UserError(f"it is no such graph: {summary(error)[:200]}") from None
     refuse(graph.is_directed(), "it is directed; a graph here is undirected")
     place = {node: k for k, node in enumerate(graph)}
     pairs = [(place[i], place[j]) for i, j in graph.edges()]
@@ -316,29 +310,27 @@ def _of_networkx(graph: Any) -> _Found:
     of_edges = [graph.graph.get("edge_default", {}) | data for *_, data in graph.edges(data=True)]
     of_nodes = [graph.graph.get("node_default", {}) | data for _, data in graph.nodes(data=True)]
     labels = [str(data.get("label", node)) for (node, data) in graph.nodes(data=True)]
-    return _Found(len(graph), pairs, _weights("edges", of_edges), _weights("nodes", of_nodes), labels)
+    return _graph(len(graph), pairs, _weights("edges", of_edges), _weights("nodes", of_nodes) or None, labels=labels)
 
 
-def _weights(what: str, attributes: Iterable[Mapping[str, Any]]) -> list[float] | None:
-    """Their weights; an attribute that may be another one is refused."""
-    rows = list(attributes)
+def _weights(what: str, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Their weights, if they have some; an attribute that may be another one is refused."""
     for name, value in (item for row in rows for item in row.items()):
         if isinstance(value, int | float) and name != "weight" and name.lower() not in _NOT_WEIGHTS:
             raise UserError(f"its {what} have numbers called {name!r}: call them weight, or take them out")
-    if not any("weight" in row for row in rows):
-        return None
-    return [_number(row.get("weight"), f"a weight of its {what}") for row in rows]
+    told = any("weight" in row for row in rows)
+    return [_number(row.get("weight"), f"a weight of its {what}") for row in rows if told]
 
 
-READERS: dict[str, Callable[[Path], _Found]] = {
+READERS: dict[str, Callable[[Path], Graph]] = {
     **dict.fromkeys((".edges", ".edgelist", ".txt", ".csv", ".tsv", ".coo"), _edge_list),
     **dict.fromkeys((".gset", ".mc", ".rud", ""), _gset),
     **dict.fromkeys((".col", ".clq", ".wclq", ".mis", ".dimacs"), _dimacs),
     **dict.fromkeys((".graph", ".metis"), _metis),
     ".mtx": _matrix_market,
     ".json": _json,
-    ".gml": _by_networkx("read_gml", label="id"),
-    ".graphml": _by_networkx("read_graphml"),
-    ".gexf": _by_networkx("read_gexf"),
+    ".gml": partial(_by_networkx, "read_gml", label="id"),
+    ".graphml": partial(_by_networkx, "read_graphml"),
+    ".gexf": partial(_by_networkx, "read_gexf"),
 }
 """What reads a file, by its suffix; no suffix is Gset's."""

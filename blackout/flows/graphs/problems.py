@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError
@@ -56,10 +56,6 @@ class GraphTarget(Target):
         ValueError: numbers out of range.
     """
 
-    weights: Tensor
-    node_weights: Tensor
-    offset: Tensor
-    nodes: Tensor
     problem = ""
     sign = 1
     """-1 where the value is to be small."""
@@ -80,10 +76,10 @@ class GraphTarget(Target):
             raise ValueError(f"flows take at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
         self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8
-        self.register_buffer("weights", torch.zeros(graphs, nodes, nodes, dtype=kind))
-        self.register_buffer("node_weights", torch.zeros(graphs, nodes, dtype=kind))
-        self.register_buffer("offset", torch.zeros(graphs, dtype=torch.float64))
-        self.register_buffer("nodes", torch.zeros(graphs, dtype=torch.int64))
+        self.weights = nn.Buffer(torch.zeros(graphs, nodes, nodes, dtype=kind))
+        self.node_weights = nn.Buffer(torch.zeros(graphs, nodes, dtype=kind))
+        self.offset = nn.Buffer(torch.zeros(graphs, dtype=torch.float64))
+        self.nodes = nn.Buffer(torch.zeros(graphs, dtype=torch.int64))
         self.names = [str(k) for k in range(graphs)]
         self._known: tuple[Tensor, Tensor] | None = None
 

@@ -150,8 +150,6 @@ class EnergyNetwork(Learned):
         ValueError: fewer than no waves, or bits that are no points of the plane.
     """
 
-    basis: Tensor
-
     def __init__(
         self, sites: int, widths: Sequence[int] = (256, 256, 256), levels: int = 2, waves: int = 8, plane: bool = False
     ) -> None:
@@ -162,7 +160,7 @@ class EnergyNetwork(Learned):
         place = (torch.arange(levels) + 0.5) / levels
         each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
         basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)
-        self.register_buffer("basis", basis, persistent=False)
+        self.basis = nn.Buffer(basis, persistent=False)
         sizes = [sites if levels == 2 else sites * basis.shape[1], *widths, 1]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         if levels == 2 or not waves:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure, error_context, refuse
@@ -66,16 +66,13 @@ class Potts(Target):
         ValueError: an impossible size, or q below 2.
     """
 
-    beside: Tensor
-    beta: Tensor
-
     def __init__(self, size: int | Sequence[int] = 4, q: int = 3, beta: float = 1.0) -> None:
         shape, pairs = lattice_bonds(size)
         super().__init__(q, shape)
         self.lattice = shape
-        self.register_buffer("beta", torch.tensor(float(beta), dtype=torch.float64))
+        self.beta = nn.Buffer(torch.tensor(float(beta), dtype=torch.float64))
         joined = torch.zeros(self.sites, self.sites).index_put(pairs.unbind(1), torch.tensor(1.0)).double()
-        self.register_buffer("beside", joined + joined.T)
+        self.beside = nn.Buffer(joined + joined.T)
 
     def log_density(self, x: Tensor) -> Tensor:
         """beta times the number of bonds between equal states, of x [..., d]: [...]."""
@@ -177,10 +174,6 @@ class Couplings(Target):
         ValueError: shapes that do not fit, or values that are not finite.
     """
 
-    pair: Tensor
-    field: Tensor
-    constant: Tensor
-
     def __init__(
         self,
         J: Tensor | Sequence[Sequence[float]] | None = None,
@@ -198,9 +191,9 @@ class Couplings(Target):
         ensure(field.shape == (d,), f"h must be [{d}] as J is [{d}, {d}], not {list(field.shape)}")
         ensure(bool(torch.isfinite(matrix).all() and torch.isfinite(field).all()), "J and h must be finite")
         both = matrix + matrix.T
-        self.register_buffer("pair", both - torch.diag(both.diag()))
-        self.register_buffer("field", field.clone())
-        self.register_buffer("constant", matrix.diag().sum())
+        self.pair = nn.Buffer(both - torch.diag(both.diag()))
+        self.field = nn.Buffer(field.clone())
+        self.constant = nn.Buffer(matrix.diag().sum())
 
     def log_density(self, x: Tensor) -> Tensor:
         """s' J s + h . s of x [..., d]: [...]."""
@@ -248,8 +241,6 @@ class Ising(Couplings):
         ValueError: an impossible size, or a range that has not two ends.
     """
 
-    bonds: Tensor
-
     def __init__(
         self, size: int | Sequence[int] = 4, sigma: float | Sequence[float] = 0.1, bias: float | Sequence[float] = 0.0
     ) -> None:
@@ -261,7 +252,7 @@ class Ising(Couplings):
         matrix = torch.zeros(sites, sites).index_put(pairs.unbind(1), torch.tensor(2.0)).double()
         super().__init__(strength * matrix, torch.full((sites,), float(field), dtype=torch.float64), shape)
         self.lattice, self._strength = shape, (2 * strength, field)
-        self.register_buffer("bonds", matrix + matrix.T, persistent=False)
+        self.bonds = nn.Buffer(matrix + matrix.T, persistent=False)
         self.ranges = torch.tensor(ends, dtype=torch.float64)
         self.many = any(start != end for start, end in ends)
 
