@@ -135,7 +135,7 @@ class Replay(nn.Module):
         slot = self.slot
         self.x[slot], self.ratios[slot], self.slopes[slot], self.times[slot] = x, ratios, slopes, times
         self.remember(times, curve)
-        self.made += 1
+        self.made.add_(1)
 
     def remember(self, times: Tensor, curve: Tensor) -> None:
         """Keep d log Z_t / dt [points, 1], the newest of which is best for all states."""

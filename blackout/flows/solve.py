@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from blackout.errors import UserError, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, save_picture, write_json, write_table
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_rows
+from blackout.flows.graphs.outputs import graphs_picture, tabulated
 from blackout.flows.graphs.problems import TAKES, Array, GraphTarget, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
@@ -66,36 +65,32 @@ def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> Non
     base, sign = problems[0].base, problems[0].sign
     found, proved, seconds = solutions(problems, given)
     values = [problem.value(value_of(base, problem.graph, x)) for problem, x in zip(problems, found, strict=True)]
+    own = [problem.back(x) for problem, x in zip(problems, found, strict=True)]
     first = [int((sign * part).argmax()) for part in values]
-    best = [problem.back(x[k]) for problem, x, k in zip(problems, found, first, strict=True)]
+    best, reached = ([part[k] for part, k in zip(parts, first, strict=True)] for parts in (own, values))
     # the optimum is the oracle's, or what the method itself has proved
-    known: list[Solution | None] = [
-        Solution(x, float(part[k]), True, 0.0) if sure else None
-        for x, part, k, sure in zip(best, values, first, proved, strict=True)
+    known = [
+        Solution(x, float(value), True, 0.0) if sure else None
+        for x, value, sure in zip(best, reached, proved, strict=True)
     ]
     if given.oracle:
         oracle = solved(given.oracle, base, [problem.graph for problem in problems], given.seconds)
-        known = [replace(own, value=p.value(own.value)) for p, own in zip(problems, oracle, strict=True)]
-    rows = [
-        Row(problem.given, part.tolist(), spent, own, sign)
-        for problem, part, spent, own in zip(problems, values, seconds, known, strict=True)
-    ]
-    write_rows(rows, out / "table.csv")
+        known = [problem.solution(one) for problem, one in zip(problems, oracle, strict=True)]
+    said = tabulated(problems, values, seconds, known, out / "table.csv")
     nodes = (  # under the names that its file gives them
         {"graph": problem.given.name, "node": node, "value": value}
         for problem, x in zip(problems, best, strict=True)
         for node, value in zip(problem.given.labels or range(problem.given.nodes), x.tolist(), strict=True)
     )
     write_table(["graph", "node", "value"], nodes, out / "best.csv")
-    every = np.zeros((len(best), given.chains if given.method not in EXACT else 1, max(map(len, best))), np.uint8)
-    for g, (problem, x) in enumerate(zip(problems, found, strict=True)):
-        every[g, :, : len(best[g])] = problem.back(x)
-    chosen = every[np.arange(len(best)), first]
-    reached = np.array([part[k] for part, k in zip(values, first, strict=True)])
-    save_arrays(out / "solutions.npz", solutions=every, value=np.stack(values), best=chosen, best_value=reached)
-    said, how = means(rows), {"method": given.method, "problem": given.problem, "proved": sum(proved)}
+    every = np.zeros((len(own), len(values[0]), max(map(len, best))), np.uint8)
+    for padded, x in zip(every, own, strict=True):
+        padded[:, : x.shape[1]] = x
+    arrays = {"solutions": every, "value": np.stack(values), "best": every[np.arange(len(own)), first]}
+    save_arrays(out / "solutions.npz", **arrays, best_value=np.array(reached))
+    how = {"method": given.method, "problem": given.problem, "proved": sum(proved)}
     write_json({"values": said, **how, "graphs": len(best), "seed": given.seed}, out / "metrics.json")
-    samples = {"solutions": torch.from_numpy(chosen), "value": torch.from_numpy(reached)}
+    samples = {"solutions": torch.from_numpy(arrays["best"]), "value": torch.tensor(np.array(reached))}
     samples["graph"] = torch.arange(len(best))
     save_picture(graphs_picture(lambda k: problems[k].given, given.problem, samples, sign), out / "graphs.png")
     shown = "  ".join(f"{name} {value:.8g}" for name, value in said.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_
 from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
-from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_rows
+from blackout.flows.graphs.outputs import graphs_picture, tabulated
 from blackout.flows.graphs.problems import GraphTarget, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import solved, solver
@@ -108,28 +108,26 @@ class GraphOutputs(Collected):
         problems = [problem_of(target.problem, target.graph(number)) for number in chosen]
         base, sign, graphs = problems[0].base, target.sign, [problem.graph for problem in problems]
         if (file := directory / "solutions.npz").exists():
-            first = [(sign * value).argmax() for value in values]
-            best = [arrays["solutions"][rows[k]] for rows, k in zip(chosen.values(), first, strict=True)]
-            add_array(file, "best", torch.stack(best))
-            add_array(file, "best_value", torch.stack([value[k] for value, k in zip(values, first, strict=True)]))
-        oracle = solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else []
-        known = [replace(own, value=problem.value(own.value)) for problem, own in zip(problems, oracle, strict=False)]
+            first = torch.stack([rows[(sign * arrays["value"][rows]).argmax()] for rows in chosen.values()])
+            add_array(file, "best", arrays["solutions"][first])
+            add_array(file, "best_value", arrays["value"][first])
+        oracle = solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else [None] * len(graphs)
+        known = [own and problem.solution(own) for problem, own in zip(problems, oracle, strict=True)]
         seconds = draw.seconds / max(1, len(chosen))
-        rivals = {
+        others = {
             "greedy": [greedy(base, graph, _TRIES, seconds, 0) for graph in graphs],
             "anneal": annealed(base, graphs, draw.each, _TRIES, max(draw.seconds, 1e-3), 0),
         }
-        rows = [
-            Row(
-                problem.given, value.tolist(), seconds, known[k] if known else None, sign,
-                {name: problem.best_of(found[k]) for name, found in rivals.items()},
-            )
-            for k, (problem, value) in enumerate(zip(problems, values, strict=True))
-        ]  # fmt: skip
-        write_rows(rows, directory / "table.csv")
-        said: dict[str, Any] = {"values": means(rows), "beside": beside_means(rows), "samples_per_graph": draw.each}
-        if known:
-            said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in known), "of": len(known)}
+        rivals = {name: [p.best_of(x) for p, x in zip(problems, found, strict=True)] for name, found in others.items()}
+        means = tabulated(problems, values, [seconds] * len(values), known, directory / "table.csv", rivals)
+        best, beside = {name: means[name] for name in ("optimum",) if name in means}, dict[str, dict[str, float]]()
+        for name in ("mean", "best"):
+            beside[f"{name}_value"] = best | {rival: means[f"{rival}_value"] for rival in rivals}
+            beside |= {f"drop_{name}": {rival: means[f"drop_{rival}"] for rival in rivals}} if best else {}
+        said: dict[str, Any] = {"values": means, "beside": beside, "samples_per_graph": draw.each}
+        if draw.oracle is not None:
+            proved = sum(own is not None and own.proved for own in known)
+            said["oracle"] = {"method": draw.oracle, "proved": proved, "of": len(known)}
         return said
 
 

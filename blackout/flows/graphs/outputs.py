@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,78 +16,57 @@ from scipy.sparse.csgraph import shortest_path
 from blackout.family import Samples
 from blackout.files import write_table
 from blackout.flows.graphs.graphs import Graph
+from blackout.flows.graphs.problems import Problem
 from blackout.flows.graphs.solvers import Solution
 
 _SHOWN, _LARGEST = 8, 300
 """Graphs in a picture, and nodes of the largest of them."""
 
 
-class Row(NamedTuple):
-    """A line of table.csv.
-
-    Args:
-        graph: which.
-        values: of its samples.
-        seconds: of processor time for all of them.
-        known: an oracle's solution, or None without one.
-        sign: -1 if values are to be small.
-        rivals: best values of other methods in as many seconds.
-    """
-
-    graph: Graph
-    values: Sequence[float]
-    seconds: float
-    known: Solution | None
-    sign: int = 1
-    rivals: Mapping[str, float] = {}
-
-    @property
-    def mean_and_best(self) -> tuple[float, float]:
-        """Values."""
-        return float(np.mean(self.values)), self.sign * max(self.sign * value for value in self.values)
-
-
 def _drop(value: float, known: float, sign: int) -> float:
     return sign * (known - value) / (abs(known) or 1.0)
 
 
-def write_rows(rows: list[Row], path: Path) -> None:
-    """One line for each graph."""
-    names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
-    lines = list[dict[str, Any]]()
-    for row in rows:
-        graph, known, own = row.graph, row.known, dict(zip(("mean", "best"), row.mean_and_best, strict=True))
-        line = {"graph": graph.name, "nodes": graph.nodes, "edges": len(graph.edges), "proved": False}
-        line |= {name: f"{value:.15g}" for name, value in (own | dict(row.rivals)).items()}
-        line |= {"seconds": f"{row.seconds:.4g}", "oracle_seconds": f"{0.0 if known is None else known.seconds:.4g}"}
-        if known is not None:
-            line |= {"optimum": f"{known.value:.15g}", "proved": known.proved}
-            line |= {f"drop_{name}": f"{_drop(value, known.value, row.sign):.6g}" for name, value in own.items()}
-        lines.append(line)
-    write_table([*names, "oracle_seconds", *rows[0].rivals], lines, path)
+def tabulated(
+    problems: Sequence[Problem],
+    values: Sequence[Any],
+    seconds: Sequence[float],
+    known: Sequence[Solution | None],
+    path: Path,
+    rivals: Mapping[str, Sequence[float]] = {},
+) -> dict[str, float]:
+    """Write a table with a line for each graph; means over graphs, and drops from the mean optimum [Ou 2025, table 1].
 
-
-def means(rows: list[Row]) -> dict[str, float]:
-    """Means over graphs, and drops of means from the mean optimum [Ou 2025, tables 1 and 5]."""
-    values = {name: [row.mean_and_best[k] for row in rows] for k, name in enumerate(("mean", "best"))}
-    values |= {name: [row.rivals[name] for row in rows] for name in rows[0].rivals}
-    found = {f"{name}_value": float(np.mean(part)) for name, part in values.items()}
-    found["seconds_per_graph"] = float(np.mean([row.seconds for row in rows]))
-    told = [k for k, row in enumerate(rows) if row.known is not None]
+    Args:
+        problems: on the graphs.
+        values: of the samples of each.
+        seconds: of processor time for all samples of each.
+        known: an oracle's solutions, with the problems' values; None without one.
+        path: of the table.
+        rivals: best values of other methods in as many seconds.
+    """
+    sign, told = problems[0].sign, [(k, own.value) for k, own in enumerate(known) if own is not None]
+    columns: dict[str, Sequence[float]] = {"mean": [float(np.mean(part)) for part in values]}
+    columns |= {"best": [sign * float(np.max(sign * np.asarray(part))) for part in values], **rivals}
+    found = {f"{name}_value": float(np.mean(column)) for name, column in columns.items()}
+    found["seconds_per_graph"] = float(np.mean(seconds))
     if told:
-        found["optimum"] = float(np.mean([row.known.value for row in rows if row.known is not None]))
-        for name, part in values.items():
-            found[f"drop_{name}"] = _drop(float(np.mean([part[k] for k in told])), found["optimum"], rows[0].sign)
+        found["optimum"] = float(np.mean([value for _, value in told]))
+        for name, column in columns.items():
+            found[f"drop_{name}"] = _drop(float(np.mean([column[k] for k, _ in told])), found["optimum"], sign)
+    lines = list[dict[str, Any]]()
+    for k, (problem, own) in enumerate(zip(problems, known, strict=True)):
+        graph = problem.given
+        line = {"graph": graph.name, "nodes": graph.nodes, "edges": len(graph.edges), "proved": False}
+        line |= {name: f"{column[k]:.15g}" for name, column in columns.items()}
+        line |= {"seconds": f"{seconds[k]:.4g}", "oracle_seconds": f"{0.0 if own is None else own.seconds:.4g}"}
+        if own is not None:
+            line |= {"optimum": f"{own.value:.15g}", "proved": own.proved}
+            line |= {f"drop_{name}": f"{_drop(columns[name][k], own.value, sign):.6g}" for name in ("mean", "best")}
+        lines.append(line)
+    names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
+    write_table([*names, "oracle_seconds", *rivals], lines, path)
     return found
-
-
-def beside_means(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """The optimum, where it is known, and what other methods find in as many seconds, beside the values of `means`."""
-    found, others = means(rows), list(rows[0].rivals)
-    best = {"optimum": found["optimum"]} if "optimum" in found else {}
-    beside = {f"{name}_value": best | {rival: found[f"{rival}_value"] for rival in others} for name in ("mean", "best")}
-    drops = {rival: found[f"drop_{rival}"] for rival in others if f"drop_{rival}" in found}
-    return beside | {f"drop_{name}": drops for name in ("mean", "best") if drops}
 
 
 def layout(graph: Graph) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
-from blackout.flows.graphs.solvers import value_of
+from blackout.flows.graphs.solvers import Solution, value_of
 from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
 from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
@@ -383,6 +383,10 @@ class Problem(NamedTuple):
     def value(self, of_base: Any) -> Any:
         """The problem's value of the base's."""
         return self.offset + self.sign * of_base
+
+    def solution(self, of_base: Solution) -> Solution:
+        """A solution of the base with the problem's value."""
+        return replace(of_base, value=self.value(of_base.value))
 
     def best_of(self, x: Array) -> float:
         """The best of the values of solutions of the base, uint8 [n, n']."""
