@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -62,14 +62,8 @@ class Paths:
         return Paths(*own, self.times, *lists)
 
 
-@dataclass(frozen=True)
-class StepInfo:
-    """What one step did: states, the gain of log-weight, jumps and evaluations [B]."""
-
-    states: States
-    gain: Tensor
-    jumps: Tensor
-    evaluations: Tensor
+_Step: TypeAlias = tuple[States, Tensor, Tensor, Tensor]
+"""What one step did: states, the gain of log-weight, jumps and evaluations [B]."""
 
 
 class Simulation(ABC):
@@ -96,7 +90,7 @@ class Simulation(ABC):
         self.moves = Gibbs(sweeps) if sweeps else None
 
     @abstractmethod
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
         """Move from time a to time b."""
 
     def run(
@@ -118,12 +112,12 @@ class Simulation(ABC):
         for k, (a, b) in enumerate(pairwise(times)):
             if watch is not None:
                 watch(k, self.num_steps, states.x)
-            stream = streams.at(k + 1)
-            step = self.step(target, scores, states, a, b, stream)
             if observe:
                 record(paths, a, weights, states)
-            states, weights = step.states, weights + step.gain
-            paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
+            stream = streams.at(k + 1)
+            states, gain, jumps, evaluations = self.step(target, scores, states, a, b, stream)
+            weights = weights + gain
+            paths.jumps, paths.evaluations = paths.jumps + jumps, paths.evaluations + evaluations
             if self.resample_below is not None:
                 drawn_by, low = fold_seed(seed, RESAMPLING), self.resample_below
                 states, weights = resampled(states, weights, indices, drawn_by, k, low, self.group)
@@ -148,27 +142,37 @@ def resampled(
         below: ESS, as a share, below which a group is drawn again.
         group: chains in each; what is left over is a group of its own.
     """
-    size = min(group, len(indices))
-    whole = len(indices) // size * size
-    parts = [(weights[:whole].view(-1, size), indices[:whole])]
-    if whole < len(indices):
-        parts.append((weights[None, whole:], indices[whole:]))
-    drawn = [_redrawn(grouped, numbers, seed, k, below) for grouped, numbers in parts]
-    chosen = torch.cat([first + rows for (rows, _), first in zip(drawn, (0, whole), strict=False)])
-    return states.rows(chosen), torch.cat([kept for _, kept in drawn])
+    chosen, kept = list[Tensor](), list[Tensor]()
+    for rows in torch.arange(len(indices), device=weights.device).split(group):
+        own = weights[rows]
+        if effective_sample_size(own) < below:
+            uniform = SampleStreams(seed, indices[rows[:1]]).at(k).next_draw().uniform((1, 1))
+            rows = rows[systematic(torch.softmax(own.double(), -1)[None], uniform)[0]]
+            own = log_mean_exp(own).expand_as(own)
+        chosen.append(rows)
+        kept.append(own)
+    return states.rows(torch.cat(chosen)), torch.cat(kept)
 
 
-def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) -> tuple[Tensor, Tensor]:
-    """(rows that take the places, their weights) of groups [g, size]."""
-    size = grouped.shape[1]
-    low = effective_sample_size(grouped) < below
-    of_group = SampleStreams(seed, indices.view(-1, size)[:, 0].contiguous())
-    uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))
-    stay = torch.arange(size, device=grouped.device).expand_as(grouped)
-    chosen = torch.where(low[:, None], systematic(torch.softmax(grouped.double(), -1), uniform), stay)
-    first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
-    mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
-    return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten()
+def _events(scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Iterator[tuple[Any, ...]]:
+    """Waiting times and jumps at rates that are frozen from time a to b, or from b back to a [Gillespie 1977].
+
+    Yields:
+        Until no chain jumps any more, of those that did: rows int64 [n], states, G, rates [n, d, S], since when and
+        until when they stay [n], which of them jump then, bool [n], and the states of those after it.
+    """
+    rows, here, middle = torch.arange(len(states.x), device=states.x.device), states, (a + b) / 2
+    start = torch.full((len(rows),), a, dtype=torch.float64, device=rows.device)
+    while len(rows):
+        g = scores(here, middle)
+        rates = outgoing(g) if a < b else incoming(g) * (middle * here.ratios).exp()
+        u = stream.next_draw().samples(rows).uniform((len(rows), 2))
+        waited = u[:, 0].log() / rates.sum((-1, -2))
+        end = (start - waited).clamp(max=b) if a < b else (start + waited).clamp(min=b)
+        jumping = end < b if a < b else end > b
+        there = States.of(here.target.rows(jumping), one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
+        yield rows, here, g, rates, start, end, jumping, there
+        rows, start, here = rows[jumping], end[jumping], there
 
 
 @component("simulation")
@@ -180,34 +184,21 @@ class Events(Simulation):
     network and any number of steps.
     """
 
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
-        batch, device = len(states.x), states.x.device
-        clock = torch.full((batch,), a, dtype=torch.float64, device=device)
-        gain = torch.zeros_like(clock)
-        jumps, evaluations = torch.zeros(batch, dtype=torch.int64, device=device), torch.zeros_like(clock).long()
-        rows, here = torch.arange(batch, device=device), states
-        while len(rows):
-            g = scores(here, (a + b) / 2)
-            u = stream.next_draw().samples(rows).uniform((len(rows), 2))
-            rates = outgoing(g)
-            start = clock[rows]
-            event = start - u[:, 0].log() / rates.sum((-1, -2))
-            end = event.clamp(max=b)
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
+        gain = torch.zeros(len(states.x), dtype=torch.float64, device=states.x.device)
+        jumps, evaluations = torch.zeros_like(gain).long(), torch.zeros_like(gain).long()
+        for rows, here, g, _, start, end, jumping, there in _events(scores, states, a, b, stream):
             gain[rows] += integrated_residual(here.dlogp_dt, g, here.ratios, start, end)
             evaluations[rows] += 1
-            jumping = event < b
-            clock[rows] = end
-            rows = rows[jumping]
-            here = States.of(here.target.rows(jumping), one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
-            states = states.updated(rows, here)
-            jumps[rows] += 1
-        return StepInfo(states, gain, jumps, evaluations)
+            jumps[rows[jumping]] += 1
+            states = states.updated(rows[jumping], there)
+        return states, gain, jumps, evaluations
 
 
 class _Stepwise(Simulation):
     """One draw per step with the rates at its beginning; weights by the trapezoidal rule, of second order."""
 
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
         g = scores(states, a) if states.scores is None else states.scores
         first = residual(states.dlogp_dt, g, a * states.ratios)
         x = self.jump(states.x, outgoing(g), b - a, stream)
@@ -216,7 +207,7 @@ class _Stepwise(Simulation):
         states = States.of(target, x)
         g = scores(states, b)
         last = residual(states.dlogp_dt, g, b * states.ratios)
-        return StepInfo(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations)
+        return replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
@@ -292,23 +283,10 @@ def run_backwards(
     weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
     times, visited = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
     for k, (b, a) in enumerate(pairwise(times)):
-        stream, middle = streams.at(k), (a + b) / 2
-        rows, here = torch.arange(len(x), device=x.device), states
-        clock = torch.full((len(x),), b, dtype=torch.float64, device=x.device)
-        while len(rows):
-            g = scores(here, middle)
-            back = incoming(g) * (middle * here.ratios).exp()
-            u = stream.next_draw().samples(rows).uniform((len(rows), 2))
-            event = clock[rows] + u[:, 0].log() / back.sum((-1, -2))
-            end = event.clamp(min=a)
-            stays = outgoing(g).sum((-1, -2)) - back.sum((-1, -2))
-            weights[rows] -= stays * (clock[rows] - end)
-            clock[rows] = end
-            jumping = event > a
-            rows = rows[jumping]
-            there = States.of(target, one_jump(here.x[jumping], back[jumping], u[jumping, 1]))
+        for rows, here, g, back, start, end, jumping, there in _events(scores, states, b, a, streams.at(k)):
+            weights[rows] -= (outgoing(g).sum((-1, -2)) - back.sum((-1, -2))) * (start - end)
             # forward rate of the jump over its backward rate: e^(-l_t), as both are [G]_+ at the earlier state
-            weights[rows] += middle * (here.log_density[jumping] - there.log_density)
-            states, here = states.updated(rows, there), there
+            weights[rows[jumping]] += (a + b) / 2 * (here.log_density[jumping] - there.log_density)
+            states = states.updated(rows[jumping], there)
         visited.append(states.x)
     return weights, visited
