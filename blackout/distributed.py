@@ -124,11 +124,7 @@ def gathered(mine: Result) -> list[Result]:
 
 def agreed(mine: bool) -> bool:
     """True when every process says True."""
-    if world_size() == 1:
-        return mine
-    votes: list[bool | None] = [None] * world_size()
-    dist.all_gather_object(votes, mine)
-    return all(votes)
+    return not bool(sum_over_processes(torch.tensor(int(not mine))))
 
 
 def computed_once(compute: Callable[[], Result]) -> Result:

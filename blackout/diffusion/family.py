@@ -30,7 +30,8 @@ from blackout.diffusion.likelihood import (
     finite_time_bits,
     weighted_path_bits,
 )
-from blackout.diffusion.model import BlackoutDiffusion, check_end, misfit, try_sampler
+from blackout.diffusion.model import BlackoutDiffusion, check_end, try_sampler
+from blackout.diffusion.predictions import misfit
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
@@ -210,8 +211,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             losses = model.loss(prediction, target, s, t)
             if not isinstance(losses, Tensor) or losses.shape != x0.shape:
                 found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                words = misfit(model.loss, model.process, model.head)
-                raise ValueError(f"{words}: it returned {found}, not one value per element")
+                raise misfit(model.loss, model.process, f"to return one value per element, not {found}")
         try_sampler(model, model.sampler)
 
     def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:

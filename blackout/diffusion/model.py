@@ -22,7 +22,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
-from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.predictions import Denoiser, Prediction, misfit
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
 from blackout.diffusion.schedules import DataEnds, Schedule, logit_survival, stratified
@@ -460,8 +460,7 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
 
     def check(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
-            made = f"it made {list(xt.shape)} of {[1, *model.shape]}"
-            raise ValueError(f"{misfit(sampler.kernel, model.process, model.head)}: {made}")
+            raise misfit(sampler.kernel, model.process, f"states of {[1, *model.shape]}, and made {list(xt.shape)}")
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
         return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
@@ -494,9 +493,3 @@ def check_end(
     ends = DataEnds.of(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
         ends.check(grid, t, where, lent)
-
-
-def misfit(component: object, process: Process, head: Head) -> str:
-    """Words for a component that does not go with a process and a head."""
-    kinds = [type(one).__name__ for one in (component, process, head)]
-    return f"{kinds[0]} does not fit the process {kinds[1]} with the head {kinds[2]}"

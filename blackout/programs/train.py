@@ -44,7 +44,7 @@ from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
 from blackout.training.lightning_module import TrainingModule
-from blackout.training.loggers import KeepWandbRun, MetricsCSV, continue_run, dashboards, log_results
+from blackout.training.loggers import MetricsCSV, continue_run, dashboards, log_results
 from blackout.training.model import INITIALISATION, Model
 from blackout.training.optimization import Optimization, ema_decay
 
@@ -289,7 +289,7 @@ def make_trainer(config: Plain, run: Path, family: ComponentFamily, mirror: Mirr
         settings |= {"devices": here, "num_nodes": world // here}
         settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
     trainer: pl.Trainer = make(
-        settings, "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
+        settings, "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip

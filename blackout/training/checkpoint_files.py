@@ -101,6 +101,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return parts
 
 
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first name under which only one of two states has a tensor, or has one of another shape; None of none."""
+    shapes = [{(name, getattr(value, "shape", None)) for name, value in state.items()} for state in (one, other)]
+    return min((name for name, _ in shapes[0] ^ shapes[1]), default=None)
+
+
 def signature(path: Path) -> str:
     """The end of a checkpoint, which holds its hash; nothing of one that is not there."""
     with suppress(OSError), path.open("rb") as file:

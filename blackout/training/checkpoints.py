@@ -19,10 +19,10 @@ from blackout.component import leaves
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.preemption import signals
 from blackout.random import compiled_by
-from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
+from blackout.training.checkpoint_files import BEST, FORMAT, LAST, first_difference, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
 from blackout.training.lightning_module import AtBoundary, check_finite
-from blackout.training.loggers import MetricsCSV
+from blackout.training.loggers import MetricsCSV, Wandb
 from blackout.training.model import Model
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
@@ -59,10 +59,8 @@ class AtomicCheckpointIO(CheckpointIO):
             try:
                 if (writing := self._writing.pop(path, None)) is not None:
                     writing.result()
-            except OSError as error:
-                return f"{path}: {error.strerror or error}"
-            except UserError as error:
-                return str(error)
+            except (OSError, UserError) as error:
+                return str(error) if isinstance(error, UserError) else f"{path}: {error.strerror or error}"
         return None
 
     def teardown(self) -> None:
@@ -144,8 +142,11 @@ class Checkpoints(AtBoundary, Checkpoint):
         self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Record versions and devices, and count batches as at a boundary."""
+        """Record versions, devices and the W&B run, and count batches as at a boundary."""
         checkpoint["made_with"] = circumstances(trainer)
+        for logger in trainer.loggers:
+            if isinstance(logger, Wandb) and trainer.is_global_zero:
+                checkpoint["wandb_run"] = logger.version
         # at a boundary Lightning already counts the batch that is about to start
         for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
             if isinstance(counts, dict):
@@ -285,11 +286,8 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
     saved, mine = checkpoint["state_dict"], model.state_dict()
-    for key in sorted(mine.keys() | saved.keys()):
-        if key not in mine or key not in saved:
-            raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")
-        if getattr(saved[key], "shape", None) != mine[key].shape:
-            raise UserError(f"{path} does not fit: weight {key} has another shape")
+    different = first_difference(saved, mine)
+    refuse(different is not None, f"{path} does not fit: weight {different} is only there or here, or of another shape")
     shapes = {torch.Size(), *(value.shape for value in mine.values())}
     for part in checkpoint["optimizer_states"]:
         for key, value in leaves(part):

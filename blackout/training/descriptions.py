@@ -13,13 +13,13 @@ import math
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError, refuse
-from blackout.training.instantiate import check_arguments, fill, find, is_component, make, with_more
+from blackout.training.instantiate import check_arguments, fill, find, is_component, make, rebuilt, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
 _PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")
@@ -223,7 +223,7 @@ def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ..
     Raises:
         UserError: as for `check`.
     """
-    bare = _without(part, lambda key, _: key in _FROM_THE_USER)
+    bare = rebuilt(part, section, lambda whole, _: {k: v for k, v in whole.items() if k not in _FROM_THE_USER})
     check(bare, section, trusted)
     places = {"data_dir": data_dir, "download": False}
 
@@ -259,13 +259,6 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
 
 def pathless(part: Any) -> Any:
     """A description without the paths that a model file must not name, for the file to be written."""
-    return _without(part, lambda key, value: key in PATHS - _WORDS.keys() and isinstance(value, str | Path))
-
-
-def _without(part: Any, left_out: Callable[[str, Any], bool]) -> Any:
-    """A copy without the entries of mappings, by name and value, that are to be left out."""
-    if isinstance(part, list):
-        return [_without(item, left_out) for item in part]
-    if not isinstance(part, Mapping):
-        return part
-    return {key: _without(value, left_out) for key, value in part.items() if not left_out(key, value)}
+    never = PATHS - _WORDS.keys()
+    kept = lambda whole, _: {k: v for k, v in whole.items() if k not in never or not isinstance(v, str | Path)}  # noqa: E731
+    return rebuilt(part, "", kept)

@@ -26,7 +26,7 @@ from torch import Tensor
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
-from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
+from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
 from blackout.training.descriptions import check, plain
 from blackout.training.instantiate import make
 from blackout.version import __version__
@@ -200,10 +200,8 @@ def start_from(model: Any, path: str | Path) -> None:
     path = Path(path).expanduser()
     with error_context(str(path)):
         _, weights, _ = read_model(path)
-        own = model.network.state_dict()
-        for name in sorted(own.keys() | weights.keys()):
-            if name not in own or name not in weights or own[name].shape != weights[name].shape:
-                raise UserError(f"{path}: its network is another one: {name} differs")
+        different = first_difference(weights, model.network.state_dict())
+        refuse(different is not None, f"{path}: its network is another one: {different} differs")
         for network in {model.network, model.averaged}:
             network.load_state_dict(weights)
 

@@ -162,12 +162,16 @@ def fill(part: Any, stats: Stats, where: str) -> Any:
 
 def with_more(part: Any, where: str, more: Callable[[dict[str, Any], str], dict[str, Any]]) -> Any:
     """A copy of plain containers; every component, inner ones first, has what `more` says of it and its place."""
+    return rebuilt(part, where, lambda whole, at: whole | more(whole, at) if "_target_" in whole else whole)
+
+
+def rebuilt(part: Any, where: str, change: Callable[[dict[str, Any], str], dict[str, Any]]) -> Any:
+    """A copy of plain containers; every mapping, inner ones first, is what `change` makes of it and its place."""
     if isinstance(part, list):
-        return [with_more(item, f"{where}[{number}]", more) for number, item in enumerate(part)]
+        return [rebuilt(item, f"{where}[{number}]", change) for number, item in enumerate(part)]
     if not isinstance(part, Mapping):
         return part
-    whole = {key: with_more(value, f"{where}.{key}" if where else str(key), more) for key, value in part.items()}
-    return whole | more(whole, where) if "_target_" in whole else whole
+    return change({k: rebuilt(v, f"{where}.{k}" if where else str(k), change) for k, v in part.items()}, where)
 
 
 def resolve(part: Any, stats: Stats, where: str) -> Any:

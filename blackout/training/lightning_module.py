@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -45,8 +45,7 @@ class TrainingModule(pl.LightningModule):
         self.means = nn.ModuleDict(
             {_key(name): HeldOutMean(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
         )
-        recorder = LightningRecorder(self)
-        model.log, model.record = recorder.log, recorder.mean
+        model.log, model.record = self.log_scalar, self.add_to_mean
         self._gradient_norm: Tensor | None = None
 
     def __repr__(self) -> str:
@@ -157,9 +156,17 @@ class TrainingModule(pl.LightningModule):
 
     def mean(self, name: str) -> HeldOutMean:
         """The mean of a validation metric over all held-out samples."""
-        metric = self.means[_key(name)]
-        assert isinstance(metric, HeldOutMean)
-        return metric
+        return cast(HeldOutMean, self.means[_key(name)])
+
+    def add_to_mean(self, name: str, values: Tensor) -> None:
+        """Add values [b] to the mean over all held-out samples."""
+        self.mean(name).update(values)
+
+    def log_scalar(self, name: str, value: Tensor) -> None:
+        """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
+        trainer: Any = self.trainer  # Lightning's annotations lack what is asked here
+        if _logs_this_step(trainer):  # what Lightning is given it reads at once: costly, and an accelerator waits
+            self.log(name, trainer.strategy.reduce(value.detach(), reduce_op="mean"), prog_bar=True)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's state."""
@@ -332,23 +339,6 @@ class HeldOutMean(CatMetric):
         values = torch.as_tensor(super().compute())
         self.error = float(values.std(correction=0)) / math.sqrt(len(values) - 1) if len(values) > 1 else math.nan
         return values.mean()
-
-
-class LightningRecorder:
-    """Passes a model's numbers on to Lightning."""
-
-    def __init__(self, module: TrainingModule) -> None:
-        self._module = module
-
-    def log(self, name: str, value: Tensor) -> None:
-        """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
-        trainer: Any = self._module.trainer  # Lightning's annotations lack what is asked here
-        if _logs_this_step(trainer):  # what Lightning is given it reads at once: costly, and an accelerator waits
-            self._module.log(name, trainer.strategy.reduce(value.detach(), reduce_op="mean"), prog_bar=True)
-
-    def mean(self, name: str, values: Tensor) -> None:
-        """Add values [b] to the mean over all held-out samples."""
-        self._module.mean(name).update(values)
 
 
 def _logs_this_step(trainer: Any) -> bool:

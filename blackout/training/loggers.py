@@ -20,7 +20,6 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from PIL import Image
-from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -220,16 +219,6 @@ def find_mode(settings: Any) -> tuple[str, str]:
     except (requests.RequestException, ValueError):
         return "offline", f" ({server} cannot be reached)"
     return "online", ""
-
-
-class KeepWandbRun(Callback):
-    """Keeps the id of the W&B run in checkpoints."""
-
-    def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the run's id."""
-        for logger in trainer.loggers:
-            if isinstance(logger, Wandb) and trainer.is_global_zero:
-                checkpoint["wandb_run"] = logger.version
 
 
 def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> None:

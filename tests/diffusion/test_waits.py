@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, counts
-from blackout.training.lightning_module import LightningRecorder, NonFiniteGuard, TrainingModule
+from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
 from tests.devices import Watch
 
 SHAPE = (1, 8, 8)
@@ -106,7 +107,7 @@ def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: d
         network = CountNetwork(UNet(SHAPE, head.outputs, channels=8, multipliers=[1]), StandardisedInputs(5.0, 3.0))
         model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
         training.model = model
-        model.log = LightningRecorder(module).log
+        model.log = partial(TrainingModule.log_scalar, module)
         optimizer = torch.optim.Adam(network.parameters(), fused=True)
         batch = {"x0": torch.zeros(4, *SHAPE, dtype=torch.uint8), "position": torch.arange(4), "batch_size": 4}
         for trainer.global_step in range(2):
@@ -140,7 +141,7 @@ def test_processes_exchange_the_loss_as_often_as_it_is_logged() -> None:
     trainer.strategy = SimpleNamespace(reduce=lambda x, reduce_op: reduced.append(trainer.global_step) or x)
     module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: logged.append(value))
     for trainer.global_step in range(10):
-        LightningRecorder(module).log("train/loss", torch.ones(()))
+        TrainingModule.log_scalar(module, "train/loss", torch.ones(()))
     assert reduced == [4, 9] and len(logged) == 2
 
 
