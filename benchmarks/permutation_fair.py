@@ -26,7 +26,7 @@ from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digit
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import arranged
-from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
+from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
 from blackout.training.instantiate import fill, make
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
@@ -119,10 +119,10 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         right = arranged(items, solution)
-        states, back = trajectory(Riffle(), schedule, n, len(items))
+        states, back = ForwardProcess(Riffle(), schedule).walks(n, len(items), 1, None)
         which = torch.randint(len(schedule) - 1, (len(items),))
         rows = torch.arange(len(items))
-        shown, target = (pi[which, rows].to(items.device) for pi in (states, back))
+        shown, target = (pi[rows, 0, which].to(items.device) for pi in (states, back))
         return -law_of(arranged(right, shown), which.to(items.device)).log_prob(target).mean()
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
 from blackout.permutations.relaxations import neural_sort, relaxed_sort, sinkhorn, soft_sort
-from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
+from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 """A name, the direct procedure, ours."""
@@ -37,7 +37,7 @@ def forward(quick: bool) -> Iterator[Case]:
         yield (
             f"walk and targets, n = {n}, {schedule}",
             partial(direct.walk_with_targets, n, 192, schedule),
-            partial(trajectory, Riffle(), schedule, n, 192),
+            partial(ForwardProcess(Riffle(), schedule).walks, n, 192, 1, None),
         )
 
 
@@ -97,7 +97,7 @@ def layers(quick: bool) -> Iterator[Case]:
         yield (
             f"walk, n = {n}",
             partial(direct.plain_walk, n, 192, schedule),
-            partial(trajectory, Riffle(), schedule, n, 192),
+            partial(ForwardProcess(Riffle(), schedule).walks, n, 192, 1, None),
         )
         yield (
             f"greedy mode, n = {n}",

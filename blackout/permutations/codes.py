@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import ensure
-from blackout.permutations.group import compose, inverse, is_permutation
+from blackout.permutations.group import compose, inverse, is_permutation, places_first, places_last, smaller_behind
 
 
 class Code(ABC):
@@ -58,11 +58,6 @@ class Code(ABC):
         return torch.arange(n, device=device) <= cls._largest(n, device).unsqueeze(-1)
 
     @classmethod
-    def valid(cls, code: Tensor) -> Tensor:
-        """Which digits [..., n] within their supports are a permutation's, bool [...]: all, of a code that is free."""
-        return torch.ones(code.shape[:-1], dtype=torch.bool, device=code.device)
-
-    @classmethod
     def _check(cls, code: Tensor) -> None:
         ensure(not code.dtype.is_floating_point, f"digits must be integers, not {code.dtype}")
         if code.numel():
@@ -92,19 +87,15 @@ class Lehmer(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        y = _places_first(x)
-        for i in range(len(y) - 1):  # later values move down past this one, which leaves their order as it is
-            later = y[i + 1 :]
-            later -= (later > y[i]).view(torch.uint8)
-        return _places_last(y, x)
+        return smaller_behind(x)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        y = _places_first(code)
+        y = places_first(code)
         for i in reversed(range(len(y) - 1)):
             later = y[i + 1 :]
             later += (later >= y[i]).view(torch.uint8)
-        return _places_last(y, code)
+        return places_last(y, code)
 
 
 class Insertion(Code):
@@ -119,19 +110,19 @@ class Insertion(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        y = _places_first(inverse(x))
+        y = places_first(inverse(x))
         for i in reversed(range(1, len(y))):  # how many smaller values come before each
             earlier = y[:i]
             earlier -= (earlier > y[i]).view(torch.uint8)
-        return _places_last(y, x)
+        return places_last(y, x)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        y = _places_first(code)
+        y = places_first(code)
         for i in range(1, len(y)):
             earlier = y[:i]
             earlier += (earlier >= y[i]).view(torch.uint8)
-        return inverse(_places_last(y, code))
+        return inverse(places_last(y, code))
 
 
 class FisherYates(Code):
@@ -165,16 +156,11 @@ class FisherYates(Code):
         for own, place, taken in zip(deck, places, drawn, strict=True):
             flat.take(place, out=taken, mode="clip")  # which needs no buffer; all places are there
             flat[place] = own
-        return _places_last(torch.from_numpy(drawn), code).to(code.device)
+        return places_last(torch.from_numpy(drawn), code).to(code.device)
 
 
 class Inline(Code):
     """The permutation itself, value by value. Its supports are not free: most choices of digits repeat a value."""
-
-    @classmethod
-    def valid(cls, code: Tensor) -> Tensor:
-        """Which digits [..., n] are a permutation, bool [...]."""
-        return is_permutation(code)
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
@@ -186,17 +172,5 @@ class Inline(Code):
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """The digits as they are, permutation or not: see `valid`."""
+        """The digits as they are, permutation or not."""
         return code.long().clone()
-
-
-def _places_first(x: Tensor) -> Tensor:
-    """A copy [n, samples] of x [..., n], contiguous, in the narrowest integers that hold n."""
-    n = x.shape[-1]
-    narrow = torch.uint8 if n <= 256 else torch.int16 if n <= 2**15 else torch.int32
-    return x.reshape(-1, n).T.to(narrow, memory_format=torch.contiguous_format, copy=True).contiguous()
-
-
-def _places_last(y: Tensor, like: Tensor) -> Tensor:
-    """int64 of `like`'s shape, from [n, samples]."""
-    return y.T.to(torch.int64, memory_format=torch.contiguous_format).view(like.shape)

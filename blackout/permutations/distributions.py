@@ -39,8 +39,6 @@ class OrderDistribution(Distribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-    mode_is_exact: ClassVar[bool] = True
-    """Whether `mode` is the most probable order, or the best that a search found."""
 
     def __init__(self, scores: Tensor, dims: int = 1, least: int = 1) -> None:
         n = scores.shape[-1] if scores.ndim >= dims else 0
@@ -194,8 +192,6 @@ class SequentialLaw(OrderDistribution):
         width: of the beam of `mode` and, at least, of `top`.
     """
 
-    mode_is_exact: ClassVar[bool] = False
-
     def __init__(self, scores: Tensor, dims: int = 1, width: int = 64) -> None:
         super().__init__(scores, dims)
         self.width, self.table = width, scores
@@ -262,8 +258,6 @@ class PlackettLuce(SequentialLaw):
     Raises:
         ValueError: scores without items.
     """
-
-    mode_is_exact: ClassVar[bool] = True
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n] or, among some of the items, [..., m], in the scores' dtype; O(m) by one running
@@ -398,8 +392,6 @@ class Matching(SequentialLaw):
     Raises:
         ValueError: scores that are not square, or iterations below 0.
     """
-
-    mode_is_exact: ClassVar[bool] = True
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
         super().__init__(scores, 2)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise, permutations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,12 +59,28 @@ def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
     Returns:
         int64 [...], from 0 to n (n - 1) / 2.
     """
-    x = p if q is None else compose(p, inverse(q))
-    places = x.movedim(-1, 0).contiguous()
-    distance = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
-    for i in range(len(places) - 1):
-        distance += (places[i + 1 :] < places[i]).sum(0)
-    return distance
+    return smaller_behind(p if q is None else compose(p, inverse(q))).sum(-1)
+
+
+def smaller_behind(x: Tensor) -> Tensor:
+    """How many smaller values follow each, int64 of the shape of permutations x [..., n] [Severo 2025, eq. 1]."""
+    y = places_first(x)
+    for i in range(len(y) - 1):  # later values move down past this one, which leaves their order as it is
+        later = y[i + 1 :]
+        later -= (later > y[i]).view(torch.uint8)
+    return places_last(y, x)
+
+
+def places_first(x: Tensor) -> Tensor:
+    """A copy [n, samples] of x [..., n], contiguous, in the narrowest integers that hold n."""
+    n = x.shape[-1]
+    narrow = torch.uint8 if n <= 256 else torch.int16 if n <= 2**15 else torch.int32
+    return x.reshape(-1, n).T.to(narrow, memory_format=torch.contiguous_format, copy=True).contiguous()
+
+
+def places_last(y: Tensor, like: Tensor) -> Tensor:
+    """int64 of `like`'s shape, from [n, samples]."""
+    return y.T.to(torch.int64, memory_format=torch.contiguous_format).view(like.shape)
 
 
 def cycle_labels(p: Tensor) -> Tensor:
@@ -87,12 +104,8 @@ def all_permutations(n: int) -> Tensor:
         ValueError: n < 1, or so large (n > 10) that they would fill gigabytes.
     """
     ensure(1 <= n <= 10, f"all permutations are enumerated for n from 1 to 10, not {n}")
-    found = torch.zeros(1, 1, dtype=torch.int64)
-    for m in range(2, n + 1):
-        first = torch.arange(m)[:, None, None]
-        rest = found + (found >= first)
-        found = torch.cat([first.expand(m, len(found), 1), rest], -1).reshape(-1, m)
-    return found
+    entries = np.fromiter(chain.from_iterable(permutations(range(n))), np.int64, n * math.factorial(n))
+    return torch.from_numpy(entries.reshape(-1, n))
 
 
 def number(orders: Tensor) -> Tensor:
@@ -101,11 +114,8 @@ def number(orders: Tensor) -> Tensor:
     Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow: the Lehmer code
     (tests/permutations/test_group.py).
     """
-    places = orders.movedim(-1, 0).contiguous()
-    found = torch.zeros_like(places[0])
-    for i in range(len(places)):
-        found.mul_(len(places) - i).add_((places[i + 1 :] < places[i]).sum(0))
-    return found
+    weights = [math.factorial(left) for left in reversed(range(orders.shape[-1]))]
+    return (smaller_behind(orders) * torch.tensor(weights, device=orders.device)).sum(-1)
 
 
 @lru_cache

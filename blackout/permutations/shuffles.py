@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -73,6 +73,25 @@ class Shuffle(ABC):
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma int64 [..., n]."""
 
+    @abstractmethod
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+        """How many permutations of n cards there are of each kind that the law does not tell apart, and the probability
+        of one of them after `times` shuffles; exact where these are fractions.
+        """
+
+    def variation(self, n: int, t: int, s: int | None = None) -> float:
+        """The total variation between the laws of t shuffles of n cards and of s shuffles, or the uniform law.
+
+        Half the sum over permutations of |q_t - q_s|, its definition, kind by kind.
+
+        Raises:
+            ValueError: n < 1 (or more than 30 for transpositions), or a negative number of shuffles.
+        """
+        _check(n, min(t, s or 0))
+        sizes, law = self.classes(n, t)
+        other = [Fraction(1, math.factorial(n))] * len(law) if s is None else self.classes(n, s)[1]
+        return float(sum(size * abs(p - q) for size, p, q in zip(sizes, law, other, strict=True)) / 2)
+
 
 @component("law")
 class Riffle(Shuffle):
@@ -90,9 +109,8 @@ class Riffle(Shuffle):
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
         """As `Shuffle.steps_back`, int64 [len(times), *size, n], all in one sort."""
         shape = (size,) if isinstance(size, int) else size
-        places = _places(n, min(times, default=0), max(times, default=0), _device(generator))
+        places, powers = _places_and_powers(n, tuple(times), _device(generator))
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
-        powers = _powers(tuple(times), places.device)
         labels = _uniforms(n, n, (*shape, len(times)), generator).mul_(powers).to(places.dtype)
         return _places_by_key(torch.add(places, labels, alpha=n)).movedim(-2, 0)
 
@@ -102,6 +120,12 @@ class Riffle(Shuffle):
         rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
         drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
         return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
+
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+        """As `Shuffle.classes`: with r = 1..n rising sequences [Zhang 2025, eqs 13-14]."""
+        a = 2**times
+        law = [Fraction(math.comb(n + a - r, n) if r <= a else 0, a**n) for r in range(1, n + 1)]
+        return eulerian_numbers(n), law
 
 
 @component("law")
@@ -131,15 +155,21 @@ class RandomInsertion(Shuffle):
         n, back = sigma.shape[-1], inverse(sigma)
         _check(n, times)
         run = 1 + (back[..., 1:] > back[..., :-1]).long().cumprod(-1).sum(-1)
-        return torch.tensor(_insertion_law(n, times), dtype=torch.float64, device=sigma.device)[run]
+        logs = [math.log(ways) - times * math.log(n) if ways else -math.inf for ways in _insertion_ways(n, times)]
+        return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[run - 1]
+
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+        """As `Shuffle.classes`: with a first rising run of 1..n in the inverse [Diaconis 1992]."""
+        as_long = [math.factorial(n) // math.factorial(run) for run in range(1, n + 1)]
+        sizes = [here - longer for here, longer in pairwise([*as_long, 0])]
+        return sizes, [Fraction(ways, n**times) for ways in _insertion_ways(n, times)]
 
 
 @lru_cache
-def _insertion_law(n: int, times: int) -> list[float]:
-    """log q by the length 0..n of the first rising run of the inverse (0 does not occur)."""
+def _insertion_ways(n: int, times: int) -> list[int]:
+    """In how many of n^times ways a permutation comes about whose inverse has a first rising run of 1..n."""
     ways = [*stirling_numbers(times), *[0] * n]
-    tails = [sum(ways[n - run : n + 1]) for run in range(n + 1)]
-    return [math.log(tail) - times * math.log(n) if tail else -math.inf for tail in tails]
+    return [sum(ways[n - run : n + 1]) for run in range(1, n + 1)]
 
 
 @component("law")
@@ -149,18 +179,14 @@ class RandomTransposition(Shuffle):
     [Zhang 2025, section 3.1.1].
     """
 
-    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`: int64 [*size, n]."""
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`: int64 [*size, n]. A swap undoes itself, and swaps come in any order alike."""
         _check(n, times)
         hands = _integers(n, 2 * times, size, generator)
         sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
-        for pair in hands.split(2, -1) if times else ():
+        for pair in hands.split(2, -1):
             sigma.scatter_(-1, pair, sigma.gather(-1, pair).flip(-1))
         return sigma
-
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
-        return inverse(self.sample(n, size, times, generator))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """As `Shuffle.log_prob`, float64 [...]: one step of any deck; several by the walk on cycle types, to 30 cards.
@@ -179,16 +205,18 @@ class RandomTransposition(Shuffle):
         flat = sigma.reshape(-1, n)
         lengths = torch.zeros_like(flat).scatter_add_(-1, cycle_labels(flat), torch.ones_like(flat))
         kinds, which = lengths.sort(-1, descending=True).values.unique(dim=0, return_inverse=True)
-        masses, logs = type_probabilities(n, times), []
-        for kind in kinds.tolist():
-            cycles = tuple(length for length in kind if length)
-            mass = masses[cycles]
-            logs.append(math.log(mass) - math.log(class_size(cycles)) if mass > 0 else -math.inf)
-        return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[which].view(sigma.shape[:-1])
+        law = type_probabilities(n, times)
+        found = torch.tensor([law[tuple(filter(None, kind))] for kind in kinds.tolist()], dtype=torch.float64).log()
+        return found.to(sigma.device)[which].view(sigma.shape[:-1])
+
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+        """As `Shuffle.classes`: by cycle types, to 30 cards. Ours (tests/permutations/test_mixing.py)."""
+        law = type_probabilities(n, times)
+        return [class_size(cycles) for cycles in law], list(law.values())
 
 
 def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
-    """The probability of every cycle type after `times` random transpositions of n cards, from the identity.
+    """The probability of a permutation of every cycle type after `times` random transpositions of n cards.
 
     Every step multiplies by a random element of a law that is constant on conjugacy classes, so the cycle type is a
     Markov chain of its own [Diaconis 1981]: no S_n is enumerated.
@@ -202,7 +230,7 @@ def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
     law[types.index((1,) * n)] = 1.0
     for _ in range(times):
         law = np.bincount(target, weights=law[source] * weight, minlength=len(types))
-    return dict(zip(types, law.tolist(), strict=True))
+    return {cycles: mass / class_size(cycles) for cycles, mass in zip(types, law.tolist(), strict=True)}
 
 
 @lru_cache(maxsize=4)
@@ -232,27 +260,6 @@ def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
     return found
 
 
-def trajectory(
-    shuffle: Shuffle, schedule: list[int], n: int, size: Size, generator: RandomSource = None
-) -> tuple[Tensor, Tensor]:
-    """A walk looked at only at scheduled times, and the steps that lead back [Zhang 2025, section 3.4].
-
-    Args:
-        schedule: 0 = t_0 < t_1 < ... < t_k, numbers of shuffles.
-
-    Returns:
-        pi int64 [k, *size, n]: the permutation at t_1, ..., t_k, X_t = X_0[pi]; and back, int64 of the same shape, with
-        compose(pi at t_i, back_i) = pi at t_{i-1}.
-
-    Raises:
-        ValueError: a schedule that does not rise from 0.
-    """
-    if len(schedule) < 2 or schedule[0] != 0 or any(b <= a for a, b in pairwise(schedule)):
-        raise ValueError(f"a schedule rises from 0, in at least one step, not {schedule}")
-    back = shuffle.steps_back(n, size, [t - s for s, t in pairwise(schedule)], generator)
-    return torch.stack(list(accumulate(inverse(back), lambda state, step: state.gather(-1, step)))), back
-
-
 def _places_by_key(keys: Tensor) -> Tensor:
     """The order, int64 [..., n], of whole keys [..., n] whose last digit to the base n is the place; keys are lost.
 
@@ -267,17 +274,13 @@ def _places_by_key(keys: Tensor) -> Tensor:
 
 # small tensors that every draw needs: to make them anew takes longer than to sort a short deck
 @lru_cache
-def _places(n: int, least: int, most: int, device: torch.device) -> Tensor:
-    """0..n-1 in a type that holds a label of `most` bits and a place."""
+def _places_and_powers(n: int, times: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """0..n-1 in a type that holds a label of as many bits and a place, and 2^times, float64 [k, 1]."""
+    least, most = min(times), max(times)
     if not 0 <= least <= most <= MOST_RIFFLES:
         raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {least if least < 0 else most}")
-    return torch.arange(n, dtype=torch.int32 if n << most < 2**31 else torch.int64, device=device)
-
-
-@lru_cache
-def _powers(times: tuple[int, ...], device: torch.device) -> Tensor:
-    """2^times, float64 [k, 1]."""
-    return torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
+    places = torch.arange(n, dtype=torch.int32 if n << most < 2**31 else torch.int64, device=device)
+    return places, torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
 
 
 def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
@@ -307,56 +310,6 @@ _APART = 0.29
 """Least distance between the laws of one look and the next."""
 
 
-def total_variation(n: int, t: int, s: int | None = None) -> float:
-    """Between the laws of t riffles of n cards and of s riffles, or the uniform law.
-
-    Half the sum over r of A(n, r) |C(n + 2^t - r, n) / 2^(t n) - ...|, A Eulerian numbers, in exact arithmetic
-    [Zhang 2025, eqs 13-14].
-
-    Raises:
-        ValueError: n < 1, or a negative number of riffles.
-    """
-    sizes, law = eulerian_numbers(n), _riffle_law(n, t)
-    other = [Fraction(1, math.factorial(n))] * n if s is None else _riffle_law(n, s)
-    return float(sum((a * abs(p - q) for a, p, q in zip(sizes, law, other, strict=True)), Fraction(0)) / 2)
-
-
-def _riffle_law(n: int, t: int) -> list[Fraction]:
-    """The probability of one permutation with r = 1..n rising sequences after t riffles."""
-    _check(n, t)
-    a = 2**t
-    return [Fraction(math.comb(n + a - r, n) if r <= a else 0, a**n) for r in range(1, n + 1)]
-
-
-def insertion_variation(n: int, t: int) -> float:
-    """Between the law of t random insertions of n cards and the uniform law [Diaconis 1992].
-
-    Raises:
-        ValueError: n < 1, or t < 0.
-    """
-    _check(n, t)
-    ways, distance = [*stirling_numbers(t), *[0] * n], Fraction(0)
-    uniform = Fraction(1, math.factorial(n))
-    for run in range(1, n + 1):
-        longer = 0 if run == n else Fraction(1, math.factorial(run + 1))
-        share = Fraction(1, math.factorial(run)) - longer  # of all permutations start with exactly this rising run
-        distance += share / uniform * abs(Fraction(sum(ways[n - run : n + 1]), n**t) - uniform)
-    return float(distance / 2)
-
-
-def transposition_variation(n: int, t: int) -> float:
-    """Between the law of t random transpositions of n cards and the uniform law, by the walk on cycle types.
-
-    Ours; checked by enumeration in `tests.permutations.test_mixing`.
-
-    Raises:
-        ValueError: n outside 1..30, or t < 0.
-    """
-    _check(n, t)
-    law = type_probabilities(n, t)
-    return sum(abs(mass - class_size(cycles) / math.factorial(n)) for cycles, mass in law.items()) / 2
-
-
 def denoising_schedule(n: int) -> list[int]:
     """Numbers of riffles 0 = t_0 < t_1 < ... < t_k = T after which n cards are looked at.
 
@@ -368,23 +321,22 @@ def denoising_schedule(n: int) -> list[int]:
         ValueError: n < 2.
     """
     ensure(n >= 2, f"a schedule needs at least 2 cards, not {n}")
-    distances = [total_variation(n, 0)]
-    while distances[-1] > MIXED:
-        distances.append(total_variation(n, len(distances)))
-    final = min(range(len(distances)), key=lambda t: abs(math.log(distances[t] / MIXED)))
-    looks = [0, next(t for t, distance in enumerate(distances) if distance <= _FIRST)]
+    riffle = Riffle()
+    mixed = first_mixed(riffle, n, MIXED)
+    final = min((mixed - 1, mixed), key=lambda t: abs(math.log(riffle.variation(n, t) / MIXED)))
+    looks = [0, first_mixed(riffle, n, _FIRST)]
     for t in range(looks[-1] + 1, final):
-        if total_variation(n, looks[-1], t) >= _APART:
+        if riffle.variation(n, looks[-1], t) >= _APART:
             looks.append(t)
     return looks if looks[-1] == final else [*looks, final]
 
 
-def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -> int:
+def first_mixed(law: Shuffle, n: int, target: float) -> int:
     """The least number of shuffles after which the distance from uniform is at most `target`, by bisection."""
     most = 1
-    while variation(n, most) > target:
+    while law.variation(n, most) > target:
         most *= 2
-    return bisect_left(range(most), -target, key=lambda t: -variation(n, t))
+    return bisect_left(range(most), -target, key=lambda t: -law.variation(n, t))
 
 
 @component("shuffle")
@@ -401,20 +353,20 @@ class ForwardProcess:
     """
 
     law: Shuffle
-    schedule: Sequence[float]
+    schedule: Sequence[int]
 
     def __post_init__(self) -> None:
         given = list(self.schedule)
-        rises = len(given) > 1 and given[0] == 0 and all(type(b) is int and b > a for a, b in pairwise(given))
-        if not rises or type(given[0]) is not int:
-            raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
+        rises = len(given) > 1 and given[0] == 0 and all(a < b for a, b in pairwise(given))
+        whole = all(type(t) is int for t in given)
+        ensure(rises and whole, f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
         limit = MOST_RIFFLES if isinstance(self.law, Riffle) else _MOST_SHUFFLES
         ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
 
     @property
     def times(self) -> list[int]:
         """t_1, ..., t_k."""
-        return [int(t) for t in self.schedule[1:]]
+        return list(self.schedule[1:])
 
     @property
     def steps(self) -> int:
@@ -424,11 +376,17 @@ class ForwardProcess:
     @property
     def gaps(self) -> list[int]:
         """How many shuffles every step is of."""
-        return [b - a for a, b in pairwise([0, *self.times])]
+        return [b - a for a, b in pairwise(self.schedule)]
 
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
-        """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
-        states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
+        """`number` walks of each of `size` lists, looked at only at scheduled times [Zhang 2025, section 3.4].
+
+        Returns:
+            pi int64 [size, number, k, n]: the permutations at t_1, ..., t_k, X_t = X_0[pi]; and back, the steps that
+            lead back, of the same shape, with compose(pi at t_i, back_i) = pi at t_{i-1}.
+        """
+        back = self.law.steps_back(n, (size, number), self.gaps, generator)
+        states = torch.stack(list(accumulate(inverse(back), lambda state, step: state.gather(-1, step))))
         return states.movedim(0, 2), back.movedim(0, 2)
 
     def log_prob(self, back: Tensor) -> Tensor:
@@ -459,8 +417,7 @@ def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
             cutoff = n / 2 * math.log(n)
             mixed = [math.ceil(0.75 * cutoff), math.ceil(cutoff)]
         else:
-            variation = insertion_variation if isinstance(law, RandomInsertion) else transposition_variation
-            mixed = [first_mixed(variation, n, target) for target in (_FIRST, MIXED)]
+            mixed = [first_mixed(law, n, target) for target in (_FIRST, MIXED)]
         looks = sorted({0, *(max(t, 1) for t in mixed)})
     return list(range(looks[-1] + 1)) if every_step else looks
 

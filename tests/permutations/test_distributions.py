@@ -137,7 +137,6 @@ def test_modes(kind):
         if kind is InverseRiffle:  # rounding every packet is not the most probable order
             rounded = (distribution.scores <= 0).to(torch.uint8).argsort(dim=-1, stable=True)
             wrong += int((distribution.log_prob(rounded) < best - 1e-9).sum())
-    assert kind.mode_is_exact == (kind is not GeneralizedPlackettLuce)
     assert kind is not InverseRiffle or 0.6 < wrong / 400 < 0.74
 
 

@@ -7,7 +7,7 @@ import torch
 
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import number
-from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, trajectory
+from blackout.permutations.shuffles import ForwardProcess, RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 from tests.laws.permutation_claims import one_insertion, one_riffle, one_transposition, point, transitions
 from tests.permutations.enumeration import assert_draws
@@ -74,14 +74,16 @@ def test_samples_from_streams_do_not_depend_on_their_batch(name):
 
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_trajectories_lead_back(name):
-    states, back = trajectory(SHUFFLES[name], [0, 2, 3, 7], 8, (5, 6), torch.Generator().manual_seed(0))
-    assert states.shape == back.shape == (3, 5, 6, 8)
-    before = torch.cat([torch.arange(8).expand(1, 5, 6, 8), states[:-1]])
+    process = ForwardProcess(SHUFFLES[name], [0, 2, 3, 7])
+    states, back = process.walks(8, 5, 6, torch.Generator().manual_seed(0))
+    assert states.shape == back.shape == (5, 6, 3, 8)
+    before = torch.cat([torch.arange(8).expand(5, 6, 1, 8), states[:, :, :-1]], 2)
     assert torch.equal(compose(states, back), before)
 
 
 def test_looking_now_and_then_gives_the_law_of_the_walk():
-    states, _ = trajectory(Riffle(), [0, 1, 3], 4, 60_000, torch.Generator().manual_seed(2))
+    states, _ = ForwardProcess(Riffle(), [0, 1, 3]).walks(4, 60_000, 1, torch.Generator().manual_seed(2))
+    states = states[:, 0].unbind(1)
     assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
     step = compose(inverse(states[0]), states[1])
     assert_draws(step, Riffle().log_prob(all_permutations(4), 2).exp())
@@ -109,9 +111,9 @@ def test_single_cards_and_no_shuffles():
         (lambda: Riffle().sample(0, 2), "at least one card"),
         (lambda: RandomInsertion().sample(4, 2, -1), "must not be negative"),
         (lambda: RandomTransposition().log_prob(torch.arange(31), 2), "1 to 30 cards, not 31"),
-        (lambda: trajectory(Riffle(), [1, 2], 4, 2), "rises from 0"),
-        (lambda: trajectory(Riffle(), [0, 2, 2], 4, 2), "rises from 0"),
-        (lambda: trajectory(Riffle(), [0], 4, 2), "rises from 0"),
+        (lambda: ForwardProcess(Riffle(), [1, 2]), "rising from 0"),
+        (lambda: ForwardProcess(Riffle(), [0, 2, 2]), "rising from 0"),
+        (lambda: ForwardProcess(Riffle(), [0]), "rising from 0"),
     ],
 )
 def test_refusals(wrong, says):

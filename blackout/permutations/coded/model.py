@@ -29,7 +29,7 @@ from blackout.permutations.factorized import (
     normalised,
     partition,
 )
-from blackout.permutations.group import inverse
+from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import SHARPNESS, arranged
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.model import Model, finite_output
@@ -500,7 +500,7 @@ class CodeModel(Model):
         codes, log_prob = state
         samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
         if self.code is Inline:
-            samples["valid"] = self.code.valid(codes)
+            samples["valid"] = is_permutation(codes)
         if "item_names" in (kept := self.tensors()):  # what the user's file calls them
             samples["item_names"] = kept["item_names"].to(device)[context["items"]]
         return samples | {("target" if name == "x" else name): values for name, values in context.items()}
