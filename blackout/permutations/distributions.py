@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Size, Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
 from blackout.errors import ensure
@@ -305,7 +304,11 @@ class GeneralizedPlackettLuce(SequentialLaw):
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
         n, shape = self._n, np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
-        return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
+        chosen = self.scores.expand(*shape, n, n).gather(-1, columns)
+        gone = torch.ones(n, n, dtype=torch.bool, device=chosen.device).tril_(-1)
+        # not -inf: where no item that is left may be, there is still a largest score
+        left = chosen.masked_fill(gone, torch.finfo(chosen.dtype).min)
+        return left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @property
     def mode(self) -> Tensor:
@@ -344,34 +347,6 @@ class PointerLaw(SequentialLaw):
     def rows(self) -> Rows:
         """As `SequentialLaw.rows`."""
         return self.pointers.rows()
-
-
-class _ChoicesLogProb(torch.autograd.Function):
-    """sum over i of S[i, i] - log sum_{j >= i} e^S[i, j], [...] of scores [..., n, n] whose columns are in order.
-
-    The exponentials are kept for the gradient, which torch would make again from the logarithm.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:
-        n, limits = scores.shape[-1], torch.finfo(scores.dtype)
-        gone = torch.ones(n, n, dtype=torch.bool, device=scores.device).tril_(-1)
-        shares = scores.masked_fill(gone, -torch.inf)
-        # limits: a row of -inf alone gives -inf and no gradient, not -inf - -inf
-        largest = shares.amax(-1, keepdim=True).clamp_(min=limits.min)
-        shares = shares.sub_(largest).exp_()
-        mass = shares.sum(-1, keepdim=True).clamp_(min=limits.tiny)
-        ctx.save_for_backward(shares, mass)
-        own = scores.diagonal(dim1=-2, dim2=-1)
-        return (own - largest.squeeze(-1) - mass.squeeze(-1).log()).sum(-1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        shares, mass = ctx.saved_tensors
-        found = shares * (-gradient[..., None, None] / mass)
-        found.diagonal(dim1=-2, dim2=-1).add_(gradient.unsqueeze(-1))
-        return found
 
 
 class Matching(SequentialLaw):
@@ -470,13 +445,11 @@ class InverseRiffle(OrderDistribution):
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
         packets = torch.stack([F.logsigmoid(self.scores), F.logsigmoid(-self.scores)], -1)
-        wanted, most = k + 2, k + self._n + 1
-        while True:
+        for wanted in (2 * k + 2, k + self._n + 1):  # the first are nearly always enough
             choices, log_probs = best_digits(packets, wanted)
             sorted_already = (choices[..., 1:] >= choices[..., :-1]).all(-1)
-            if wanted >= most or not log_probs.numel() or int((~sorted_already).sum(-1).min()) >= k:
+            if bool(((~sorted_already).sum(-1) >= k).all()):
                 break
-            wanted = min(2 * wanted, most)
         orders = _sorted_by_packet(choices == 0)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
         mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
