@@ -9,6 +9,7 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
 from blackout.permutations.coded.data import all_cycles
-from blackout.permutations.coded.model import CODES, MOST_ITEMS, partitions
-from blackout.permutations.factorized import Blocks
+from blackout.permutations.coded.model import CODES, MOST_ITEMS
+from blackout.permutations.factorized import Blocks, partition
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")
 _DEEP = ("network.heads=8", "network.dropout=0.05", "batch_size=1024", "optimizer.lr=3e-4", "trainer.max_steps=20000")
@@ -83,6 +84,16 @@ def perfect_mass(codes: Tensor, passes: int) -> float:
     """
     masses = [product_mass(codes, blocks) for blocks in partitions(codes.shape[1], passes)]
     return sum(masses) / len(masses)
+
+
+def partitions(n: int, passes: int) -> list[list[Tensor]]:
+    """All ordered partitions of 0..n-1 into balanced blocks."""
+    found: list[list[Tensor]] = [[]]
+    for block in partition(n, passes):
+        left = [sorted(set(range(n)) - {i for part in before for i in part.tolist()}) for before in found]
+        pairs = zip(found, left, strict=True)
+        found = [[*before, torch.tensor(one)] for before, rest in pairs for one in combinations(rest, len(block))]
+    return found
 
 
 def product_law(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> Tensor:

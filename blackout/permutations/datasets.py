@@ -42,7 +42,7 @@ from blackout.data.count_data import held_out_split
 from blackout.data.torchvision_sets import StrPath
 from blackout.errors import UserError, ensure, refuse, summary
 from blackout.family import Split
-from blackout.files import check_size, load_arrays, stored_bytes, tensors_hash
+from blackout.files import check_size, load_array, load_arrays, stored_bytes, tensors_hash
 from blackout.files import reading as parsing
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MOST_RELEVANT
@@ -230,7 +230,7 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
     file = Path(path).expanduser()
     if file.suffix in LISTS:
         return RankedLists(file.stem, read_lists(file), holdout, seed)
-    values = _numbers(_read(file), file)
+    values = finite_numbers(load_array(existing_file(file), "items"), file)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
     if values.ndim in (2, 4):  # single numbers, and grey images without their channel
@@ -334,8 +334,10 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
         known = relevance[lists]
         best = known.argsort(dim=1, descending=True, stable=True)
         return {"items": source.scaled(numbers)[lists], "truth": best, "relevance": known.clamp(min=0)}
-    arrays = _read(file)
-    values = _numbers(arrays, file)
+    loaded = load_arrays(existing_file(file))
+    arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
+    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
+    values = finite_numbers(arrays["items"], file)
     expected = (source.num_items, *source.item_shape)
     if values.ndim == len(expected) and source.item_shape[:1] == (1,):
         values = values.unsqueeze(2)  # grey images without their channel
@@ -359,20 +361,14 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
     return {"items": values, "truth": truth}
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
-    arrays = load_arrays(existing_file(file))
-    if not isinstance(arrays, dict):
-        raise UserError(f"{file}: not an .npz file of arrays")
-    return arrays
+def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
+    """The array of a file as float64 or int64, of the same shape.
 
-
-def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:
-    """The array `items` as float64 or int64, all finite."""
-    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
-    array = arrays["items"]
-    refuse(array.dtype.kind not in "iufb", f"{file}: items must be numbers, not {array.dtype}")
-    if array.dtype.kind == "f" and not math.isfinite(float(np.abs(array, dtype=np.float64).sum())):
-        raise UserError(f"{file}: items must be finite")
+    Raises:
+        UserError: it holds no numbers, or some that are not finite.
+    """
+    refuse(array.dtype.kind not in "iufb", f"{file}: numbers are needed, not {array.dtype}")
+    refuse(not np.isfinite(array).all(), f"{file}: holds numbers that are not finite")
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class Shuffle(ABC):
         """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma int64 [..., n]."""
 
     @abstractmethod
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
         """How many permutations of n cards there are of each kind that the law does not tell apart, and the probability
         of one of them after `times` shuffles; exact where these are fractions.
         """
@@ -121,7 +121,7 @@ class Riffle(Shuffle):
         drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
         return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
         """As `Shuffle.classes`: with r = 1..n rising sequences [Zhang 2025, eqs 13-14]."""
         a = 2**times
         law = [Fraction(math.comb(n + a - r, n) if r <= a else 0, a**n) for r in range(1, n + 1)]
@@ -158,7 +158,7 @@ class RandomInsertion(Shuffle):
         logs = [math.log(ways) - times * math.log(n) if ways else -math.inf for ways in _insertion_ways(n, times)]
         return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[run - 1]
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
         """As `Shuffle.classes`: with a first rising run of 1..n in the inverse [Diaconis 1992]."""
         as_long = [math.factorial(n) // math.factorial(run) for run in range(1, n + 1)]
         sizes = [here - longer for here, longer in pairwise([*as_long, 0])]
@@ -205,11 +205,11 @@ class RandomTransposition(Shuffle):
         flat = sigma.reshape(-1, n)
         lengths = torch.zeros_like(flat).scatter_add_(-1, cycle_labels(flat), torch.ones_like(flat))
         kinds, which = lengths.sort(-1, descending=True).values.unique(dim=0, return_inverse=True)
-        law = type_probabilities(n, times)
-        found = torch.tensor([law[tuple(filter(None, kind))] for kind in kinds.tolist()], dtype=torch.float64).log()
+        of = type_probabilities(n, times)
+        found = torch.tensor([of[tuple(filter(None, kind))] for kind in kinds.tolist()], dtype=torch.float64).log()
         return found.to(sigma.device)[which].view(sigma.shape[:-1])
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Fraction | float]]:
+    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
         """As `Shuffle.classes`: by cycle types, to 30 cards. Ours (tests/permutations/test_mixing.py)."""
         law = type_probabilities(n, times)
         return [class_size(cycles) for cycles in law], list(law.values())

@@ -14,17 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Size, Tensor
 
 from blackout.component import component
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Samples, Split
-from blackout.files import load_arrays, read_text, tensors_hash
+from blackout.files import load_array, read_text, tensors_hash
 from blackout.permutations.classical import EXACT, Mallows, Mixture
 from blackout.permutations.codes import FisherYates
-from blackout.permutations.datasets import Puzzles, existing_file
+from blackout.permutations.datasets import Puzzles, existing_file, finite_numbers
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
 from blackout.permutations.metrics import arranged, puzzle_scores
@@ -295,10 +294,8 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
             return from_levels(file.stem, levels, holdout, seed, imagined, labels)
-    values = load_arrays(existing_file(file))
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        raise UserError(f"{file}: integers in an .npy, names in a .csv or votes are needed, {', '.join(VOTES)}")
-    x = torch.from_numpy(values.astype(np.int64))
+    x = finite_numbers(load_array(existing_file(file)), file)
+    refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
     with error_context(str(file)):
         check_permutations(file.stem, x)
         return from_levels(file.stem, inverse(x), holdout, seed, imagined)

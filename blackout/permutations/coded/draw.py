@@ -8,17 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
-from blackout.files import load_arrays
+from blackout.files import load_array
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
-from blackout.permutations.datasets import existing_file, read_puzzles
+from blackout.permutations.datasets import existing_file, finite_numbers, read_puzzles
 from blackout.random import SampleStreams, categorical, fold_seed
 
 if TYPE_CHECKING:
@@ -184,22 +183,16 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
         found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
-    values = load_arrays(existing_file(file))
-    if isinstance(values, dict):
-        refuse(name not in values, f"{file}: holds no array `{name}`, but {', '.join(sorted(values)) or 'nothing'}")
-        values = values[name]
-    refuse(values.dtype.kind not in "iuf", f"{file}: numbers are needed, not {values.dtype}")
+    values = finite_numbers(load_array(existing_file(file), name), file)
     if values.ndim == 1:
         values = values[:, None] if width == 1 else values[None]
     if values.shape[1:] != (width,) or not len(values):
         raise UserError(f"{file}: an array [m, {width}] is needed, not {list(values.shape)}")
-    refuse(not np.isfinite(values).all(), f"{file}: holds numbers that are not finite")
-    array = torch.from_numpy(np.ascontiguousarray(values))
     if name == "condition":
-        return {name: array.float()}
+        return {name: values.float()}
     # the model's numbers of items from the user's
-    tokens, names = array.long(), model.tensors().get("item_names", torch.arange(data["num_tokens"]))
-    numbers = torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
-    if not bool((known := names[numbers] == tokens).all()):
+    tokens, names = values.long(), model.tensors().get("item_names", torch.arange(data["num_tokens"]))
+    own = torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
+    if not bool((known := names[own] == tokens).all()):
         raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
-    return {name: numbers}
+    return {name: own}

@@ -93,7 +93,14 @@ class CodeFamily(ComponentFamily):
 
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
         """The network, with the code and how samples are drawn."""
-        parts, length = _checked(description)
+        parts, data = description["model"], description.get("data")  # perhaps of a damaged file
+        length = data.get("num_items") if isinstance(data, Mapping) else None
+        if type(length) is not int or not 2 <= length <= 4096:
+            raise UserError("there is no description of a model of permutations")
+        for name in ("code", "objective", "passes", "order", "greedy"):
+            refuse(parts.get(name) is None, f"{name} is missing in the description")
+        if parts["code"] not in tuple(CODES) or parts["objective"] not in _OBJECTIVES:
+            raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
         network = make(parts["network"], "network")
         refuse(getattr(network, "num_items", None) != length, f"network: it must be of {length} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
@@ -112,24 +119,6 @@ class CodeFamily(ComponentFamily):
         size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
         bits = likelihood_baselines(source, size) if size else {}
         return dict.fromkeys(("val/nll_bits", "nll_bits_test"), bits)
-
-
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "network": Mapping, "code": str, "objective": str, "passes": int, "order": str, "greedy": bool,
-}  # fmt: skip
-
-
-def _checked(description: Plain) -> tuple[Plain, int]:
-    """The parts of a model and its number of items, of a description that may come from a damaged file."""
-    parts, data = description.get("model"), description.get("data")
-    length = data.get("num_items") if isinstance(data, Mapping) else None
-    if not isinstance(parts, Mapping) or type(length) is not int or not 2 <= length <= 4096:
-        raise UserError("there is no description of a model of permutations")
-    for name, kind in _KINDS.items():
-        refuse(not isinstance(parts.get(name), kind), f"model.{name} is missing or wrong in the description")
-    if parts["code"] not in CODES or parts["objective"] not in _OBJECTIVES:
-        raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
-    return parts, length
 
 
 def _facts(data: Plain) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, ensure
 from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import Dropout, LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -64,57 +64,41 @@ def all_masks(n: int) -> Tensor:
     return (torch.arange(2**n).unsqueeze(-1) >> torch.arange(n)) % 2 == 1
 
 
-class ExactLaw:
-    """The probabilities that a network gives codes, for every order and number of passes, from one table.
+def exact_mixture(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int, random: bool = True) -> Tensor:
+    """p of every code where each sample has a random order of its own, float64 [M]; or for that from left to right.
 
-    [Severo 2025, eq. 2]. Every partly masked code is looked at once: at most 40,320 evaluations for 7 items (inline:
-    those of permutations).
+    [Severo 2025, eq. 2], averaged over ordered partitions into balanced blocks. Every partly masked code is looked at
+    once, at most 40,320 evaluations for 7 items (inline: those of permutations); then block after block is added to all
+    sets of masked digits.
 
     Args:
         denoiser: of `blackout.permutations.factorized`.
         codes: those of interest, int64 [M, n]; all of a free code make a law whose sum is 1.
         support: bool [n, n].
+        passes: 1..n.
+        random: whether orders are.
 
     Raises:
         ValueError: more than 7 items.
     """
-
-    def __init__(self, denoiser: Denoiser, codes: Tensor, support: Tensor) -> None:
-        n = codes.shape[1]
-        ensure(n <= MOST_ITEMS, f"laws are exact to {MOST_ITEMS} items, not for {n}")
-        partly = codes.unsqueeze(1).masked_fill(all_masks(n).to(codes.device), n)  # [M, 2^n, n]
-        weights = (n + 1) ** torch.arange(n, device=codes.device)
-        keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
-        states = (keys.unsqueeze(-1) // weights) % (n + 1)
-        table = [normalised(denoiser(part), support).double() for part in states.split(_TABLE_AT_ONCE)]
-        places = torch.arange(n, device=codes.device)
-        self._terms = torch.cat(table)[which.unsqueeze(-1), places, codes.unsqueeze(1)]  # [M, 2^n, n]
-        self.length = n
-
-    def log_prob(self, blocks: Sequence[Tensor]) -> Tensor:
-        """log p of every code for one partition into blocks, float64 [M]."""
-        hidden, total = 2**self.length - 1, torch.zeros(len(self._terms), dtype=torch.float64)
-        for block in blocks:
-            total = total + self._terms[:, hidden, block.to(self._terms.device)].sum(1).cpu()
-            hidden -= int((1 << block).sum())
-        return total
-
-    def mixture(self, passes: int, random: bool = True) -> Tensor:
-        """p of every code where each sample has a random order of its own, float64 [M]; or for that from the left."""
-        return torch.stack([self.log_prob(way).exp() for way in partitions(self.length, passes, random)]).mean(0)
-
-
-def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
-    """All ordered partitions of 0..n-1 into balanced blocks; or only that from left to right."""
-    left_to_right = partition(n, passes)
-    if not random:
-        return [left_to_right]
-    found: list[list[Tensor]] = [[]]
-    for block in left_to_right:
-        left = [sorted(set(range(n)) - {i for part in before for i in part.tolist()}) for before in found]
-        pairs = zip(found, left, strict=True)
-        found = [[*before, torch.tensor(one)] for before, rest in pairs for one in combinations(rest, len(block))]
-    return found
+    n = codes.shape[1]
+    ensure(n <= MOST_ITEMS, f"laws are exact to {MOST_ITEMS} items, not for {n}")
+    partly = codes.unsqueeze(1).masked_fill(all_masks(n).to(codes.device), n)  # [M, 2^n, n]
+    weights = (n + 1) ** torch.arange(n, device=codes.device)
+    keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
+    states = (keys.unsqueeze(-1) // weights) % (n + 1)
+    table = torch.cat([normalised(denoiser(part), support).double() for part in states.split(_TABLE_AT_ONCE)])
+    terms = table[which.unsqueeze(-1), torch.arange(n, device=codes.device), codes.unsqueeze(1)].cpu()  # [M, 2^n, n]
+    masked: dict[tuple[int, ...], Tensor] = {tuple(range(n)): torch.ones(len(codes), dtype=torch.float64)}
+    for block in partition(n, passes):
+        before, masked = masked, {}
+        for digits, mass in before.items():
+            blocks = list(combinations(digits, len(block))) if random else [digits[: len(block)]]
+            own = terms[:, sum(1 << i for i in digits)]
+            for shown in blocks:
+                rest = tuple(sorted({*digits} - {*shown}))
+                masked[rest] = masked.get(rest, 0) + mass * own[:, list(shown)].sum(1).exp() / len(blocks)
+    return masked[()]
 
 
 Context = Mapping[str, Tensor]
@@ -247,9 +231,6 @@ BATCH = 1000
 
 Order = Literal["random", "left_to_right", "confidence"]
 _ORDERS = ("random", "left_to_right", "confidence")
-_KINDS: dict[str, tuple[type, str]] = {
-    "passes": (int, "a whole number"), "order": (str, "a name"), "greedy": (bool, "true or false"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -271,15 +252,12 @@ class Passes:
         """The same with what the settings `passes`, `order` and `sampler` say, where they are not null.
 
         Raises:
-            UserError: another option of `sampler`, or a value of another type.
+            UserError: another option of `sampler`.
         """
         options = {name: value for name, value in (settings.get("sampler") or {}).items() if value is not None}
         if wrong := sorted(options.keys() - {"greedy"}):
             raise UserError(f"sampler.{wrong[0]}: no such option")
         own = {name: settings[name] for name in ("passes", "order") if settings.get(name) is not None}
-        for name, value in {**options, **own}.items():
-            kind, said = _KINDS[name]
-            refuse(type(value) is not kind, f"{name} must be {said}, not {value!r}")
         return replace(self, **options, **own)
 
     def checked(self, n: int, objective: str) -> Passes:
@@ -290,14 +268,16 @@ class Passes:
             objective: of the model.
 
         Raises:
-            ValueError: not 1..n passes, another order, or what an autoregressive model cannot do.
+            ValueError: not 1..n passes, another order, greedy neither true nor false, or what an autoregressive model
+                cannot do.
         """
         causal = objective == "autoregressive"
         usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
         passes = usual[0] if self.passes is None else self.passes
         order = usual[1] if self.order is None else self.order
-        ensure(1 <= passes <= n, f"passes must be 1..{n}, not {passes}")
+        ensure(type(passes) is int and 1 <= passes <= n, f"passes must be 1..{n}, not {passes!r}")
         ensure(order in _ORDERS, f"order must be one of {', '.join(_ORDERS)}, not {order}")
+        ensure(type(self.greedy) is bool, f"greedy must be true or false, not {self.greedy!r}")
         if causal and (passes, order) != usual:
             raise ValueError(f"an autoregressive model draws from left to right: passes={n} order=left_to_right")
         return replace(self, passes=passes, order=order)
@@ -326,13 +306,15 @@ class CodeModel(Model):
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
         self.code, self.objective = CODES[code], str(objective)
-        self.support: Tensor
         self.length = int(network.num_items)  # type: ignore[arg-type]
-        self.register_buffer("support", self.code.support(self.length), persistent=False)
-        self.kept = tuple(kept or ())
         for name, values in (kept or {}).items():
             self.register_buffer(name, values)
         self.passes = passes.checked(self.length, objective)
+
+    @property
+    def support(self) -> Tensor:
+        """Which digits may have which values, bool [n, n]."""
+        return self.code.support(self.length, self.device)
 
     @property
     def aligned(self) -> bool:
@@ -492,8 +474,7 @@ class CodeModel(Model):
         order = streams.next_draw().uniform(tuple(codes.shape))
         blocks = self._blocks(codes, order, passes, given)
         start = codes, torch.zeros(len(codes), device=device)
-        denoiser, support = self.denoiser(context), self.support.to(device)
-        filling = fill_codes(denoiser, codes, blocks, steps, support, streams, greedy=passes.greedy)
+        filling = fill_codes(self.denoiser(context), codes, blocks, steps, self.support, streams, greedy=passes.greedy)
         for step, state in enumerate(chain([start], filling)):
             if watch is not None:
                 watch(step, steps, self._look(state[0], context))
@@ -557,7 +538,3 @@ class CodeModel(Model):
             logits = self.averaged(codes, context)
         if logits.shape != (1, self.length, self.length):
             raise UserError(f"network: logits [1, {self.length}, {self.length}] are needed, not {list(logits.shape)}")
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What is exported besides the weights."""
-        return {name: getattr(self, name) for name in self.kept}

@@ -19,7 +19,7 @@ from blackout.family import Samples
 from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw, Order
+from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, exact_mixture
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
@@ -263,7 +263,7 @@ def exact_law(
     points = all_permutations(n).to(model.device)
     codes = model.encode(points)
     if passes > 1 and not causal:
-        return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, order == "random").log().cpu()
+        return points.cpu(), exact_mixture(denoiser, codes, model.support, passes, order == "random").log()
     logits = denoiser(torch.full_like(codes[:1], n))
     once = denoiser if causal else lambda part: logits.expand(len(part), -1, -1)
     log_q = [-autoregressive_loss(once, part, model.support) for part in codes.split(_AT_ONCE)]

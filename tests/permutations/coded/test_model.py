@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.permutation_codes import perfect_mass
+from benchmarks.permutation_codes import partitions, perfect_mass
 from blackout import family
 from blackout.laws.claims import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
 from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.model import CODES, ExactLaw, Passes, every_mask_nll, partitions
+from blackout.permutations.coded.model import CODES, Passes, every_mask_nll, exact_mixture
 from blackout.permutations.coded.report import PermutationScores, exact_law, kl_bits
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
@@ -40,15 +40,13 @@ def model_of(code, n=4, objective="masked", passes=Passes(), tokens=None, contex
 def test_probabilities_sum_to_one_for_every_partition(code):
     model, points = model_of(code), all_permutations(4)
     codes = model.encode(points)
-    with torch.no_grad():
-        law = ExactLaw(model.denoiser({}), codes, model.support)
     for passes in range(1, 5):
-        for blocks in partitions(4, passes):
-            log_p = law.log_prob(blocks)
-            assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
         with torch.no_grad():
-            direct = code_log_prob(model.denoiser({}), codes, blocks, model.support)
-        assert torch.allclose(direct.double(), log_p, atol=1e-5)
+            each = [code_log_prob(model.denoiser({}), codes, way, model.support) for way in partitions(4, passes)]
+            for random, law in ((True, torch.stack(each).exp().mean(0)), (False, each[0].exp())):
+                found = exact_mixture(model.denoiser({}), codes, model.support, passes, random)
+                assert torch.allclose(found, law.double(), atol=1e-6)
+        assert torch.stack(each).exp().sum(1).tolist() == pytest.approx([1] * len(each), abs=1e-5)
 
 
 @pytest.mark.parametrize("code, passes, order", [
@@ -69,7 +67,7 @@ def test_draws_follow_the_law_and_say_their_probability(code, passes, order):
         law = law / law.sum()
     else:
         with torch.no_grad():
-            law = ExactLaw(model.denoiser({}), model.encode(points), model.support).mixture(passes, order == "random")
+            law = exact_mixture(model.denoiser({}), model.encode(points), model.support, passes, order == "random")
     assert p_value(counts.numpy(), law.numpy()) > 1e-4
     if order == "left_to_right":
         with torch.no_grad():
