@@ -242,7 +242,7 @@ class Mixture:
         rng, data = np.random.default_rng(0), orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
         before = _pairs(data, n)
         step = _mallows_step if family is Mallows else _plackett_luce_step
-        found, least = list[tuple[np.ndarray, list[Any]]](), math.inf
+        best, least = (np.ones(1), list[Any]()), math.inf
         for number in range(1, most + 1):
             starts = [_far_apart(before, n, number, rng) for _ in range(1 if number == 1 else _STARTS)]
             tried = [_maximised(data, before, n, step, shares, _FIRST_TURNS) for shares in starts]
@@ -251,14 +251,15 @@ class Mixture:
             criterion = (number * n + number - 1) * math.log(len(data)) - 2 * likelihood
             if criterion >= least:
                 break
-            least, found = criterion, [(shares.mean(0), laws)]
-        made: list[Mallows | PlackettLuce] = [
-            Mallows(n, math.exp(one[1]), torch.from_numpy(one[0]))
-            if family is Mallows
-            else PlackettLuce(torch.from_numpy(np.log(one)))
-            for one in found[0][1]
-        ]
-        return cls(torch.from_numpy(found[0][0]), made)
+            least, best = criterion, (shares.mean(0), laws)
+        return cls(torch.from_numpy(best[0]), [_law(n, one) for one in best[1]])
+
+
+def _law(n: int, found: Any) -> Mallows | PlackettLuce:
+    """Of a centre and log phi, or of strengths."""
+    if isinstance(found, tuple):
+        return Mallows(n, math.exp(found[1]), torch.from_numpy(found[0]))
+    return PlackettLuce(torch.from_numpy(np.log(found)))
 
 
 def _pairs(orders: np.ndarray, n: int) -> np.ndarray:

@@ -186,31 +186,22 @@ def joined(found: np.ndarray, columns: int) -> np.ndarray:
         columns: of the grid.
     """
     n = found.shape[-1]
-    limits, part = (n // columns, columns), list(range(n))
-    at = [{(0, 0): piece} for piece in range(n)]  # cells of every part
-    cell = [(0, 0)] * n
+    limits = (n // columns, columns)
+    part, cell = np.arange(n), np.zeros((n, 2), dtype=np.int64)
     for edge in (-found).argsort(axis=None, kind="stable").tolist():
         down, i, j = edge // n**2, edge // n % n, edge % n
-        first, second = part[i], part[j]
-        if first == second or i == j:
+        if part[i] == part[j]:
             continue
-        dr, dc = cell[i][0] + down - cell[j][0], cell[i][1] + 1 - down - cell[j][1]
-        moved = {(r + dr, c + dc): piece for (r, c), piece in at[second].items()}
-        both = at[first] | moved
-        spans = [max(axis) - min(axis) for axis in zip(*both, strict=True)]
-        if len(both) < len(at[first]) + len(moved) or spans[0] >= limits[0] or spans[1] >= limits[1]:
-            continue
-        at[first], at[second] = both, {}
-        for where, piece in moved.items():
-            part[piece], cell[piece] = first, where
-        if len(both) == n:
-            break
-    largest = max(at, key=len)
-    top, left = (min(axis) for axis in zip(*largest, strict=True))
+        theirs = part == part[j]
+        moved = cell[theirs] + cell[i] - cell[j] + (down, 1 - down)
+        both = np.concatenate([cell[part == part[i]], moved])
+        both -= both.min(0)
+        if (both.max(0) < limits).all() and np.bincount(both @ (columns, 1)).max() == 1:
+            part[theirs], cell[theirs] = part[i], moved
+    largest = part == np.bincount(part).argmax()
     order = np.full(limits, -1)
-    for (r, c), piece in largest.items():
-        order[r - top, c - left] = piece
-    rest = set(range(n)) - set(largest.values())
+    order[tuple((cell[largest] - cell[largest].min(0)).T)] = largest.nonzero()[0]
+    rest = set((~largest).nonzero()[0].tolist())
     while rest:
         left_over, around = np.array(sorted(rest)), np.pad(order, 1, constant_values=-1)
         best = (-np.inf, 0, 0, 0)

@@ -18,6 +18,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
+from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Samples, Split
 from blackout.files import load_array, read_text, tensors_hash
@@ -167,19 +168,6 @@ def hash_share(key: Tensor, seed: int) -> Tensor:
     return SampleStreams(seed, key).at(0).next_draw().uniform((len(key), 1)).squeeze(1)
 
 
-def held_out(number: int, holdout: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the training and held-out samples, at least one each, int64 [..] in order.
-
-    Raises:
-        ValueError: holdout outside (0, 1), or fewer than 2 samples.
-    """
-    ensure(0 < holdout < 1, f"holdout must be between 0 and 1, not {holdout}")
-    ensure(number >= 2, f"at least 2 samples are needed, one of them held out, not {number}")
-    order = torch.randperm(number, generator=torch.Generator().manual_seed(seed))
-    size = min(max(1, round(number * holdout)), number - 1)
-    return order[size:].sort().values, order[:size].sort().values
-
-
 @component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
     """All permutations that are one cycle, `share` of them to train on, the others held out [Severo 2025, section 5.2].
@@ -309,7 +297,8 @@ def from_levels(
     Beside them are so many of the mixture that fits them, see `permutations`; a batch without repetitions has none.
     """
     ensure(imagined >= 0, f"imagined must not be negative, but is {imagined}")
-    train, test = held_out(len(levels), holdout, seed)
+    ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them held out, not {len(levels)}")
+    train, test = held_out_split(len(levels), holdout, seed)
 
     def orders(rows: Tensor, streams: StepStreams) -> Tensor:
         return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)

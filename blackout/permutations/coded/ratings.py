@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, refuse
 from blackout.family import Samples
-from blackout.files import check_size, opened, stored_bytes
+from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
-from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
+from blackout.permutations.coded.data import PermutationData, check_length, repeated
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
@@ -42,18 +43,13 @@ def read_ratings(file: Path) -> Ratings:
         UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
     """
     check_size(existing_file(file), file.stat().st_size, stored_bytes(file))
-    try:
+    with reading(file, "not a table of ratings"):
         with opened(file) as raw:
             header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: not a text file") from None
-    if missing := [name for name in _COLUMNS if name not in header]:
-        raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
-    columns = [header.index(name) for name in _COLUMNS]
-    try:
-        table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, dtype=np.float64, ndmin=2)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {str(error).splitlines()[0]}") from None
+        if missing := [name for name in _COLUMNS if name not in header]:
+            raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
+        columns = [header.index(name) for name in _COLUMNS]
+        table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
     refuse(not len(table), f"{file}: holds no ratings")
     finite = np.isfinite(table).all(axis=1)
     refuse(not finite.all(), f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
@@ -77,13 +73,10 @@ def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, stream
         length: n.
         streams: of the users.
     """
-    chosen, start = [], sizes.cumsum(0) - sizes
-    most = int(sizes[users].max())
-    for rows, u in zip(users.split(256), streams.next_draw().uniform((len(users), most)).split(256), strict=True):
-        absent = torch.arange(most) >= sizes[rows].unsqueeze(1)
-        order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
-        chosen.append(start[rows].unsqueeze(1) + order)
-    at = torch.cat(chosen)
+    u = streams.next_draw().uniform((len(users), int(sizes[users].max())))
+    absent = torch.arange(u.shape[1]) >= sizes[users].unsqueeze(1)
+    first = (sizes.cumsum(0) - sizes)[users].unsqueeze(1)
+    at = first + u.masked_fill_(absent, 2.0).argsort(dim=1)[:, :length]
     x = given.rating[at].argsort(dim=1, descending=True, stable=True)
     return {"x": x, "items": given.item[at], "ratings": given.rating[at]}
 
@@ -138,20 +131,18 @@ def from_ratings(
     if at_random:
         order = torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))
     kept = enough[order[:num_movies]].sort().values
-    number = torch.full((len(names),), -1, dtype=torch.int64)
-    number[kept] = torch.arange(len(kept))
-    own = number[item] >= 0
+    own = torch.isin(item, kept)
     users, rows = given.user[own].unique(return_inverse=True)
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows, minlength=len(users))
-    given = Ratings(rows[order], number[item[own]][order], given.rating[own][order])
+    given = Ratings(rows[order], torch.searchsorted(kept, item[own][order]), given.rating[own][order])
     usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
     length = usual if length is None else length
     active = (sizes >= length).nonzero().squeeze(1)
     if len(active) < 2:
         told = f"{len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed"
         raise UserError(f"{name}: {told}: dataset.length={usual} leaves {int((sizes >= usual).sum())}")
-    train, test = held_out(len(active), holdout, seed)
+    train, test = held_out_split(len(active), holdout, seed)
     mine, index = active[train], torch.arange(len(test))
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:

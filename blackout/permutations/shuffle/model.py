@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -278,14 +279,9 @@ class ShuffleDiffusion(Model):
         with reading(self.data["kind"], items[0, 0]):
             denoiser = self.denoiser(items, self.network)
         lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
-        state = {name: value.clone() for name, value in self.named_buffers()}
         try:
-            with torch.no_grad():
-                self.loss(lesson)
             with self.using():
+                deepcopy(self.loss)(lesson)  # what it counts and averages stays as it is
                 self.nll_bits(items, SampleStreams(0, index).at(1))
         except ValueError as error:
             raise UserError(f"shuffle: {error}") from None
-        finally:
-            for name, value in self.named_buffers():
-                value.copy_(state[name])
