@@ -109,15 +109,18 @@ class OrderDistribution(Distribution):
 def foremost(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k likeliest of orders int64 [..., M, n] with log-probabilities [..., M], falling, equals as they stand."""
     log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
-    rows = which[..., :k].unsqueeze(-1)
-    return orders.gather(-2, rows.expand(*rows.shape[:-1], orders.shape[-1])), log_probs[..., :k]
+    return orders.take_along_dim(which[..., :k, None], -2), log_probs[..., :k]
 
 
 def digits_log_prob(log_probs: Tensor, digits: Tensor) -> Tensor:
     """The sum of what independent digits int64 [..., n] have, of log_probs [..., n, V]: [...] of their common shape."""
-    shape = np.broadcast_shapes(digits.shape[:-1], log_probs.shape[:-2])
-    chosen = digits.expand(*shape, -1).unsqueeze(-1)
-    return log_probs.expand(*shape, -1, -1).gather(-1, chosen).squeeze(-1).sum(-1)
+    return taken(log_probs, digits.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
+def taken(values: Tensor, index: Tensor) -> Tensor:
+    """Of values [..., V] those at int64 [..., m], [..., m] of their common shape."""
+    shape = np.broadcast_shapes(values.shape[:-1], index.shape[:-1])
+    return values.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
 
 def best_digits(log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -262,8 +265,7 @@ class PlackettLuce(SequentialLaw):
         """log p of orders [..., n] or, among some of the items, [..., m], in the scores' dtype; O(m) by one running
         logsumexp.
         """
-        shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
-        z = self.scores.expand(*shape, -1).gather(-1, value.expand(*shape, -1))
+        z = taken(self.scores, value)
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
@@ -302,10 +304,8 @@ class GeneralizedPlackettLuce(SequentialLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
-        n, shape = self._n, np.broadcast_shapes(value.shape[:-1], self.batch_shape)
-        columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
-        chosen = self.scores.expand(*shape, n, n).gather(-1, columns)
-        gone = torch.ones(n, n, dtype=torch.bool, device=chosen.device).tril_(-1)
+        chosen = taken(self.scores, value.unsqueeze(-2))
+        gone = torch.ones(self._n, self._n, dtype=torch.bool, device=chosen.device).tril_(-1)
         # not -inf: where no item that is left may be, there is still a largest score
         left = chosen.masked_fill(gone, torch.finfo(chosen.dtype).min)
         return left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -425,12 +425,11 @@ class InverseRiffle(OrderDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf for more than one descent."""
-        scores, value = torch.broadcast_tensors(self.scores, value)
-        cuts = self._cuts(scores.gather(-1, value))
+        cuts = self._cuts(taken(self.scores, value))
         falls = value[..., 1:] < value[..., :-1]
         number = falls.sum(-1)
         cut = 1 + (falls.int().argmax(-1) if self._n > 1 else torch.zeros_like(number))
-        found = torch.where(number == 0, cuts.logsumexp(-1), cuts.gather(-1, cut.unsqueeze(-1)).squeeze(-1))
+        found = torch.where(number == 0, cuts.logsumexp(-1), taken(cuts, cut.unsqueeze(-1)).squeeze(-1))
         return found.masked_fill(number > 1, -torch.inf)
 
     def _cuts(self, z: Tensor) -> Tensor:
@@ -497,11 +496,8 @@ class InverseTransposition(OrderDistribution):
 
     def _pair(self, i: Tensor, j: Tensor) -> Tensor:
         """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k]."""
-        shape = np.broadcast_shapes(i.shape[:-1], self.batch_shape)
-        log_w, log_rest = (x.expand(*shape, self._n) for x in (self._log_w, self._log_rest))
-        i, j = i.expand(*shape, -1), j.expand(*shape, -1)
-        either = torch.logaddexp(-log_rest.gather(-1, i), -log_rest.gather(-1, j))
-        return log_w.gather(-1, i) + log_w.gather(-1, j) + either
+        either = torch.logaddexp(-taken(self._log_rest, i), -taken(self._log_rest, j))
+        return taken(self._log_w, i) + taken(self._log_w, j) + either
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         swaps = self._uniform(sample_shape, (1,), generator) < self.swap.double().sigmoid().unsqueeze(-1)
@@ -538,10 +534,9 @@ class InverseInsertion(OrderDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf unless one item moved to the end."""
-        log_w, value = torch.broadcast_tensors(self._log_w, value)
         moved = value[..., -1:]
         possible = (self._order(moved) == value).all(-1)
-        return log_w.gather(-1, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
+        return taken(self._log_w, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
 
     def _order(self, item: Tensor) -> Tensor:
         """The order in which `item` [..., 1] comes last and those after it move up."""

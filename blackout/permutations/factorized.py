@@ -58,8 +58,8 @@ def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Te
     for block in blocks:
         places = block.to(codes.device).expand(len(codes), -1)
         log_probs = normalised(denoiser(shown), support)
-        digits = codes.gather(1, places)
-        total = total + _rows(log_probs, places).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
+        digits, rows = codes.gather(1, places), log_probs.take_along_dim(places.unsqueeze(-1), 1)
+        total = total + rows.gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
         shown = shown.scatter(1, places, digits)
     return total
 
@@ -92,7 +92,7 @@ def fill_codes(
         log_probs = normalised(denoiser(codes), support)
         block = blocks(log_probs, codes, passes - number) if callable(blocks) else blocks[number].to(codes.device)
         places = block.expand(len(codes), -1)
-        rows, known = _rows(log_probs, places), codes.gather(1, places)
+        rows, known = log_probs.take_along_dim(places.unsqueeze(-1), 1), codes.gather(1, places)
         drawn = rows.argmax(-1) if greedy else categorical(rows.exp(), generator)
         own = rows.gather(2, drawn.unsqueeze(-1)).squeeze(-1)
         total = total + own.masked_fill(known != n, 0.0).sum(1)
@@ -148,8 +148,3 @@ def normalised(logits: Tensor, support: Tensor) -> Tensor:
     """Log-softmax over the support, bool [n, n], of logits [B, n, n], of the same shape; float32 at least."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return precise.masked_fill(~support.to(logits.device), -torch.inf).log_softmax(-1)
-
-
-def _rows(log_probs: Tensor, places: Tensor) -> Tensor:
-    """Rows of [B, n, n] at places [B, s]: [B, s, n]."""
-    return log_probs.gather(1, places.unsqueeze(-1).expand(*places.shape, log_probs.shape[-1]))

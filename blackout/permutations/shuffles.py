@@ -353,7 +353,7 @@ class ForwardProcess:
     """
 
     law: Shuffle
-    schedule: Sequence[int]
+    schedule: Sequence[float]
 
     def __post_init__(self) -> None:
         given = list(self.schedule)
@@ -366,7 +366,7 @@ class ForwardProcess:
     @property
     def times(self) -> list[int]:
         """t_1, ..., t_k."""
-        return list(self.schedule[1:])
+        return [int(t) for t in self.schedule[1:]]
 
     @property
     def steps(self) -> int:
@@ -376,7 +376,7 @@ class ForwardProcess:
     @property
     def gaps(self) -> list[int]:
         """How many shuffles every step is of."""
-        return [b - a for a, b in pairwise(self.schedule)]
+        return [b - a for a, b in pairwise([0, *self.times])]
 
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """`number` walks of each of `size` lists, looked at only at scheduled times [Zhang 2025, section 3.4].

@@ -19,7 +19,7 @@ from blackout.data.count_data import held_out_split
 from blackout.data.torchvision_sets import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Split
-from blackout.files import read_text, reading
+from blackout.files import read_text
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, tour_length
@@ -145,11 +145,9 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
     i, j = torch.triu_indices(n - 1, n - 1, 1) + 1
     place = torch.arange(n)
     for _ in range(_MOST_MOVES):
-        visited = arranged(points, tours)
-        before, first, last, after = (visited[:, at] for at in (i - 1, i, j, (j + 1) % n))
-        was, now = ((before, first), (last, after)), ((before, last), (first, after))
-        (a, b), (c, d) = ([(p - q).norm(dim=-1) for p, q in edges] for edges in (was, now))
-        most, which = (a + b - c - d).max(1)
+        visited, k = arranged(points, tours), (j + 1) % n
+        d = torch.cdist(visited, visited, compute_mode="donot_use_mm_for_euclid_dist")
+        most, which = (d[:, i - 1, i] + d[:, j, k] - d[:, i - 1, j] - d[:, i, k]).max(1)
         moves = most > _LEAST_GAIN
         if not bool(moves.any()):
             break
@@ -276,8 +274,7 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
     Raises:
         UserError: unreadable, or a line that is no tour; the message names the line.
     """
-    with reading(path, "not a readable text file of tours"):
-        lines = [line for line in read_text(path).splitlines() if line.strip()]
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
     refuse(len(lines) < 2, f"{path}: at least two tours are needed, found {len(lines)}")
     points, tours = list[list[float]](), list[list[int]]()
     for number, line in enumerate(lines, 1):

@@ -112,11 +112,9 @@ class RandomTimeLoss(TrajectoryLoss):
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
         states, back, times = inputs.walks(self.walks)
-        b, number, k, m = states.shape
-        u = uniform((b, number), inputs.streams, states.device).to(states.device)
-        step = (u * k).long().clamp(max=k - 1)
-        chosen = step[..., None, None].expand(b, number, 1, m)
-        states, back = states.gather(2, chosen).squeeze(2), back.gather(2, chosen).squeeze(2)
+        u = uniform(tuple(states.shape[:2]), inputs.streams, states.device).to(states.device)
+        step = (u * states.shape[2]).long().clamp(max=states.shape[2] - 1)
+        states, back = (orders.take_along_dim(step[..., None, None], 2).squeeze(2) for orders in (states, back))
         return -inputs.denoiser(states, times[0][step]).log_prob(back).mean(), {}
 
 
@@ -224,10 +222,8 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         super().__init__()
         _check_walks(walks)
         if draws < 2 or not 0 <= entropy < float("inf") or not 0 < deviation < float("inf") or not 0 <= decay < 1:
-            raise ValueError(
-                "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1), not "
-                f"{draws}, {entropy}, {deviation} and {decay}"
-            )
+            allowed = "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1)"
+            raise ValueError(f"{allowed}, not {draws}, {entropy}, {deviation} and {decay}")
         self.walks, self.draws, self.entropy, self.deviation, self.decay = walks, draws, entropy, deviation, decay
         self.baseline: Tensor
         self.register_buffer("baseline", torch.zeros(()))
