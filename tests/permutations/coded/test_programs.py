@@ -187,7 +187,7 @@ def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
 
 def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform_in_silence(run, tmp_path):  # noqa: F811
     """The closing model is that of the least held-out bits; a line compares it with uniform and classical fits."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
     np.save(tmp_path / "few.npy", torch.rand(40, 6, generator=generator).argsort(1).numpy())
     common = (
         "family=codes",
