@@ -151,24 +151,18 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     if sides.shape != (2,) or sides.dtype.kind not in "iu" or not 0 <= sides.min() <= sides.max() <= LARGEST_COUNT:
         raise ValueError(f"a sparse matrix has a shape of two whole numbers, got {sides.tolist()!r:.100}")
     ensure(kind in ("csr", "csc", "coo"), f"sparse matrices are read as csr, csc or coo, not {kind!r:.100}")
-    names = ("row", "col") if kind == "coo" else ("indptr", "indices")
-    first, second = (parts[name] for name in names)
-    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (first, second)) or data.ndim != 1:
-        raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix must be lists of whole numbers, data one too")
+    places = tuple(parts[name] for name in (("row", "col") if kind == "coo" else ("indices", "indptr")))
+    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in places) or data.ndim != 1:
+        raise ValueError("indices and pointers of a sparse matrix must be lists of whole numbers, data one too")
     ensure(data.dtype.kind in "biuf", f"a sparse matrix must hold numbers, got {data.dtype}")
-    rows, columns = map(int, sides)
-    outer, inner = (columns, rows) if kind == "csc" else (rows, columns)
-    if kind == "coo":
-        inside = len(first) == len(second) == len(data) and _within(first, outer)
-    else:
-        inside = _begins(first := first.astype(np.int64), outer) and first[-1] == len(second) == len(data)
-    if not inside or not _within(second, inner):
-        raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix do not fit its shape [{rows}, {columns}]")
     if data.dtype.itemsize < 8 and (kind == "coo" or data.dtype == np.float16):
         data = data.astype(np.float64)  # entries in one place are added
-    if kind == "coo":
-        return scipy.sparse.csr_matrix((data, (first, second)), (rows, columns))
-    made = getattr(scipy.sparse, f"{kind}_matrix")((data, second, first), (rows, columns))
+    if kind == "coo":  # whose indices SciPy looks at
+        return scipy.sparse.coo_matrix((data, places), tuple(map(int, sides))).tocsr()
+    if not _begins(places[1], sides[int(kind == "csc")], len(data)):  # SciPy does not look where the last one is 0
+        raise ValueError(f"indptr of a sparse matrix does not fit its shape {sides.tolist()}")
+    made = getattr(scipy.sparse, f"{kind}_matrix")((data, *places), tuple(map(int, sides)))
+    made.check_format()
     return (made if made.has_canonical_format else made.astype(np.float64)).tocsr()
 
 
@@ -188,9 +182,8 @@ class SparseOnDisk:
         self.dtype, data = parts["data"].dtype, parts["data"]
         sparse_matrix("csr", (0, np.asarray(shape).flat[-1]), self._of(0, 0, self._ends[:1]))  # refuses what is none
         self.shape = tuple(map(int, np.asarray(shape)))
-        ends = self._ends = self._ends.astype(np.int64)
-        whole = len(self.shape) == 2 and _begins(ends, self.shape[0])
-        if not (whole and (ends[-1],) == data.shape == parts["indices"].shape):
+        whole = len(self.shape) == 2 and _begins(self._ends, self.shape[0], math.prod(data.shape))
+        if not whole or data.shape != parts["indices"].shape:
             raise ValueError(f"indptr and indices of a sparse matrix do not fit its shape {list(self.shape)}")
 
     def __getitem__(self, rows: slice) -> Any:
@@ -213,13 +206,10 @@ class SparseOnDisk:
         return {"data": self._parts["data"][place], "indices": self._parts["indices"][place], "indptr": ends}
 
 
-def _begins(pointers: Array, number: int) -> bool:
-    """Whether these say where so many rows begin, and where the last one ends."""
-    return len(pointers) == number + 1 and pointers[0] == 0 and bool((np.diff(pointers) >= 0).all())
-
-
-def _within(indices: Array, end: int) -> bool:
-    return not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < end
+def _begins(pointers: Array, rows: int, number: int) -> bool:
+    """Whether these say where so many rows of so many numbers begin, and where the last one ends."""
+    ends = pointers.astype(np.int64)
+    return len(ends) == rows + 1 and ends[0] == 0 and ends[-1] == number and bool((np.diff(ends) >= 0).all())
 
 
 def read_store(path: Path, layer: str | None = None) -> Store:
@@ -341,18 +331,13 @@ def _zarr(path: Path, layer: str | None) -> Store:
 
 
 _ZARR_METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
-_NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
-_FIXED_TEXT = re.compile(r"[<>|][SU][1-9]\d{0,3}")
-_V3_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_V3_TYPES = ("bool", "string", "float16", "float32", "float64", *_V3_INTEGERS)
-_V3_TEXTS = ("fixed_length_utf32", "null_terminated_bytes")
-_COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "lz4")
-_V3_CODECS = ("bytes", "vlen-utf8", "transpose", "blosc", "zstd", "gzip", "crc32c")
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-_WORDS = ("lz4", "lz4hc", "blosclz", "zlib", "zstd", "snappy", "little", "big", "start", "end", *_SHUFFLES)
-"""Text in the settings of codecs."""
-_STRUCTURE = {"dtype", "data_type", "chunks", "chunk_grid", "filters", "compressor", "codecs", "storage_transformers"}
-"""What only the metadata of arrays have."""
+_OF_ZARR = re.compile(
+    r"[<>|](b1|[iu][1248]|f[248]|[SU][1-9]\d{0,3})|bool|string|u?int(8|16|32|64)|float(16|32|64)"
+    r"|fixed_length_utf32|null_terminated_bytes|vlen-utf8|bytes|transpose|crc32c|sharding_indexed|blosc|lz4(hc)?|blosclz"
+    r"|zstd|gzip|zlib|snappy|(no|bit)?shuffle|little|big|start|end|array|group|inline|regular|default|v2|C|F|[./]"
+)
+"""Words that the metadata of a store may have: types, codecs and their settings. None of them makes objects."""
+_OF_GROUPS = {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
 
 
 def _check_zarr(path: Path) -> dict[str, int]:
@@ -360,7 +345,7 @@ def _check_zarr(path: Path) -> dict[str, int]:
 
     Raises:
         UserError: the store holds a link, a pipe or a device, or metadata that ask for anything but numbers and text
-            with a codec of the lists above.
+            by the words above.
     """
     sizes: dict[str, int] = {}
     for folder, subfolders, names in os.walk(path):
@@ -377,7 +362,8 @@ def _check_zarr(path: Path) -> dict[str, int]:
                 node = json.loads(read_text(file, most=1 << 26), object_pairs_hook=_once)
                 if name == ".zmetadata":
                     node = [part for key, part in node["metadata"].items() if key.rpartition("/")[2] != ".zattrs"]
-                _check_node(None if name == ".zattrs" else node)
+                if name != ".zattrs":  # on which no library acts
+                    _check_words(node)
             if name in (".zarray", ".zgroup", "zarr.json"):
                 sizes["" if place == Path(".") else str(place)] = 0
         owner = next((str(p) for p in (place, *place.parents) if str(p) in sizes), "")
@@ -391,66 +377,37 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_node(node: Any) -> None:
-    """Look through metadata and metadata within them, but not through attributes, on which no library acts."""
+def _check_words(node: Any) -> None:
+    """Look through metadata and metadata within them for words that are not in `_OF_ZARR`; raises ValueError."""
+    if isinstance(node, dict):
+        # only of a node these names have no meaning: elsewhere they are places, which have any name
+        own = "zarr_format" in node and not isinstance(node["zarr_format"], dict)
+        if own and node.keys() - _OF_GROUPS:
+            _check_array(node)
+        free = ("attributes", "fill_value", "dimension_names", "dtype" if node.get("dtype") == "|O" else "")
+        node = [node[key] for key in node if not (own and key in free)]
     if isinstance(node, list):
         for part in node:
-            _check_node(part)
-    elif isinstance(node, dict) and _STRUCTURE & {key.lower() for key in node}:
-        (_check_v2 if node.get("zarr_format") == 2 else _check_v3)(node)
-    elif isinstance(node, dict):
-        attributed = node.get("node_type") in ("array", "group")  # else these are places, one of which has any name
-        _check_node([part for key, part in node.items() if not (attributed and key == "attributes")])
+            _check_words(part)
+    elif isinstance(node, str) and not _OF_ZARR.fullmatch(node):
+        raise ValueError(f"a store of numbers and text has no {node!r:.100}")
 
 
-def _check_v2(node: dict[str, Any]) -> None:
-    kind, filters, compressor = node.get("dtype"), node.get("filters") or [], node.get("compressor")
-    text = kind == "|O" and filters == [{"id": "vlen-utf8"}]
-    numbers = isinstance(kind, str) and not filters and (_NUMBERS.fullmatch(kind) or _FIXED_TEXT.fullmatch(kind))
-    ensure(text or numbers, f"an array of {kind!r:.60} with the filters {filters!r:.100} is not decoded")
-    if compressor is not None:
-        _check_codec(compressor["id"], _COMPRESSORS, {**compressor, "id": None})
-    _check_shape(node.get("shape"), node.get("chunks"), node.get("fill_value"))
-
-
-def _check_v3(node: dict[str, Any]) -> None:
-    kind, grid = node.get("data_type"), node.get("chunk_grid")
-    settings = kind.get("configuration") if isinstance(kind, dict) and kind.get("name") in _V3_TEXTS else None
-    length = settings.get("length_bytes") if isinstance(settings, dict) else None
-    if kind not in _V3_TYPES and not (type(length) is int and 0 < length <= 4 * LONGEST_TEXT):
-        raise ValueError(f"an array of {kind!r:.100} is not decoded")
-    if node.get("zarr_format") != 3 or node.get("storage_transformers") or not isinstance(grid, dict):
+def _check_array(node: dict[str, Any]) -> None:
+    """Refuse what its words alone do not tell: objects without their codec, codecs that are none, odd shapes."""
+    shape: Any = node.get("shape")
+    kind, filters, codecs = (node.get(name) for name in ("dtype", "filters", "codecs"))
+    chunks = node["chunks"] if node["zarr_format"] == 2 else node["chunk_grid"]["configuration"]["chunk_shape"]
+    if (filters or kind == "|O") and (kind, filters) != ("|O", [{"id": "vlen-utf8"}]):
+        raise ValueError(f"an array of {kind!r:.60} with the filters {filters!r:.100} is not decoded")
+    plain = node["zarr_format"] == 2 and isinstance(kind, str)
+    if not plain and (node["zarr_format"] != 3 or not codecs or node.get("storage_transformers")):
         raise ValueError("an array has another format")
-    _check_codecs(node.get("codecs"))
-    _check_shape(node.get("shape"), grid.get("configuration", {}).get("chunk_shape"), node.get("fill_value"))
-
-
-def _check_codecs(codecs: Any) -> None:
-    for codec in codecs if isinstance(codecs, list) and codecs else [None]:
-        settings = codec.get("configuration", {}) if isinstance(codec, dict) else None
-        if isinstance(codec, dict) and isinstance(settings, dict) and codec["name"] == "sharding_indexed":
-            _check_codecs(settings.get("codecs"))
-            _check_codecs(settings.get("index_codecs"))
-            settings = {key: value for key, value in settings.items() if key not in ("codecs", "index_codecs")}
-            _check_codec("bytes", _V3_CODECS, settings)
-        else:
-            _check_codec(codec["name"] if isinstance(codec, dict) else codec, _V3_CODECS, settings)
-
-
-def _check_codec(codec: Any, known: tuple[str, ...], settings: Any) -> None:
-    if codec not in known or not isinstance(settings, dict):
-        raise ValueError(f"the codec {codec!r:.100} is none of {', '.join(known)}")
-    for value in settings.values():
-        numbers = value if isinstance(value, list) else [value]
-        if value not in _WORDS and not all(part is None or isinstance(part, int) for part in numbers):
-            raise ValueError(f"the codec {codec} has the setting {value!r:.100}, which it cannot have")
-
-
-def _check_shape(shape: Any, chunks: Any, fill: Any) -> None:
-    sides = [*shape, *chunks] if isinstance(shape, list) and isinstance(chunks, list) else [None]
-    if len(sides) % 2 or len(shape) != len(chunks) or any(type(side) is not int or side < 0 for side in sides):
+    ensure(all(isinstance(codec, dict) for codec in codecs or ()), "a codec is none")
+    lists = isinstance(shape, list) and isinstance(chunks, list) and len(shape) == len(chunks)
+    if not lists or any(type(side) is not int or side < 0 for side in shape + chunks):
         raise ValueError(f"the shape {shape!r:.60} in parts of {chunks!r:.60} is none")
-    ensure(0 not in chunks and not isinstance(fill, dict | list), "parts without elements, or values that are none")
+    ensure(0 not in chunks and not isinstance(node.get("fill_value"), dict | list), "parts or values are none")
 
 
 def _hdf5(path: Path, layer: str | None) -> Store:

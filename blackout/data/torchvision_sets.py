@@ -6,7 +6,6 @@ Existing files are checked against the published MD5 sums; torchvision downloads
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import socket
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CHUNK, CountData
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import ensure, refuse
 from blackout.files import file_error, opened, reading
 
 StrPath = str | os.PathLike[str]
@@ -162,28 +161,17 @@ def _download(dataset: type[Any], root: Path, split: dict[str, Any], home: Path,
 def _grey(
     name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int, download: bool
 ) -> CountData:
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
     ensure(size in (28, 32), f"{name}: size must be 28, or 32 with zero padding, got {size}")
     folder = f"{dataset.__name__}/raw"
-    home = Path(data_dir).expanduser() / folder
-    for part in ("train", "t10k"):
-        _check_idx(home / f"{part}-images-idx3-ubyte", (28, 28))
-        _check_idx(home / f"{part}-labels-idx1-ubyte", ())
+    for file in (Path(data_dir).expanduser() / folder).glob("*-ubyte"):
+        with reading(file, "damaged; delete it or put a good copy there"), opened(file):
+            found = (read_image_file if "images" in file.name else read_label_file)(str(file))
+            ensure(found.shape[1:] in ((), (28, 28)), "its images are not of 28 x 28 pixels")
     splits = open_torchvision(dataset, Path(data_dir), folder, sums, *_TRAIN_AND_TEST, download=download)
     images = [F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits]
     return CountData(name, images[0], images[1], 255, splits[0].targets, splits[1].targets)
-
-
-def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
-    """Refuse a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
-    if not file.exists():
-        return
-    with reading(file, "cannot be read"), opened(file) as stream:
-        header = [int.from_bytes(stream.read(4)) for _ in range(2 + len(shape))]
-        content = file.stat().st_size - 4 * len(header)
-    # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths
-    number, rest = divmod(content, math.prod(shape))
-    if rest or header != [0x800 + 1 + len(shape), number, *shape]:
-        raise UserError(f"{file}: damaged (its header and its length do not fit); delete it or put a good copy there")
 
 
 def _binarize(images: Tensor) -> Tensor:

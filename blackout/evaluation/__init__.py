@@ -6,13 +6,12 @@ from blackout.evaluation.extractors import Classifier, Inception, ModuleExtracto
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.image_scores import ClassShares, ImageScores, ScoreOptions, Scorer, over_seeds, score_all
 from blackout.evaluation.inception_score import InceptionScore
-from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
 
 __all__ = [
     "ClassShares", "Classifier", "CountScorer", "CountScores", "FeatureStatistics", "ImageScores",
     "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer",
-    "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "kernel_distance",
-    "over_seeds", "precision_recall", "score_all", "to_uint8", "write_reference",
+    "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "over_seeds",
+    "precision_recall", "score_all", "to_uint8", "write_reference",
 ]  # fmt: skip

@@ -76,6 +76,8 @@ class FeatureStatistics(Metric):
 
 
 Array = Tensor | np.ndarray
+_ROUNDING = 1e-5
+"""Of covariances that other programs computed in float32, relative to the largest."""
 
 
 def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -> float:
@@ -115,6 +117,7 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
         shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
         raise ValueError(f"statistics {name}: mu must be [F] and sigma [F, F], but they are {shapes}")
     ensure(bool(torch.isfinite(mean).all() & torch.isfinite(cov).all()), f"statistics {name} contain NaN or infinity")
+    ensure((cov - cov.T).abs().max() <= _ROUNDING * cov.abs().max(), f"statistics {name}: sigma is not symmetric")
     return mean, (cov + cov.T) / 2
 
 
@@ -122,7 +125,7 @@ def _factor(cov: Tensor) -> Tensor:
     """R [F, r] with R R^T = cov [F, F], r its numerical rank."""
     values, vectors = torch.linalg.eigh(cov)
     least, largest = float(values[0]), float(values[-1].clamp_min(0))
-    if least < -1e-6 * largest - 1e-300:
+    if least < -_ROUNDING * largest - 1e-300:
         pair = f"the negative eigenvalue {least:.3g} beside {largest:.3g}"
         raise ValueError(f"sigma is not a covariance: it has {pair}")
     kept = values > len(values) * torch.finfo(torch.float64).eps * largest

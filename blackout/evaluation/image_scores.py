@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import InceptionScore
-from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import (
     Reference,
@@ -44,13 +43,6 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 
 _BATCH = 512
 """Images scored together."""
-
-
-class Recognition(NamedTuple):
-    """`recognised`: share of samples with a clear class; `shares`: share of each class in all samples."""
-
-    recognised: float
-    shares: list[float]
 
 
 class ClassShares(Metric):
@@ -76,10 +68,9 @@ class ClassShares(Metric):
         self.clear += (top > self.threshold).sum()
         self.per_class += torch.bincount(label, minlength=len(self.per_class))
 
-    def compute(self) -> Recognition:
-        """Shares over all processes."""
-        n = int(self.per_class.sum())
-        return Recognition(int(self.clear) / n, (self.per_class.double() / n).tolist())
+    def compute(self) -> Tensor:
+        """Shares over all processes, float64 [1 + K]: of samples with a clear class, and of each class in all."""
+        return torch.cat([self.clear[None], self.per_class]).double() / self.per_class.sum()
 
 
 @component("options")
@@ -109,13 +100,10 @@ class ScoreOptions:
     seed: int = 2020
 
     def __post_init__(self) -> None:
-        least = {"splits": 1, "kernel_subsets": 1, "kernel_subset_size": 2, "neighbours": 1, "density_neighbours": 1}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise UserError(f"metrics.options.{name}={getattr(self, name)}: it must be at least {bound}")
-        if not 0 <= self.recognised_above < 1:
-            raise UserError(f"metrics.options.recognised_above={self.recognised_above}: it must be in [0, 1)")
-        refuse(not 0 <= self.seed < 2**32, f"metrics.options.seed={self.seed}: it must be in 0..4294967295")
+        least, below = {"kernel_subset_size": 2, "recognised_above": 0, "seed": 0}, {"recognised_above": 1}
+        for name, value in asdict(self).items():
+            low, high = least.get(name, 1), below.get(name, 2**32)
+            refuse(not low <= value < high, f"metrics.options.{name}={value}: it must be in [{low}, {high})")
 
 
 def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = None) -> tuple[str, ...]:
@@ -266,16 +254,23 @@ class ImageScores:
             values |= {name("is"): sums["is"].mean, name("is", "_std"): sums["is"].std}
         if features is not None and real is not None and real.features is not None:
             if "kd" in self.scores:
-                of = options.kernel_subsets, self._subset_size, options.seed, self.device
-                kernel = kernel_distance(features, real.features, *of)
-                values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
+                # the unbiased squared maximum mean discrepancy [Gretton 2012, eq. 3; Binkowski 2018, section 4] is
+                # torch-fidelity's, in the mean over random subsets; it can be slightly negative
+                from torch_fidelity.metric_kid import kid_features_to_metric
+
+                subsets = {"kid_subsets": options.kernel_subsets, "kid_subset_size": self._subset_size}
+                kernel = kid_features_to_metric(
+                    features, real.features, **subsets, rng_seed=options.seed, verbose=False
+                )
+                values[name("kd")] = kernel["kernel_inception_distance_mean"]
+                values[name("kd", "_std")] = kernel["kernel_inception_distance_std"]
             if "prc" in self.scores:
                 neighbours = options.neighbours, options.density_neighbours
                 shares = precision_recall(features, real.features, *neighbours, self.device)
                 values |= {name(share): value for share, value in shares._asdict().items()}
         if "classes" in sums:
-            values[name("recognised")] = sums["classes"].recognised
-            values |= {name("share", f"_{label}"): share for label, share in enumerate(sums["classes"].shares)}
+            values[name("recognised")], *shares = sums["classes"].tolist()
+            values |= {name("share", f"_{label}"): share for label, share in enumerate(shares)}
         return values
 
     @property

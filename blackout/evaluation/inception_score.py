@@ -1,4 +1,4 @@
-"""The Inception Score, summed as class probabilities come, and the shape in which scores of parts are told."""
+"""The Inception Score, summed as class probabilities come."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 
 class MeanAndSpread(NamedTuple):
-    """Mean and (population) standard deviation over splits or subsets."""
+    """Mean and (population) standard deviation over splits."""
 
     mean: float
     std: float

@@ -19,15 +19,13 @@ from torch import Tensor
 from blackout.data import CountData
 from blackout.data.images import read_folder
 from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
-from blackout.evaluation.fid import FeatureStatistics
+from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.family import Source
-from blackout.files import load_array, load_arrays, reading, replacing
+from blackout.files import load_array, load_arrays, reading
 
-_ROUNDING = 1e-5
-"""Of covariances that other programs computed in float32, relative to the largest eigenvalue."""
 FORMAT = 1
 """To be increased when the meaning of cached files changes: older ones are then computed anew."""
 
@@ -105,7 +103,7 @@ def dataset_reference(
     mu, sigma, n = statistics.compute()
     computed = Reference(mu.cpu(), sigma.cpu(), n, rows.gather() if rows is not None else None, origin)
     if writes_for_its_machine():
-        keep(path, lambda part: _save(part, computed))
+        keep(path, lambda part: write_reference(part, computed))
     return computed
 
 
@@ -126,15 +124,9 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
         raise UserError(f"{path}: the arrays mu and sigma are expected, not {found}")
     with reading(path, "not a readable .npz file of statistics"):
         reference = _read(arrays)
-    mu, sigma, width = reference.mu, reference.sigma, extractor.num_features
-    if mu.shape != (width,) or sigma.shape != (width, width):
-        shapes = f"mu is {list(mu.shape)} and sigma {list(sigma.shape)}"
-        raise UserError(f"{path}: {shapes}, but {extractor.name} has {width} features")
-    if not bool(torch.isfinite(mu).all() & torch.isfinite(sigma).all()):
-        raise UserError(f"{path}: the statistics contain NaN or infinity")
-    spectrum = torch.linalg.eigvalsh((sigma + sigma.T) / 2)
-    if min(spectrum[0], -(sigma - sigma.T).abs().max()) < -_ROUNDING * spectrum[-1].abs():
-        raise UserError(f"{path}: sigma is not a covariance: symmetric, without negative eigenvalues")
+        mu, sigma, width = reference.mu, reference.sigma, extractor.num_features
+        refuse(mu.shape != (width,), f"{path}: mu is {list(mu.shape)}, but {extractor.name} has {width} features")
+        frechet_distance(mu, sigma, mu, sigma)  # refuses what is no Gaussian
     made_by = reference.origin.get("identity")
     if made_by is None:
         digest = key_hash({"mu": mu.tolist(), "trace": float(sigma.trace())})
@@ -147,19 +139,14 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
     return reference
 
 
-def write_reference(path: str | Path, reference: Reference) -> None:
-    """Write a reference as .npz (mu, sigma, n, origin and, if present, features), atomically."""
-    with replacing(Path(path), durably=True) as part:
-        _save(part, reference)
-
-
 def extractor_origin(extractor: ModuleExtractor) -> dict[str, Any]:
     """An extractor's provenance, as plain values."""
     about = {"extractor": extractor.name, "identity": extractor.identity}
     return {"format": FORMAT, **about, "num_features": extractor.num_features, "resize": extractor.resize}
 
 
-def _save(path: Path, reference: Reference) -> None:
+def write_reference(path: Path, reference: Reference) -> None:
+    """Write a reference as .npz: mu, sigma, n, origin and, if present, features."""
     arrays = {"mu": reference.mu.numpy(), "sigma": reference.sigma.numpy()}
     if reference.num_samples is not None:
         arrays["n"] = np.array(reference.num_samples)
@@ -186,16 +173,11 @@ def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Ref
     try:
         arrays = load_arrays(path)
         reference = _read(arrays if isinstance(arrays, dict) else {})
-        if with_features and reference.features is None:
-            return None
-    except (ValueError, KeyError):
-        warnings.warn(f"{path} is damaged and is computed anew", stacklevel=3)
+        ensure(dict(reference.origin) == origin, "it does not hold what its name says")
+    except (ValueError, KeyError) as error:
+        warnings.warn(f"{path} is damaged and is computed anew ({error})", stacklevel=3)
         return None
-    width = origin["num_features"]
-    if dict(reference.origin) != origin or reference.sigma.shape != (width, width):
-        warnings.warn(f"{path} does not hold what its name says and is computed anew", stacklevel=3)
-        return None
-    return reference
+    return None if with_features and reference.features is None else reference
 
 
 def count_images(source: Source) -> CountData:
@@ -243,9 +225,8 @@ def read_labels(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".npz" or not path.is_file():
         return {}
     with reading(path, "not a readable .npz file of samples"), np.load(path, allow_pickle=False) as archive:
-        if "classes" not in archive.files:
-            return {}
-        return {"classes": torch.from_numpy(np.asarray(archive["classes"]).astype(np.int64))}
+        kept = {"classes"} & set(archive.files)
+        return {name: torch.from_numpy(np.asarray(archive[name]).astype(np.int64)) for name in kept}
 
 
 def _read_array(path: Path) -> Tensor:

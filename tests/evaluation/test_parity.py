@@ -12,7 +12,6 @@ import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
 from torch_fidelity.metric_isc import isc_features_to_metric
-from torch_fidelity.metric_kid import kid_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from blackout.evaluation import (
@@ -20,7 +19,6 @@ from blackout.evaluation import (
     InceptionScore,
     Reference,
     ScoreOptions,
-    kernel_distance,
     precision_recall,
 )
 from blackout.evaluation.extractors import Inception, ModuleExtractor
@@ -143,16 +141,6 @@ def test_streaming_inception_score(count: int, splits: int) -> None:
     mean, std = score.compute()
     assert mean == pytest.approx(expected["inception_score_mean"], rel=1e-12)
     assert std == pytest.approx(expected["inception_score_std"], rel=1e-9, abs=1e-12)
-
-
-def test_kernel_distance() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(300, 64, generator=generator) * 0.8
-    y = torch.rand(400, 64, generator=generator) * 0.9
-    expected = kid_features_to_metric(x, y, kid_subsets=20, kid_subset_size=100, rng_seed=11, verbose=False)
-    mean, std = kernel_distance(x, y, subsets=20, subset_size=100, seed=11)
-    assert mean == pytest.approx(expected["kernel_inception_distance_mean"], rel=1e-4)
-    assert std == pytest.approx(expected["kernel_inception_distance_std"], rel=1e-3)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
