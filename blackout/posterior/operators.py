@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.counts import Shape
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.errors import ensure
 from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
 
@@ -81,7 +82,7 @@ class Operator(ABC):
         """Data [n, *shape] near such an m, to start from; None where no such data are known."""
         return None
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: BlackoutDiffusion) -> None:
         """Take what it needs of the model or its data, before anything is measured."""
         return
 
@@ -495,7 +496,7 @@ class Decoded(Operator):
         ensure(tuple(codes.shape[1:]) == shape, f"the encoder returns {tuple(codes.shape[1:])}, not {shape}")
         return codes
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: BlackoutDiffusion) -> None:
         """G's."""
         self.operator.prepare(model)
 

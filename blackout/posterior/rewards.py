@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.posterior.noise import Noise, as_map
 from blackout.posterior.operators import Judged, Operator, Shape
 
@@ -115,7 +116,7 @@ class Classifier(Tilted):
             raise ValueError(f"label={self.label} is none of the classifier's logits {tuple(logits.shape)}")
         return torch.log_softmax(logits, 1)[:, self.label, None]
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: BlackoutDiffusion) -> None:
         """Let the classifier learn."""
         if hasattr(self.classifier, "learn"):
             self.classifier.learn(model.require_source(), model.process.max_count)

@@ -22,6 +22,8 @@ _SECONDS, _REST = 4.0, 1500
 """Length of an animation, and the milliseconds it rests on the last frame."""
 _ROWS, _COLUMNS = 4, 12
 """Of the strip: samples, and states of each at most."""
+_LONGEST = 16_383
+"""Pixels of a side of a WebP at most."""
 
 
 class Trajectory:
@@ -49,11 +51,14 @@ class Trajectory:
         if not shown:
             return
         each = max(20, int(1000 * _SECONDS / len(shown)))
-        with replacing(directory / "trajectory.webp") as part:
-            shown[0].save(
-                part, format="webp", save_all=True, append_images=shown[1:],
-                duration=[each] * (len(shown) - 1) + [_REST], loop=0, lossless=True,
-            )  # fmt: skip
+        if max(shown[0].size) > _LONGEST:
+            print(f"left out: trajectory.webp: a side of {max(shown[0].size):,} pixels, where it ends at {_LONGEST:,}")
+        else:
+            with replacing(directory / "trajectory.webp") as part:
+                shown[0].save(
+                    part, format="webp", save_all=True, append_images=shown[1:],
+                    duration=[each] * (len(shown) - 1) + [_REST], loop=0, lossless=True,
+                )  # fmt: skip
         columns = min(_COLUMNS, len(self.states))
         chosen = [self.states[round(i * (len(self.states) - 1) / max(1, columns - 1))] for i in range(columns)]
         rows = torch.stack([state[:_ROWS] for state in chosen], dim=1).flatten(0, 1)

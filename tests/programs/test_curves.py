@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from blackout.diffusion.plots import with_scale
 from blackout.errors import UserError
-from blackout.programs.pictures import curve_panels, in_characters, read_curves, sparkline
+from blackout.programs.pictures import Trajectory, curve_panels, in_characters, read_curves, sparkline
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
@@ -50,3 +51,16 @@ def test_a_curve_and_small_images_as_text():
 def test_a_picture_fills_all_of_its_width_over_the_bar(width):
     made = np.asarray(with_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
     assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())
+
+
+def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
+    class Wide:
+        def picture(self, drawn, columns=None):
+            return Image.new("L", (20_000, len(drawn["samples"])))
+
+    film = Trajectory(1)
+    for step in (2, 1, 0):
+        film.add(step, 2, torch.zeros(1, 1, 1, 20_000))
+    film.save(Wide(), tmp_path)
+    assert capsys.readouterr().out.startswith("left out: trajectory.webp: a side of 20,000 pixels")
+    assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]
