@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -55,7 +55,6 @@ from blackout.laws import toys as chains
 from blackout.laws.toys import (
     Array,
     Beliefs,
-    Data,
     JumpToy,
     Matrices,
     Toy,
@@ -132,51 +131,53 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
 
     The second stage looks at X_t and X_rho.
     """
-    if q_s == 1:
-        return step_law(toy, law, q_s, q_t, poisson_births)
-    q_rho, first, second = _halves(q_s, q_t)
-    y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
-    weight = law[:, None] * step_matrix(toy, poisson_births, q_rho, q_t)
-    before, between = np.nonzero(weight > 1e-14 * weight.max())
-    rate = np.clip(2 * y_rho[between] - (1 - first) * y[before], 0, None) * second
-    reached = [landing(poisson_pmf(rate[:, i], toy.max_count), toy.states[between, i]) for i in range(toy.pixels)]
-    return _together(weight[before, between], reached)
+
+    def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+        y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
+        rate = np.clip(2 * y_rho[between] - (1 - first) * y[before], 0, None) * second
+        return (poisson_pmf(rate[:, i], toy.max_count) for i in range(toy.pixels))
+
+    return _two_stages(toy, law, q_s, q_t, poisson_births, births)
 
 
 def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated."""
+
+    def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+        levels = np.arange(toy.max_count + 1)
+        missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
+        chances, bridge = (binomial_pmf(levels[:, None], r, toy.max_count) for r in (first, second))
+        for i in range(toy.pixels):
+            came = toy.states[between, i] - toy.states[before, i]
+            total = came[:, None] + levels
+            inside = total.clip(max=toy.max_count)
+            left = np.take_along_axis(missing[before, i], inside, 1) * chances[inside, came[:, None]]
+            left = np.where(total <= toy.max_count, left, 0)
+            extrapolated = np.clip(2 * missing_rho[between, i] - left / left.sum(1, keepdims=True), 0, None)
+            yield (extrapolated / extrapolated.sum(1, keepdims=True)) @ bridge
+
+    return _two_stages(toy, law, q_s, q_t, posterior_births, births)
+
+
+def _two_stages(
+    toy: Toy, law: Array, q_s: float, q_t: float, births: Births, later: Callable[..., Iterable[Array]]
+) -> Array:
+    """Births of halves of the clock 1 - q; those of the second follow from where both begin; one stage to q_s = 1.
+
+    Args:
+        later: (survival between the stages, their fractions, numbers of states before [R], and between) -> the births
+            of every element, [R, max_count + 1].
+    """
     if q_s == 1:
-        return step_law(toy, law, q_s, q_t, posterior_births)
-    q_rho, first, second = _halves(q_s, q_t)
-    weight = law[:, None] * step_matrix(toy, posterior_births, q_rho, q_t)
-    before, between = np.nonzero(weight > 1e-14 * weight.max())
-    levels = np.arange(toy.max_count + 1)
-    missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
-    chances, bridge = (binomial_pmf(levels[:, None], r, toy.max_count) for r in (first, second))
-    reached = []
-    for i in range(toy.pixels):
-        births = toy.states[between, i] - toy.states[before, i]
-        total = births[:, None] + levels
-        inside = total.clip(max=toy.max_count)
-        left = np.take_along_axis(missing[before, i], inside, 1) * chances[inside, births[:, None]]
-        left = np.where(total <= toy.max_count, left, 0)
-        extrapolated = np.clip(2 * missing_rho[between, i] - left / left.sum(1, keepdims=True), 0, None)
-        drawn = (extrapolated / extrapolated.sum(1, keepdims=True)) @ bridge
-        reached.append(landing(drawn, toy.states[between, i]))
-    return _together(weight[before, between], reached)
-
-
-def _halves(q_s: float, q_t: float) -> tuple[float, float, float]:
-    """The survival between two stages of a trapezoidal step, and the fraction of each stage."""
+        return step_law(toy, law, q_s, q_t, births)
     q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
-    return q_rho, fraction(q_rho, q_t), fraction(q_s, q_rho)
-
-
-def _together(weight: Array, reached: list[Array]) -> Array:
-    """sum over rows of weight [R] times the product of the elements' distributions [R, levels]: [states]."""
+    weight = law[:, None] * step_matrix(toy, births, q_rho, q_t)
+    before, between = np.nonzero(weight > 1e-14 * weight.max())
+    drawn = later(q_rho, fraction(q_rho, q_t), fraction(q_s, q_rho), before, between)
+    reached = [landing(one, toy.states[between, i]) for i, one in enumerate(drawn)]
     letters = "abcdefgh"[: len(reached)]
     of_rows = ",".join(f"r{x}" for x in letters)
-    return np.einsum(f"r,{of_rows}->{letters}", weight, *reached, optimize=True).reshape(-1)
+    return np.einsum(f"r,{of_rows}->{letters}", weight[before, between], *reached, optimize=True).reshape(-1)
 
 
 def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Iterator[tuple[int, Array]]:
@@ -454,8 +455,8 @@ EXACT = 2e-5
 """Total variation of a kernel that is exact: the start and rounding leave less."""
 SURE = 1e-6
 """p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
-_TESTED = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0))
-"""Steps (s, t) at which draws are tested."""
+_TESTED, _LOOP = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)), logit_times(8, 4.0, -9.0)
+"""Steps (s, t) at which draws are tested, and the grid on which those of the loop are."""
 
 Grid = Callable[[int], Tensor]
 Step = Callable[[Toy, Array, float, float], Array]
@@ -468,28 +469,61 @@ LAWS: dict[str, Step] = {
 """The exact distribution of one step of each kernel of pure death, independent of its code."""
 
 
+@dataclass(frozen=True)
 class Subject(ABC):
-    """A process and data, with the exact distributions of some kernels and the package's own draws from them."""
+    """A process and data, with the exact distributions of some kernels and the package's own draws from them.
+
+    Args:
+        process: its name in `process=`, and which one where that leaves a choice.
+        toy: the data.
+        law: the package's process.
+        denoiser: what a perfect network would be.
+        kernels: of the package, by name.
+        tested: steps (s, t) at which draws are tested.
+        grid: on which the loop's draws are; None where no loop is tested.
+    """
 
     process: str
-    kernels: Iterable[str]
-    toy: Data
+    toy: Any
+    law: Any
+    denoiser: Denoiser
+    kernels: Mapping[str, Kernel]
+    tested: tuple[tuple[float, float], ...]
+    grid: Tensor | None
 
     @property
     def name(self) -> str:
         """Of the data."""
-        return self.toy.name
+        return str(self.toy.name)
 
     @abstractmethod
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
 
     @abstractmethod
+    def final_law(self, kernel: str, times: Tensor) -> Array:
+        """What the sampling loop returns on a grid, [levels ** elements]."""
+
+    @abstractmethod
+    def step(self, kernel: str, state: int, s: float, t: float) -> Array:
+        """The exact distribution of a step from a state, [states ** elements]."""
+
+    def chosen(self, s: float, t: float) -> Iterable[int]:
+        """States to start a step from: the most probable one, and one that is so only now and then."""
+        likely = np.argsort(-self.toy.marginal(t))
+        return likely[[0, len(likely) // 3]].tolist()
+
     def p_values(self, kernel: str, n: int) -> list[float]:
         """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
+        p, how = list[float](), (self.toy, self.denoiser, self.law, self.kernels[kernel])
+        for s, t in self.tested:
+            for state in self.chosen(s, t):
+                p.append(p_value(step_draws(*how, state, s, t, n, len(p)), self.step(kernel, state, s, t)))
+        if self.grid is not None:
+            p.append(p_value(loop_draws(*how, self.grid, 2 * n), self.final_law(kernel, self.grid)))
+        return p
 
 
-@dataclass(frozen=True)
 class PureDeathSubject(Subject):
     """A toy under pure death.
 
@@ -498,27 +532,24 @@ class PureDeathSubject(Subject):
         kernels: what is checked.
     """
 
-    toy: Toy
-    kernels: Mapping[str, Kernel]
-    process: str = "pure_death"
+    def __init__(self, toy: Toy, kernels: Mapping[str, Kernel]) -> None:
+        denoiser = ExactDenoiser(toy)
+        super().__init__("pure_death", toy, denoiser.process, denoiser, kernels, _TESTED, logit_times(8, 4.0, -6.0))
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         per_step = evaluations(kernel, logit_times(2)) - evaluations(kernel, logit_times(1))  # of any but the last
         times = grid(num_steps // per_step)
-        law = final_law(self.toy, survivals(times), LAWS[kernel])
-        return evaluations(kernel, times), total_variation(law, self.toy.p0)
+        return evaluations(kernel, times), total_variation(self.final_law(kernel, times), self.toy.p0)
 
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        p, denoiser, likely = list[float](), ExactDenoiser(self.toy), np.argsort(-self.toy.p0)
-        for s, t in _TESTED:
-            marginal = self.toy.marginal(math.exp(-t))
-            for state in {0, int(marginal.argmax()), int(likely[len(likely) // 8])}:
-                law = LAWS[kernel](self.toy, np.eye(len(self.toy.p0))[state], math.exp(-s), math.exp(-t))
-                drawn = step_draws(self.toy, denoiser, denoiser.process, self.kernels[kernel], state, s, t, n, len(p))
-                p.append(p_value(drawn, law))
-        times = logit_times(8, 4.0, -6.0)
-        drawn = loop_draws(self.toy, denoiser, denoiser.process, self.kernels[kernel], times, 2 * n)
-        return [*p, p_value(drawn, final_law(self.toy, survivals(times), LAWS[kernel]))]
+    def final_law(self, kernel: str, times: Tensor) -> Array:
+        return final_law(self.toy, survivals(times), LAWS[kernel])
+
+    def step(self, kernel: str, state: int, s: float, t: float) -> Array:
+        return LAWS[kernel](self.toy, np.eye(len(self.toy.p0))[state], math.exp(-s), math.exp(-t))
+
+    def chosen(self, s: float, t: float) -> Iterable[int]:
+        likely = np.argsort(-self.toy.p0)
+        return {0, int(self.toy.marginal(math.exp(-t)).argmax()), int(likely[len(likely) // 8])}
 
 
 def evaluations(kernel: str, times: Tensor) -> int:
@@ -537,63 +568,25 @@ class JumpSubject(Subject):
     """A toy and the package's process that its matrices are of.
 
     Args:
-        process: its name in `process=`, and which one where that leaves a choice.
-        toy: data and matrices.
-        law: the package's process.
-        kernels: of the package, by name.
-        steps: the exact distributions of their steps, by name.
-        expected: the exact denoiser.
+        steps: the exact distributions of the kernels' steps, by name.
         start: (toy, final time) -> the distribution sampling starts from.
-        tested: steps (s, t) at which draws are tested.
-        grid: on which the loop's draws are.
     """
 
-    process: str
-    toy: JumpToy
-    law: Any
-    kernels: Mapping[str, Kernel]
     steps: Mapping[str, JumpStep]
-    expected: Expected
     start: Callable[[JumpToy, float], Array]
-    tested: tuple[tuple[float, float], ...] = _TESTED
-    grid: Tensor = field(default_factory=lambda: logit_times(8, 4.0, -9.0))
-
-    @property
-    def denoiser(self) -> ExactJumpDenoiser:
-        """What a perfect network would be."""
-        return ExactJumpDenoiser(self.toy, self.expected, self.law.prediction)
-
-    def final_law(self, kernel: str, times: Tensor) -> Array:
-        """What the sampling loop returns on a grid, [levels ** elements]."""
-        return sampled(self.toy, self.start(self.toy, float(times[-1])), self.steps[kernel], times.tolist())
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
 
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        laws = {(s, t): (self.toy.marginal(t), independent(self.steps[kernel](self.toy, s, t))) for s, t in self.tested}
-        drawn = loop_draws(self.toy, self.denoiser, self.law, self.kernels[kernel], self.grid, 2 * n)
-        return [*_of_steps(self, self.kernels[kernel], laws, n), p_value(drawn, self.final_law(kernel, self.grid))]
+    def final_law(self, kernel: str, times: Tensor) -> Array:
+        return sampled(self.toy, self.start(self.toy, float(times[-1])), self.steps[kernel], times.tolist())
+
+    def step(self, kernel: str, state: int, s: float, t: float) -> Array:
+        return independent(self.steps[kernel](self.toy, s, t)[state])
 
 
-@dataclass(frozen=True)
-class StaySubject(Subject):
-    """The corrector on a toy: a stay at one time, cut into steps, should leave the distribution there as it is.
-
-    Args:
-        subject: process, toy and denoiser.
-        time: where the stay is.
-        length: of the whole stay, in units of t.
-    """
-
-    subject: JumpSubject
-    time: float = 0.6
-    length: float = 0.5
-    kernels: tuple[str, ...] = ("level_corrector",)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "process", self.subject.process)
-        object.__setattr__(self, "toy", self.subject.toy)
+class StaySubject(JumpSubject):
+    """The corrector on a toy: a stay at time 0.6, cut into steps, should leave the distribution there as it is."""
 
     @property
     def name(self) -> str:
@@ -601,29 +594,21 @@ class StaySubject(Subject):
         return f"{self.toy.name}, correctors"
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        toy = self.subject.toy
-        law = toy.marginal(self.time)
-        step = independent(stay(toy, self.time, self.length / num_steps))
+        law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        toy, share, tested = self.subject.toy, 0.5, ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5))
-        laws = {(s, t): (toy.marginal(s), independent(stay(toy, s, share * (t - s)))) for s, t in tested}
-        return _of_steps(self.subject, partial(LevelCorrector(share), TauLeap()), laws, n)
+    def chosen(self, s: float, t: float) -> Iterable[int]:
+        return super().chosen(t, s)
 
 
-def _of_steps(subject: JumpSubject, kernel: Kernel, laws: Mapping[Any, tuple[Array, Array]], n: int) -> list[float]:
-    """Tests of single steps (s, t): from the most probable state there, and from one that is so only now and then.
-
-    Args:
-        laws: of each, where it starts from [states ** elements], and the distribution of the step.
-    """
-    p, denoiser = list[float](), subject.denoiser
-    for (s, t), (marginal, law) in laws.items():
-        for state in np.argsort(-marginal)[[0, len(marginal) // 3]].tolist():
-            drawn = step_draws(subject.toy, denoiser, subject.law, kernel, state, s, t, n, seed=len(p))
-            p.append(p_value(drawn, law[state]))
-    return p
+def corrected(subject: JumpSubject) -> StaySubject:
+    """The corrector of half a step, on the toy of another subject."""
+    kernel: Kernel = partial(LevelCorrector(0.5), TauLeap())
+    return StaySubject(
+        subject.process, subject.toy, subject.law, subject.denoiser, {"level_corrector": kernel},
+        ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)), None,
+        {"level_corrector": lambda toy, s, t: stay(toy, s, 0.5 * (t - s))}, subject.start,
+    )  # fmt: skip
 
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
@@ -662,13 +647,11 @@ def _pure_death() -> Iterator[tuple]:
 
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:
     """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
-    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge(), "tau_leap": TauLeap()}
+    toy, rates = JumpToy(name, cube, matrices), matrices.generator is not None
+    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge(), **({"tau_leap": TauLeap()} if rates else {})}
     exact: dict[str, JumpStep] = {"level_bridge": JumpToy.before, "tau_leap": tau_leap}
-    what = process, JumpToy(name, cube, matrices), law, kernels, exact, JumpToy.origins, start
-    if matrices.generator is not None:
-        return JumpSubject(*what)
-    del kernels["tau_leap"]
-    return JumpSubject(*what, ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
+    tested, grid = (_TESTED, _LOOP) if rates else (((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
+    return JumpSubject(process, toy, law, ExactJumpDenoiser(toy, JumpToy.origins), kernels, tested, grid, exact, start)
 
 
 def _continuous(
@@ -680,7 +663,7 @@ def _continuous(
         subjects.append((finite(process, "two pixels", _PAIR, *make(len(_PAIR) - 1)), 0.9, 0.9))
     for subject, bridge, order in subjects:
         yield subject, _GRIDS, (32, 64, 128), {"level_bridge": bridge, "tau_leap": order}
-        yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
+        yield corrected(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 
 
 def _discrete(process: str, make: Callable[[int], tuple[Any, Matrices]]) -> Iterator[tuple]:
@@ -694,14 +677,23 @@ _GRIDS: Grids = {"logit grid": partial(logit_times, first=6.0, last=-12.0), "fis
 _STAY: Grids = {"stay in so many parts": fisher_times}  # the grid itself is not used
 
 
+def _evenly(top: int) -> Array:
+    return np.full((top + 1, top + 1), 1 / (top + 1))
+
+
+def _masked(top: int, mask: int | None = None) -> Array:
+    into = top + 1 if mask is None else mask
+    size = max(top, into) + 1
+    return np.eye(size)[[into] * size]
+
+
 def _uniform(top: int) -> tuple[Any, Matrices]:
-    return processes.Uniform(top), of_generator(np.full((top + 1, top + 1), 1 / (top + 1)) - np.eye(top + 1))
+    return processes.Uniform(top), of_generator(_evenly(top) - np.eye(top + 1))
 
 
 def _absorbing(top: int, mask: int | None) -> tuple[Any, Matrices]:
-    into = top + 1 if mask is None else mask
-    size = max(top, into) + 1
-    return processes.Absorbing(top, mask), of_generator(np.eye(size)[[into] * size] - np.eye(size))
+    law = _masked(top, mask)
+    return processes.Absorbing(top, mask), of_generator(law - np.eye(len(law)))
 
 
 def _ordinal(top: int, width: float | None = None, spread: float | None = None) -> tuple[Any, Matrices]:
@@ -726,17 +718,10 @@ def _any(top: int) -> tuple[Any, Matrices]:
     return processes.from_generator(top, generator), of_generator(generator)
 
 
-def _chain(top: int, size: int, law: Array, make: Callable[[int, int], Any]) -> tuple[Any, Matrices]:
-    replaced = 1 / (_CHAIN - np.arange(_CHAIN))[:, None, None]
-    return make(top, _CHAIN), of_steps((1 - replaced) * np.eye(size) + replaced * law)
-
-
-def _uniform_chain(top: int) -> tuple[Any, Matrices]:
-    return _chain(top, top + 1, np.full((top + 1, top + 1), 1 / (top + 1)), processes.UniformChain)
-
-
-def _absorbing_chain(top: int) -> tuple[Any, Matrices]:
-    return _chain(top, top + 2, np.eye(top + 2)[[top + 1] * (top + 2)], processes.AbsorbingChain)
+def _chain(make: Callable[[int, int], Any], law: Callable[[int], Array], top: int) -> tuple[Any, Matrices]:
+    """Elements are replaced by draws from rows of `law`, ever more often."""
+    replaced, by = 1 / (_CHAIN - np.arange(_CHAIN))[:, None, None], law(top)
+    return make(top, _CHAIN), of_steps((1 - replaced) * np.eye(len(by)) + replaced * by)
 
 
 def _observed(top: int) -> tuple[Any, Matrices]:
@@ -762,11 +747,11 @@ def _birth_death() -> Iterator[tuple]:
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
     bridge = partial(birth_death_bridge, mean=_ARRIVALS)
     exact: dict[str, JumpStep] = {"birth_death_bridge": bridge, "tau_leap": tau_leap_counts}
-    expected = partial(missing_and_immigrants, mean=_ARRIVALS)
+    denoiser = ExactJumpDenoiser(toy, partial(missing_and_immigrants, mean=_ARRIVALS), BirthDeathPrediction)
     start = partial(start_poisson, mean=_ARRIVALS)
-    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start)
+    subject = JumpSubject("birth_death", toy, law, denoiser, kernels, _TESTED, _LOOP, exact, start)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
-    yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
+    yield corrected(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 
 
 CLAIMS: dict[str, list[Claims]] = {
@@ -786,8 +771,10 @@ CLAIMS: dict[str, list[Claims]] = {
         partial(_continuous, "generator, halving", _halving),
         partial(_continuous, "generator, any", _any, pair=False),
     ],
-    "discrete_uniform": [partial(_discrete, "discrete_uniform", _uniform_chain)],
-    "discrete_absorbing": [partial(_discrete, "discrete_absorbing", _absorbing_chain)],
+    "discrete_uniform": [partial(_discrete, "discrete_uniform", partial(_chain, processes.UniformChain, _evenly))],
+    "discrete_absorbing": [
+        partial(_discrete, "discrete_absorbing", partial(_chain, processes.AbsorbingChain, _masked))
+    ],
     "discrete": [partial(_discrete, "discrete", _observed)],
 }
 """By name in `process=`: (subject, grids, numbers of steps, orders) of everything that is claimed."""

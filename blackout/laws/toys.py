@@ -189,12 +189,12 @@ class Matrices(NamedTuple):
 
     Attributes:
         between: (s, t) -> P(X_t | X_s), [states, states].
-        generator: t -> the generator at t, [states, states]; None for chains in discrete time.
+        generator: [states, states]; None for chains in discrete time.
         ordered: whether several jumps within one leap add up.
     """
 
     between: Callable[[float, float], Array]
-    generator: Callable[[float], Array] | None = None
+    generator: Array | None = None
     ordered: bool = False
 
 
@@ -252,27 +252,23 @@ class JumpToy(Data):
 
     def reverse_rates(self, t: float) -> Array:
         """Rates of the reverse jumps into every state, Q[j, m] p_t(j) / p_t(m), K = states."""
-        jumps = self.rates_at(t).T * (1 - np.eye(self.size))
+        jumps = self.rates.T * (1 - np.eye(self.size))
         return self.expectation(jumps[None] * self.forward(t)[:, None, :], t)
 
     def forward_rates(self, t: float) -> Array:
         """Rates of the forward jumps into every state, K = states."""
-        return (self.rates_at(t) * (1 - np.eye(self.size)))[self.states]
+        return (self.rates * (1 - np.eye(self.size)))[self.states]
 
-    def rates_at(self, t: float) -> Array:
-        """The generator at t.
-
-        Raises:
-            ValueError: the process has none.
-        """
-        if self.matrices.generator is None:
-            raise ValueError("a chain in discrete time has no rates")
-        return self.matrices.generator(t)
+    @property
+    def rates(self) -> Array:
+        """The generator of a process in continuous time."""
+        assert self.matrices.generator is not None
+        return self.matrices.generator
 
 
 def of_generator(generator: Array, ordered: bool = False) -> Matrices:
     """exp(Q (t - s))."""
-    return Matrices(lambda s, t: np.clip(expm(generator * (t - s)), 0.0, None), lambda t: generator, ordered)
+    return Matrices(lambda s, t: np.clip(expm(generator * (t - s)), 0.0, None), generator, ordered)
 
 
 def of_steps(steps: Array) -> Matrices:
@@ -283,14 +279,14 @@ def of_steps(steps: Array) -> Matrices:
 
 def of_birth_death(mean: float, size: int) -> Matrices:
     """Immigration and death on 0..size - 1: binomial survivors and Poisson newcomers."""
-    rates, levels = birth_death_generator(mean, size), np.arange(size)
+    levels = np.arange(size)
 
     def between(s: float, t: float) -> Array:
         survivors = binomial_pmf(levels[:, None], np.exp(s - t), size - 1)
         newcomers = stats.poisson.pmf(levels[None, :] - levels[:, None], -mean * np.expm1(s - t))
         return survivors @ newcomers
 
-    return Matrices(between, lambda t: rates, ordered=True)
+    return Matrices(between, birth_death_generator(mean, size), ordered=True)
 
 
 def product(steps: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def test_guided_rates_are_those_of_the_tilted_law(case):
     pair = GuidedDenoiser(*denoisers(process, (given, plain)), g, 2)(x, time)
     rates = pair.tilt(*(process.rates(one.expected, x, time) for one in pair.both))
     law, _ = tilted(plain.marginal(t), given.marginal(t), g)
-    generator, likely = plain.rates_at(t), np.flatnonzero(plain.marginal(t) > 1e-12)
+    generator, likely = plain.rates, np.flatnonzero(plain.marginal(t) > 1e-12)
     for state in likely:
         for element in range(2):
             for kind in range(rates.shape[1]):

@@ -49,13 +49,12 @@ def test_no_component_writes_deletes_downloads_or_executes(walk):
 
 def test_every_component_was_made_and_hostile_arguments_were_refused(walk):
     lines, _, share = walk
-    for line in (line for line in lines[:-2] if "|" in line):
+    for line in (line for line in lines[:-1] if "|" in line):
         what, counts = line.split("|")
         place, address, *outcomes = what.split()
         refused, made = map(int, counts.split())
         expected = "refused" if place == "dataset" and address.rsplit(".")[-1] in NEVER_MADE else "made"
         assert expected in outcomes and share * refused > 10 * min(made, 3), line
-    assert "sparse made" in lines
 
 
 def test_the_audit_hook_works(tmp_path):

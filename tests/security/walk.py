@@ -32,7 +32,6 @@ FACTS = {
 }  # fmt: skip
 CHAIN = [[0.5, 0.5], [0.25, 0.75]]
 GENERATOR = [[-1.0, 1.0], [2.0, -2.0]]
-SPARSE = {"shape": [2, 2], "row": [0, 0, 1, 1], "column": [0, 1, 0, 1], "value": [-1.0, 1.0, 2.0, -2.0]}
 WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.diffusion.DiscreteTimeChain": {"matrix": CHAIN, "num_steps": 2, "max_count": 1},
     "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
@@ -205,8 +204,6 @@ def main() -> None:
         print(
             *(f"  {word}\n" for word in dict.fromkeys(good + bad) if word.startswith("UNEXPECTED")), end="", flush=True
         )
-    sparse = {"_target_": "blackout.diffusion.from_generator", "matrix": SPARSE, "max_count": 1}
-    print("sparse", attempt(sparse, "process", "model"))
     armed = False
     print("WALKED", len(everything))
 

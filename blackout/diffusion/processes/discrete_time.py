@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes.base import per_sample, predicted
 from blackout.diffusion.processes.finite import FiniteProcess
-from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
+from blackout.diffusion.processes.generator import Matrix, check_matrix, load_matrix
 from blackout.errors import ensure
 from blackout.random import RandomSource
 
@@ -39,8 +39,10 @@ class DiscreteTimeChain(FiniteProcess):
     def __init__(self, max_count: int = 255, num_steps: int = 100, matrix: Matrix | None = None) -> None:
         ensure(num_steps >= 1, f"a chain needs at least one step, not {num_steps}")
         ensure(matrix is not None, "matrix must be given: a .npy file with one transition matrix, or one per step")
-        array = dense(load_matrix(matrix))
-        check_stochastic(array, num_steps)
+        array = load_matrix(matrix)
+        check_matrix(array, "transition matrix", 1.0)
+        good = array.ndim == 2 or array.shape[:-2] == (num_steps,)
+        ensure(good, f"matrix must be [S, S] or [num_steps, S, S] with num_steps={num_steps}, not {list(array.shape)}")
         super().__init__(max_count, array.shape[-1])
         self.num_steps = num_steps
         steps = torch.from_numpy(np.array(array, dtype=np.float64))
@@ -158,20 +160,3 @@ def _replacing(by: np.ndarray, num_steps: int) -> np.ndarray:
     """Steps that replace an element by a draw from a row of `by` [S, S], with probability 1 / (T - k + 1)."""
     replaced = 1 / (num_steps - np.arange(max(num_steps, 1), dtype=np.float64))[:, None, None]
     return (1 - replaced) * np.eye(len(by)) + replaced * by
-
-
-def check_stochastic(matrix: np.ndarray, num_steps: int) -> None:
-    """Raises ValueError unless `matrix` is [S, S] or [num_steps, S, S] of stochastic matrices."""
-    square = matrix.ndim in (2, 3) and matrix.shape[-1] == matrix.shape[-2]
-    if not square or matrix.shape[-1] < 2:
-        raise ValueError(f"a chain needs square matrices [S, S] or [steps, S, S], not {tuple(matrix.shape)}")
-    if matrix.ndim == 3 and len(matrix) != num_steps:
-        raise ValueError(f"there are {len(matrix)} transition matrices for num_steps={num_steps} steps")
-    if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
-        raise ValueError("transition probabilities must be finite real numbers")
-    ensure(matrix.min() >= 0, f"transition probabilities must not be negative: the least is {matrix.min():g}")
-    total = matrix.sum(-1)
-    worst = np.unravel_index(int(np.abs(total - 1).argmax()), total.shape)
-    if abs(total[worst] - 1) > 1e-8:
-        where = f"row {worst[-1]}" + (f" of step {worst[0] + 1}" if matrix.ndim == 3 else "")
-        raise ValueError(f"the rows of a transition matrix sum to 1, but {where} sums to {total[worst]:g}")

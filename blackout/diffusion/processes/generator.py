@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,57 +12,32 @@ import torch
 from blackout.component import component
 from blackout.data.file_formats import sparse_matrix
 from blackout.diffusion.processes.uniform_absorbing import DenseGenerator
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, ensure
 from blackout.files import load_arrays
 
-Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
-"""A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
+Matrix: TypeAlias = str | Path | np.ndarray | list | Any
+"""A `.npy` or sparse `.npz` file's name, an array or nested list, or a SciPy sparse matrix."""
 
-_LARGEST_SIDE = 2**24
+_TOLERANCE = 1e-8
+"""How far, relative to the largest rate or to 1, a row may sum from what it should."""
 
 
-def load_matrix(matrix: Matrix) -> Any:
-    """An array or SciPy sparse matrix from any of these forms.
+def load_matrix(matrix: Matrix) -> np.ndarray:
+    """The array of any of these forms.
 
     Raises:
         UserError: the file cannot be read as a matrix.
     """
-    if isinstance(matrix, dict):
-        _check_written_out(matrix)
-        import scipy.sparse as sparse
-
-        return sparse.coo_array((matrix["value"], (matrix["row"], matrix["column"])), shape=tuple(matrix["shape"]))
     if not isinstance(matrix, (str, Path)):
-        return matrix if is_sparse(matrix) else np.asarray(matrix)
+        return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
     try:
         loaded = load_arrays(Path(matrix))
         if isinstance(loaded, dict):
-            return sparse_matrix(str(loaded["format"].astype(str)), loaded["shape"], loaded)
+            return sparse_matrix(str(loaded["format"].astype(str)), loaded["shape"], loaded).toarray()
     except (ValueError, KeyError) as error:
         advice = "the matrix must be a .npy array, or .npz for a SciPy sparse one"
         raise UserError(f"{matrix} cannot be read as a matrix: {error}; {advice}") from None
     return loaded
-
-
-def _check_written_out(matrix: Mapping[str, Any]) -> None:
-    """Raises UserError unless these are the entries of a sparse matrix, as `without_files` writes them."""
-    shape, lists = matrix.get("shape"), [matrix.get(name) for name in ("row", "column", "value")]
-    sizes = {len(entries) if isinstance(entries, list) else -1 for entries in lists}
-    refuse(len(sizes) > 1 or -1 in sizes, "a sparse matrix that is written out has as many rows and columns as values")
-    if not isinstance(shape, list) or [type(side) for side in shape] != [int, int]:
-        raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
-    if not 0 < min(shape) <= max(shape) <= _LARGEST_SIDE:
-        raise UserError(f"a sparse matrix has 1 to {_LARGEST_SIDE} rows and columns, not {shape}")
-
-
-def is_sparse(matrix: Any) -> bool:
-    """Whether it is a SciPy sparse matrix, without loading SciPy where nobody has."""
-    return "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(matrix)
-
-
-def dense(matrix: Any) -> np.ndarray:
-    """The array of a sparse or dense matrix."""
-    return matrix.toarray() if is_sparse(matrix) else matrix
 
 
 def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,20 +46,32 @@ def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read as a matrix.
     """
-    if not isinstance(config.get("matrix"), (str, Path)):
-        return dict(config)
-    loaded = load_matrix(config["matrix"])
-    if not is_sparse(loaded):
-        return {**config, "matrix": loaded.tolist()}
-    import scipy.sparse as sparse
-
-    entries = sparse.coo_array(loaded)
-    plain = {"shape": list(entries.shape), "row": entries.row.tolist(), "column": entries.col.tolist()}
-    return {**config, "matrix": {**plain, "value": entries.data.tolist()}}
+    named = isinstance(config.get("matrix"), (str, Path))
+    return {**config, "matrix": load_matrix(config["matrix"]).tolist()} if named else dict(config)
 
 
-_TOLERANCE = 1e-8
-"""How far, relative to the largest rate, a row may sum from 0."""
+def check_matrix(matrix: np.ndarray, kind: str, total: float) -> None:
+    """Raises ValueError, naming the offending entry, unless all [..., S, S] have rows of rates or chances of this sum.
+
+    Args:
+        matrix: any array.
+        kind: what it is, for the message.
+        total: 1, or 0, of a generator, whose diagonal alone is not positive.
+    """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
+        raise ValueError(f"a {kind} is a square matrix of two states or more, not of shape {matrix.shape}")
+    ensure(matrix.dtype.kind in "fiu", f"a {kind} holds real numbers, not {matrix.dtype}")
+    ensure(np.isfinite(matrix).all(), f"a {kind} has entries that are not finite")
+    exempt = np.eye(matrix.shape[-1], dtype=bool) & (total == 0)
+    for place in np.argwhere((matrix < 0) & ~exempt):
+        off = ", off its diagonal" if total == 0 else ""
+        told = f"{place.tolist()} is {matrix[tuple(place)]:g} (from the state of its row to that of its column)"
+        raise ValueError(f"a {kind} has no negative entries{off}, but {told}")
+    sums = matrix.sum(-1, dtype=np.float64)
+    worst = np.unravel_index(int(np.abs(sums - total).argmax()), sums.shape)
+    if abs(sums[worst] - total) > _TOLERANCE * (total or np.abs(matrix).max()):
+        where = f"row {worst[-1]}" + (f" of step {worst[0] + 1}" if matrix.ndim > 2 else "")
+        raise ValueError(f"the rows of a {kind} sum to {total:g}, but {where} sums to {sums[worst]:g}")
 
 
 @component("process")
@@ -105,26 +91,6 @@ def from_generator(max_count: int = 255, matrix: Matrix | None = None, ordered: 
     """
     ensure(matrix is not None, "matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
     loaded = load_matrix(matrix)
-    check_generator(loaded)
-    return DenseGenerator(max_count, torch.from_numpy(np.ascontiguousarray(dense(loaded), dtype=np.float64)), ordered)
-
-
-def check_generator(matrix: Any) -> None:
-    """Raises ValueError, naming the offending entry, unless `matrix` is a generator."""
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
-        raise ValueError(f"a generator is a square matrix of two states or more, not of shape {tuple(matrix.shape)}")
-    ensure(matrix.dtype.kind in "fiu", f"a generator holds real numbers, not {matrix.dtype}")
-    rates = np.asarray(dense(matrix), dtype=np.float64)
-    ensure(np.isfinite(rates).all(), "the generator has entries that are not finite")
-    for i, j in np.argwhere((rates < 0) & ~np.eye(len(rates), dtype=bool)):
-        raise ValueError(
-            f"rates must not be negative, but the generator's entry [{i}, {j}] is {rates[i, j]:g} "
-            "(off the diagonal Q[i, j] >= 0 is the rate from i to j)"
-        )
-    total = rates.sum(1)
-    worst = int(np.abs(total).argmax())
-    if abs(total[worst]) > _TOLERANCE * np.abs(rates).max():
-        raise ValueError(
-            f"the rows of a generator sum to 0, but row {worst} sums to {total[worst]:g} "
-            "(its diagonal must be minus the sum of the other entries)"
-        )
+    ensure(loaded.ndim == 2, f"a generator is one matrix [S, S], not of shape {loaded.shape}")
+    check_matrix(loaded, "generator", 0.0)
+    return DenseGenerator(max_count, torch.from_numpy(np.ascontiguousarray(loaded, dtype=np.float64)), ordered)
