@@ -59,22 +59,6 @@ def log_softplus(f: Tensor) -> Tensor:
     return torch.where(f < -15, series, torch.log(F.softplus(f.clamp(min=-15))))
 
 
-def _scaled_softplus(f: Tensor, mean: float, t: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 - q) C softplus(f) and its logarithm, float32 of f's shape [B, R, ...]; t is a scalar or [B]."""
-    factor = -torch.expm1(-expand_time(t, f)) * mean
-    return factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f)
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """A head that measures what is missing by the mean count of the data."""
-
-    mean: float
-
-    def __post_init__(self) -> None:
-        ensure(self.mean > 0, f"the head needs a positive mean count, not {self.mean}: is the data all zeros?")
-
-
 @component("head", "base")
 @dataclass(frozen=True)
 class SoftplusHead:
@@ -89,7 +73,8 @@ class SoftplusHead:
 
 
 @component("head", "base")
-class ScaledHead(_Scaled):
+@dataclass(frozen=True)
+class ScaledHead:
     """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t.
 
     Ours (tests/diffusion/test_losses.py).
@@ -101,15 +86,24 @@ class ScaledHead(_Scaled):
         ValueError: mean is not positive.
     """
 
+    mean: float
     outputs: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        ensure(self.mean > 0, f"the head needs a positive mean count, not {self.mean}: is the data all zeros?")
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
-        return CountPrediction(*_scaled_softplus(raw[:, 0].float(), self.mean, t))
+        return CountPrediction(*self._of(raw[:, 0].float(), t))
+
+    def _of(self, f: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """(1 - q) C softplus(f) and its logarithm, float32 of f's shape [B, R, ...]; t is a scalar or [B]."""
+        factor = -torch.expm1(-expand_time(t, f)) * self.mean
+        return factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f)
 
 
 @component("head", "base")
-class BirthDeathHead(_Scaled):
+class BirthDeathHead(ScaledHead):
     """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
 
     Ours (tests/diffusion/test_losses.py).
@@ -123,9 +117,9 @@ class BirthDeathHead(_Scaled):
 
     outputs: ClassVar[int] = 2
 
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:  # type: ignore[override]
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
-        return BirthDeathPrediction(*_scaled_softplus(raw.float(), self.mean, t))
+        return BirthDeathPrediction(*self._of(raw.float(), t))
 
 
 @dataclass(frozen=True)

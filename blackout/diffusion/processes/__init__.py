@@ -1,34 +1,18 @@
 """Forward processes: one file per family."""
 
-from blackout.counts import count_dtype
-from blackout.diffusion.processes.base import JumpProcess, Observation, Process
-from blackout.diffusion.processes.birth_death import BirthDeath
-from blackout.diffusion.processes.discrete_time import (
-    AbsorbingChain,
-    DiscreteTimeChain,
-    GaussianChain,
-    UniformChain,
-)
-from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
-from blackout.diffusion.processes.generator import from_generator
-from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.processes.uniform_absorbing import Absorbing, Ordinal, Uniform
-
-__all__ = [
-    "Absorbing",
-    "AbsorbingChain",
-    "BirthDeath",
-    "DiscreteTimeChain",
-    "FiniteJumpProcess",
-    "FiniteProcess",
-    "GaussianChain",
-    "JumpProcess",
-    "Observation",
-    "Ordinal",
-    "Process",
-    "PureDeath",
-    "Uniform",
-    "UniformChain",
-    "count_dtype",
-    "from_generator",
-]
+from blackout.counts import count_dtype as count_dtype
+from blackout.diffusion.processes.base import JumpProcess as JumpProcess
+from blackout.diffusion.processes.base import Observation as Observation
+from blackout.diffusion.processes.base import Process as Process
+from blackout.diffusion.processes.birth_death import BirthDeath as BirthDeath
+from blackout.diffusion.processes.discrete_time import AbsorbingChain as AbsorbingChain
+from blackout.diffusion.processes.discrete_time import DiscreteTimeChain as DiscreteTimeChain
+from blackout.diffusion.processes.discrete_time import GaussianChain as GaussianChain
+from blackout.diffusion.processes.discrete_time import UniformChain as UniformChain
+from blackout.diffusion.processes.finite import FiniteJumpProcess as FiniteJumpProcess
+from blackout.diffusion.processes.finite import FiniteProcess as FiniteProcess
+from blackout.diffusion.processes.generator import from_generator as from_generator
+from blackout.diffusion.processes.pure_death import PureDeath as PureDeath
+from blackout.diffusion.processes.uniform_absorbing import Absorbing as Absorbing
+from blackout.diffusion.processes.uniform_absorbing import Ordinal as Ordinal
+from blackout.diffusion.processes.uniform_absorbing import Uniform as Uniform

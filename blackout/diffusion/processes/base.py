@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT, Shape, Time, expand_time, per_row
+from blackout.counts import LARGEST_COUNT, Shape, Time, count_dtype, expand_time, per_row
 from blackout.diffusion.predictions import TINY, Denoiser, Prediction
 from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.errors import ensure
-from blackout.random import RandomSource
+from blackout.random import RandomSource, poisson
 
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
@@ -128,12 +128,21 @@ class CountProcess(ABC):
     """What processes of counts share that are homogeneous in time and know their forward law in closed form."""
 
     max_count: int
+    mean: float = 0.0
+    """Of the stationary distribution, Poisson: newcomers per unit of time."""
     ordered: ClassVar[bool] = True
+    jumps: ClassVar[tuple[int, ...]]
+    """What every reverse type of jump adds; the forward ones take it away again."""
 
     @property
     @abstractmethod
     def num_states(self) -> int:
         """States are 0..num_states - 1."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of states."""
+        return count_dtype(self.num_states - 1)
 
     @abstractmethod
     def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
@@ -151,14 +160,39 @@ class CountProcess(ABC):
         t = expand_time(t, xt)
         return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
+    def reverse_jumps(self, xt: Tensor) -> Tensor:
+        """What every reverse type adds, int64 [R, 1, ...]: filled in on the device, which nothing waits for."""
+        return per_row(torch.cat([torch.full((1,), jump, device=xt.device) for jump in self.jumps]), xt)
+
+    def forward_jumps(self, xt: Tensor) -> Tensor:
+        """What every forward type adds, int64 [R, 1, ...]."""
+        return -self.reverse_jumps(xt)
+
+    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
+        """Where sampling starts: Poisson(q E[X_0] + a (1 - q)), a the stationary mean, which E[X_0] is unless given.
+
+        So pure death starts all black [Santos 2023, Algorithm 2], or with Poisson(e^-t E[X_0]) when the mean is given.
+        The latter is ours (tests/laws/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit left,
+        which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.schedules` says
+        how much that is, and when it is little.
+
+        Args:
+            shape: [B, ...].
+            t: the final time, on the device of the counts.
+            mean: E[X_0], broadcastable to shape; of every sample's class, where it has one.
+
+        Returns:
+            States of `shape`.
+        """
+        t = torch.as_tensor(t, dtype=torch.float64)
+        if mean is None and self.mean == 0:
+            return torch.zeros(shape, dtype=self.dtype, device=t.device)
+        rate = torch.exp(-t) * (self.mean if mean is None else mean.to(t)) - self.mean * torch.expm1(-t)
+        return poisson(rate.expand(shape), generator).clamp_(max=self.num_states - 1).to(self.dtype)
+
     def check_final_time(self, t: Time) -> None:
         """Nothing is refused: what is too short depends on the data (`blackout.diffusion.schedules`)."""
         return
-
-
-def jump_axis(values: list[int], x: Tensor) -> Tensor:
-    """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
-    return per_row(torch.cat([torch.full((1,), value, device=x.device) for value in values]), x)
 
 
 def plateau(max_count: int) -> float:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import Shape, Time, count_dtype, expand_time
+from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
-from blackout.diffusion.processes.base import CountProcess, Observation, bound_to_prior, check_max_count, jump_axis
+from blackout.diffusion.processes.base import CountProcess, Observation, bound_to_prior, check_max_count
 from blackout.diffusion.schedules import step_fraction
 from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson
@@ -43,6 +43,7 @@ class BirthDeath(CountProcess):
     max_count: int = 255
     mean: float = 1.0
     prediction: ClassVar[type[BirthDeathPrediction]] = BirthDeathPrediction
+    jumps: ClassVar[tuple[int, ...]] = (1, -1)
 
     def __post_init__(self) -> None:
         check_max_count(self.max_count)
@@ -52,11 +53,6 @@ class BirthDeath(CountProcess):
     def num_states(self) -> int:
         """Counts up to here; more immigrants than this have probability below 1e-20 and are cut off."""
         return self.max_count + math.ceil(self.mean + 10 * math.sqrt(self.mean) + 30)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of states."""
-        return count_dtype(self.num_states - 1)
 
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q)), of x0's shape."""
@@ -127,24 +123,9 @@ class BirthDeath(CountProcess):
         survivors = torch.softmax(joint, -1) @ k
         return self.rates(torch.stack([x0 - survivors, xt - survivors], dim=1).clamp(min=0.0), xt, t)
 
-    def reverse_jumps(self, xt: Tensor) -> Tensor:
-        """One unit more and one less, int64 [2, 1, ...]."""
-        return jump_axis([1, -1], xt)
-
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Rates of death and birth, float64 [B, 2, ...]."""
         return torch.stack([xt.double(), torch.full_like(xt, self.mean, dtype=torch.float64)], dim=1)
-
-    def forward_jumps(self, xt: Tensor) -> Tensor:
-        """Death and birth, int64 [2, 1, ...]."""
-        return jump_axis([-1, 1], xt)
-
-    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
-        """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given: states of `shape`."""
-        t = torch.as_tensor(t, dtype=torch.float64)
-        start = self.mean if mean is None else mean.to(t)
-        rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
-        return poisson(rate.expand(shape), generator).clamp_(max=self.num_states - 1).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape.

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import Shape, Time, count_dtype, expand_time
+from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
     CountProcess,
     bound_to_prior,
     check_max_count,
-    jump_axis,
     plateau,
 )
 from blackout.diffusion.schedules import step_fraction, widening
-from blackout.random import RandomSource, binomial, poisson
+from blackout.random import RandomSource, binomial
 
 
 @component("process")
@@ -40,6 +39,7 @@ class PureDeath(CountProcess):
 
     max_count: int = 255
     prediction: ClassVar[type[CountPrediction]] = CountPrediction
+    jumps: ClassVar[tuple[int, ...]] = (1,)
 
     def __post_init__(self) -> None:
         check_max_count(self.max_count)
@@ -83,37 +83,9 @@ class PureDeath(CountProcess):
         """Birth rate given X_0: (X_0 - X_t) e^-t / (1 - e^-t), float64 [B, 1, ...] [Santos 2023, eq. 9]."""
         return self.rates(x0.long() - xt.long(), xt, t)
 
-    def reverse_jumps(self, xt: Tensor) -> Tensor:
-        """A birth, int64 [1, ...]."""
-        return jump_axis([1], xt)
-
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Death rate, float64 [B, 1, ...]."""
         return xt.double()[:, None]
-
-    def forward_jumps(self, xt: Tensor) -> Tensor:
-        """A death, int64 [1, ...]."""
-        return jump_axis([-1], xt)
-
-    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
-        """Where sampling starts: all black [Santos 2023, Algorithm 2], or Poisson(e^-t E[X_0]) when the mean is given.
-
-        The latter is ours (tests/laws/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit left,
-        which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.schedules` says
-        how much that is, and when it is little.
-
-        Args:
-            shape: [B, ...].
-            t: the final time, on the device of the counts.
-            mean: E[X_0], broadcastable to shape; of every sample's class, where it has one.
-
-        Returns:
-            Counts of `shape`.
-        """
-        dtype, t = count_dtype(self.max_count), torch.as_tensor(t, dtype=torch.float64)
-        if mean is None:
-            return torch.zeros(shape, dtype=dtype, device=t.device)
-        return poisson((torch.exp(-t) * mean.to(t)).expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
