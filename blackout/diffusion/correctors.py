@@ -10,18 +10,16 @@ others given these: nothing needs weighing. They are therefore what mends guidan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels import Kernel, fitting, leap, reverse_rates
-from blackout.diffusion.predictions import Denoiser
+from blackout.diffusion.kernels import Kernel, Reverse, fitting, leap, reverse_rates
 from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
 from blackout.errors import ensure
-from blackout.random import RandomSource
 
 MOST_STEPS = 1_000_000
 """Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
@@ -30,11 +28,8 @@ MOST_STEPS = 1_000_000
 class Corrector(Protocol):
     """One step at time s, after the predictor `kernel` came there from t."""
 
-    def __call__(
-        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
-        """Another X_s: states of xs's shape [B, ...] and dtype; s and t are float64 scalars.
+    def __call__(self, kernel: Kernel, at: Reverse, /) -> Tensor:
+        """Another X_s: states of the shape [B, ...] and dtype of `at.x`, which here is X_s already.
 
         Raises:
             ValueError: the method needs another kind of prediction or process.
@@ -60,15 +55,13 @@ class ThinAndBridge:
     def __post_init__(self) -> None:
         ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
 
-    def __call__(
-        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
-        """Another X_s, of the shape [B, ...] and dtype of xs: see `Corrector`."""
-        u_s, u_t = logit_survival(s), logit_survival(t)
+    def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
+        """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
+        u_s, u_t = logit_survival(at.s), logit_survival(at.t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
-        decayed = _with_rates(self, process).sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
-        return kernel(denoiser, process, decayed, s, earlier, generator)
+        # as X_(earlier - s) given X_0 = X_s
+        decayed = _with_rates(self, at.process).sample(at.x, earlier - at.s, at.generator)
+        return kernel(replace(at, x=decayed, t=earlier))
 
 
 @component("corrector")
@@ -91,18 +84,15 @@ class LevelCorrector:
     def __post_init__(self) -> None:
         ensure(self.fraction > 0, f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
-    def __call__(
-        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
-        """Another X_s, of the shape [B, ...] and dtype of xs: see `Corrector`."""
-        jump = _with_rates(self, process)
-        prediction = fitting(denoiser(xs, s), jump.prediction, self, process, "a head that predicts what rates need")
+    def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
+        """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
+        jump, needed = _with_rates(self, at.process), "a head that predicts what rates need"
+        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, needed)
         moves = [
-            (reverse_rates(jump, prediction, xs, s), jump.reverse_jumps(xs)),
-            (jump.forward_rates(xs, s), jump.forward_jumps(xs)),
+            (reverse_rates(jump, prediction, at.x, at.s), jump.reverse_jumps(at.x)),
+            (jump.forward_rates(at.x, at.s), jump.forward_jumps(at.x)),
         ]
-        return leap(jump, xs, moves, self.fraction * float(t - s), generator)
+        return leap(jump, at.x, moves, self.fraction * float(at.t - at.s), at.generator)
 
 
 def _with_rates(part: object, process: Process) -> JumpProcess:

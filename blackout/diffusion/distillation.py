@@ -10,7 +10,7 @@ tests/diffusion/test_distillation.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,11 +21,10 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
-from blackout.diffusion.kernels import BinomialBridge
+from blackout.diffusion.kernels import BinomialBridge, Reverse
 from blackout.diffusion.likelihood import GOLDEN_RATIO
 from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion, try_sampler
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes import Process
 from blackout.errors import UserError, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.export import read_model
@@ -68,12 +67,10 @@ class JointBridge:
 
     planes: int = 4
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        told = noised(xt, self.planes, generator)
-        return BinomialBridge()(lambda _, time: denoiser(told, time), process, xt, s, t, generator)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        told = noised(at.x, self.planes, at.generator)
+        return BinomialBridge()(replace(at, denoiser=lambda _, time: at.denoiser(told, time)))
 
 
 class Student(BlackoutDiffusion):

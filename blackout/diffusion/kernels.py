@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import expand_time
 from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
@@ -49,22 +48,70 @@ Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 """(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
 
 
+@dataclass(frozen=True)
+class Reverse:
+    """One reverse step to be made, from time t to s < t.
+
+    Args:
+        denoiser: evaluated as often as the method needs.
+        process: whose path is walked back.
+        x: states X_t [B, ...].
+        s, t: float64 scalars.
+        generator: where randomness comes from.
+    """
+
+    denoiser: Denoiser
+    process: Process
+    x: Tensor
+    s: Tensor
+    t: Tensor
+    generator: RandomSource = None
+
+    def count(self, part: object) -> CountPrediction:
+        """What is predicted of the missing count given X_t; `part` is the kernel or corrector that needs it.
+
+        Raises:
+            ValueError: something else is predicted.
+        """
+        needed = "a head that predicts the missing count (and for some samplers its distribution)"
+        return require(self.denoiser(self.x, self.t), CountPrediction, part, self.process, needed)
+
+    def distribution(self, posterior: str, part: object) -> MissingCount:
+        """The predicted distribution of the missing count, for a posterior "bridge" or "trapezoidal step".
+
+        Raises:
+            ValueError: there is none, or the count is guided, which leaves none.
+        """
+        prediction = self.count(part)
+        if isinstance(prediction, GuidedCount):
+            raise ValueError(
+                f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
+                "or sampler.guidance_particles=16, which walks unguided"
+            )
+        if prediction.distribution is None:
+            raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
+        return prediction.distribution
+
+    def leap(self, y: Tensor) -> Tensor:
+        """X_s = X_t + Poisson(y r), r the step fraction, clipped to max_count; y [B, ...] are missing."""
+        return grown(self.x, poisson(y * step_fraction(self.s, self.t), self.generator), self.process)
+
+    def bridge(self, missing: Tensor) -> Tensor:
+        """X_s by the exact bridge from X_0 = X_t + missing, whole numbers [B, ...]."""
+        origin = (self.x + missing).to(self.x.dtype)
+        return self.process.bridge(origin, self.x, self.s, self.t, self.generator)
+
+    def halves(self, middle: Callable[[Reverse], Tensor]) -> Reverse:
+        """The second half of the step by the clock -log(1 - e^-t), from where the first one, `middle`, leads."""
+        rho = reverse_clock((reverse_clock(self.s) + reverse_clock(self.t)) / 2)  # the clock is its own inverse
+        return replace(self, x=middle(replace(self, s=rho)), t=rho)
+
+
 class Kernel(Protocol):
     """One reverse step."""
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s given X_t.
-
-        Args:
-            denoiser: evaluated as often as the method needs.
-            process: whose path is walked back.
-            xt: states [B, ...].
-            s, t: float64 scalars, s < t.
-
-        Returns:
-            States of xt's shape and dtype.
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s given X_t: states of the shape [B, ...] and dtype of `at.x`.
 
         Raises:
             ValueError: the method needs another kind of prediction or process.
@@ -108,13 +155,10 @@ class BinomialBridge:
 
     rounding: Rounding = stochastic_rounding
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        y = predicted_count(self, denoiser, process, xt, t).expected
-        missing = torch.minimum(self.rounding(y, generator).to(torch.int64), process.max_count - xt.to(torch.int64))
-        return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        missing = self.rounding(at.count(self).expected, at.generator).to(torch.int64)
+        return at.bridge(torch.minimum(missing, at.process.max_count - at.x.to(torch.int64)))
 
 
 @component("kernel")
@@ -126,12 +170,9 @@ class PoissonLeap:
     over the step, as the authors' code does.
     """
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        y = predicted_count(self, denoiser, process, xt, t).expected
-        return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        return at.leap(at.count(self).expected)
 
 
 @component("kernel")
@@ -152,14 +193,11 @@ class PosteriorBridge:
 
     survival: float = 0.0
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        if math.exp(-float(t)) < self.survival:
-            return Trapezoidal()(denoiser, process, xt, s, t, generator)
-        distribution = predicted_distribution("bridge", self, denoiser, process, xt, t)
-        return process.bridge((xt + distribution.sample(generator)).to(xt.dtype), xt, s, t, generator)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        if math.exp(-float(at.t)) < self.survival:
+            return Trapezoidal()(at)
+        return at.bridge(at.distribution("bridge", self).sample(at.generator))
 
 
 @component("kernel")
@@ -180,21 +218,14 @@ class Trapezoidal:
     order is 1. In this form it is ours (tests/laws/test_kernel_laws.py).
     """
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        if float(s) == 0:
-            return PoissonLeap()(denoiser, process, xt, s, t, generator)
-        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)  # the clock is its own inverse
-        half = step_fraction(rho, t)
-        # first stage: y frozen at X_t, from t to rho
-        y = predicted_count(self, denoiser, process, xt, t).expected
-        x_rho = grown(xt, poisson(y * half, generator), process)
-        # second stage: from rho to s, of the same fraction, with the extrapolated count
-        y_rho = predicted_count(self, denoiser, process, x_rho, rho).expected
-        rate = (2 * y_rho - (1 - half) * y).clamp(min=0)
-        return grown(x_rho, poisson(rate * half, generator), process)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        y = at.count(self).expected
+        if float(at.s) == 0:
+            return at.leap(y)
+        then = at.halves(lambda first: first.leap(y))  # y frozen at X_t, from t to rho
+        # from rho to s, of the same fraction, with the extrapolated count
+        return then.leap((2 * then.count(self).expected - (1 - step_fraction(then.t, at.t)) * y).clamp(min=0))
 
 
 @component("kernel")
@@ -219,11 +250,9 @@ class MultistepLeap:
 
     single: ClassVar[Kernel] = Trapezoidal()
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        return self.fresh()(denoiser, process, xt, s, t, generator)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        return self.fresh()(at)
 
     def fresh(self, mean: Tensor | None = None) -> Kernel:
         """A walk's own, from Poisson counts of the given E[X_0], or from any state."""
@@ -235,22 +264,19 @@ class _Multistep:
         self._mean = mean
         self._before: tuple[float, Tensor, float] | None = None  # where the last step ended, expected y, its fraction
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        y = predicted_count(MultistepLeap(), denoiser, process, xt, t).expected
-        r, first = float(step_fraction(s, t)), self._before is None and self._mean is not None
-        rate = y
-        if float(s) == 0:
-            return grown(xt, stochastic_rounding(y, generator), process)
-        if first and self._mean is not None:
-            q, rise = math.exp(-float(t)), math.exp(-float(s)) - math.exp(-float(t))
+    def __call__(self, at: Reverse) -> Tensor:
+        y = at.count(MultistepLeap()).expected
+        r, rate, t = float(step_fraction(at.s, at.t)), y, float(at.t)
+        if float(at.s) == 0:
+            return grown(at.x, stochastic_rounding(y, at.generator), at.process)
+        if self._before is None and self._mean is not None:
+            q, rise = math.exp(-t), math.exp(-float(at.s)) - math.exp(-t)
             rate = _extrapolated(y, (1 - q) * self._mean.to(y), (q**2 + rise**2) / (2 * q * rise))
-        elif self._before is not None and self._before[0] == float(t):  # not after a corrector that began elsewhere
+        elif self._before is not None and self._before[0] == t:  # not after a corrector that began elsewhere
             _, expected, a = self._before
             rate = _extrapolated(y, expected, (r + math.log1p(-r) * (1 - r)) * (1 - a) / (r * a))
-        self._before = float(s), (1 - r) * y, r
-        return grown(xt, poisson(rate * r, generator), process)
+        self._before = float(at.s), (1 - r) * y, r
+        return at.leap(rate)
 
 
 def _extrapolated(y: Tensor, expected: Tensor, c: float) -> Tensor:
@@ -259,40 +285,6 @@ def _extrapolated(y: Tensor, expected: Tensor, c: float) -> Tensor:
     rate, axes = wanted.clamp(min=0), tuple(range(1, y.ndim))
     total = rate.sum(axes, keepdim=True, dtype=torch.float64).clamp(min=1e-30)
     return rate * (wanted.sum(axes, keepdim=True, dtype=torch.float64).clamp(min=0) / total)
-
-
-def predicted_count(part: object, denoiser: Denoiser, process: object, xt: Tensor, t: Tensor) -> CountPrediction:
-    """What is predicted of the missing count given X_t; `part` is the kernel or corrector that needs it.
-
-    Raises:
-        ValueError: something else is predicted.
-    """
-    needed = "a head that predicts the missing count (and for some samplers its distribution)"
-    return require(denoiser(xt, t), CountPrediction, part, process, needed)
-
-
-def predicted_distribution(
-    posterior: str, part: object, denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor
-) -> MissingCount:
-    """The predicted distribution of the missing count given X_t, for a posterior "bridge" or "trapezoidal step".
-
-    Raises:
-        ValueError: there is none, or the count is guided, which leaves none.
-    """
-    prediction = predicted_count(part, denoiser, process, xt, t)
-    if isinstance(prediction, GuidedCount):
-        raise ValueError(
-            f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
-            "or sampler.guidance_particles=16, which walks unguided"
-        )
-    if prediction.distribution is None:
-        raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
-    return prediction.distribution
-
-
-def fraction(s: Tensor, t: Tensor, x: Tensor) -> Tensor:
-    """The step fraction r, float64, broadcastable to x [B, ...]."""
-    return step_fraction(expand_time(s, x), expand_time(t, x))
 
 
 def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
@@ -325,24 +317,21 @@ class PosteriorTrapezoidal:
         ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond `LARGEST`.
     """
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        if process.max_count > LARGEST:
-            raise ValueError(f"the posterior trapezoidal step takes counts up to {LARGEST}, not {process.max_count}")
-        if float(s) == 0:
-            return PosteriorBridge()(denoiser, process, xt, s, t, generator)
-        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)
-        first = predicted_distribution("trapezoidal step", self, denoiser, process, xt, t)
-        x_rho = process.bridge((xt + first.sample(generator)).to(xt.dtype), xt, rho, t, generator)
-        second = predicted_distribution("trapezoidal step", self, denoiser, process, x_rho, rho)
-        top, before, between = process.max_count, xt.to(torch.int64), x_rho.to(torch.int64)
-        expected = remaining(first, between - before, fraction(rho, t, xt), top - before, top)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        top = at.process.max_count
+        if top > LARGEST:
+            raise ValueError(f"the posterior trapezoidal step takes counts up to {LARGEST}, not {top}")
+        if float(at.s) == 0:
+            return PosteriorBridge()(at)
+        first = at.distribution("trapezoidal step", self)
+        then = at.halves(lambda half: half.bridge(first.sample(at.generator)))
+        second, fraction = then.distribution("trapezoidal step", self), step_fraction(then.t, at.t)
+        before, between = at.x.to(torch.int64), then.x.to(torch.int64)
+        expected = remaining(first, between - before, fraction, top - before, top)
         found = tabulated(second, top - between, top).double()
         mass = (2 * torch.exp(found) - torch.exp(expected)).clamp_(min=0.0)
-        missing = categorical(mass.movedim(0, -1), generator)
-        return process.bridge((x_rho + missing).to(xt.dtype), x_rho, s, rho, generator)
+        return then.bridge(categorical(mass.movedim(0, -1), at.generator))
 
 
 def tabulated(distribution: MissingCount, largest: Tensor, max_count: int) -> Tensor:
@@ -385,19 +374,17 @@ class LevelBridge:
     (`step_law`).
     """
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         needed = (
             "a process of finitely many states and a head that predicts a distribution over levels, such as "
             "process=uniform head=levels"
         )
-        finite = require(process, FiniteProcess, self, process, needed)
-        prediction = fitting(denoiser(xt, t), CategoricalPrediction, self, process, needed)
+        finite = require(at.process, FiniteProcess, self, at.process, needed)
+        prediction = fitting(at.denoiser(at.x, at.t), CategoricalPrediction, self, finite, needed)
         if isinstance(prediction, GuidedPair):
-            return draw_step(finite, prediction, xt, s, t, generator)
-        return finite.bridge(draw_level(prediction, generator), xt, s, t, generator)
+            return draw_step(finite, prediction, at)
+        return finite.bridge(draw_level(prediction, at.generator), at.x, at.s, at.t, at.generator)
 
 
 @component("kernel")
@@ -417,21 +404,19 @@ class BirthDeathBridge:
 
     rounding: Rounding = stochastic_rounding
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         needed = "process=birth_death and its head"
-        birth_death = require(process, BirthDeath, self, process, needed)
-        prediction = fitting(denoiser(xt, t), BirthDeathPrediction, self, process, needed)
+        process = require(at.process, BirthDeath, self, at.process, needed)
+        prediction = fitting(at.denoiser(at.x, at.t), BirthDeathPrediction, self, process, needed)
         if isinstance(prediction, GuidedPair):
             raise ValueError("the bridge of immigration and death has no guided rates: use sampler=tau_leap")
-        y, x = prediction.expected, xt.long()
+        y, x = prediction.expected, at.x.long()
         # I is at most X_t, and X_0 - S at most what is left up to max_count above the survivors S = X_t - I
-        immigrants = torch.minimum(self.rounding(y[:, 1], generator).long(), x)
-        headroom = (birth_death.max_count - (x - immigrants)).clamp(min=0)
-        missing = torch.minimum(self.rounding(y[:, 0], generator).long(), headroom)
-        return birth_death.bridge_from(missing, immigrants, xt, s, t, generator)
+        immigrants = torch.minimum(self.rounding(y[:, 1], at.generator).long(), x)
+        headroom = (process.max_count - (x - immigrants)).clamp(min=0)
+        missing = torch.minimum(self.rounding(y[:, 0], at.generator).long(), headroom)
+        return process.bridge_from(missing, immigrants, at.x, at.s, at.t, at.generator)
 
 
 @component("kernel")
@@ -444,18 +429,17 @@ class TauLeap:
     acts on the rates, and on the distribution of the last step [Santos 2023, Algorithm 4].
     """
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of xt: see `Kernel`."""
-        jump = require(process, JumpProcess, self, process, "a process in continuous time")
-        prediction = fitting(denoiser(xt, t), jump.prediction, self, process, "a head that predicts what rates need")
-        if float(s) == 0.0 and isinstance(prediction, CategoricalPrediction):
-            return draw_level(prediction, generator).to(xt.dtype)
-        if float(s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(process, FiniteProcess):
-            return draw_step(process, prediction, xt, s, t, generator)
-        moves = [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))]
-        return leap(jump, xt, moves, float(t - s), generator)
+    def __call__(self, at: Reverse) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
+        needed = "a head that predicts what rates need"
+        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, needed)
+        if float(at.s) == 0.0 and isinstance(prediction, CategoricalPrediction):
+            return draw_level(prediction, at.generator).to(at.x.dtype)
+        if float(at.s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(jump, FiniteProcess):
+            return draw_step(jump, prediction, at)
+        moves = [(reverse_rates(jump, prediction, at.x, at.t), jump.reverse_jumps(at.x))]
+        return leap(jump, at.x, moves, float(at.t - at.s), at.generator)
 
 
 def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:
@@ -486,14 +470,12 @@ def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tens
     return prediction.tilt(*(process.step_pmf(one.expected, xt, s, t) for one in prediction.both))
 
 
-def draw_step(
-    process: FiniteProcess, pair: GuidedPair, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-) -> Tensor:
+def draw_step(process: FiniteProcess, pair: GuidedPair, at: Reverse) -> Tensor:
     """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are."""
-    law = step_law(process, pair, xt, s, t)
+    law = step_law(process, pair, at.x, at.s, at.t)
     possible = law.sum(-1) > 0
-    drawn = categorical(torch.where(possible[..., None], law, 1.0), generator)
-    return torch.where(possible, drawn, xt.long()).to(xt.dtype)
+    drawn = categorical(torch.where(possible[..., None], law, 1.0), at.generator)
+    return torch.where(possible, drawn, at.x.long()).to(at.x.dtype)
 
 
 def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Tensor:

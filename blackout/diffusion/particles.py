@@ -19,12 +19,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from blackout.counts import per_row
+from blackout.counts import per_row, time_on
 from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
@@ -32,10 +32,10 @@ from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
     MultistepLeap,
+    Reverse,
     StatefulKernel,
     Trapezoidal,
     grown,
-    predicted_count,
     reverse_rates,
     step_law,
     stochastic_rounding,
@@ -44,9 +44,9 @@ from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Pred
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, Sampler, begin, sample, source_at
+from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, Sampler, sample, source_at
 from blackout.diffusion.schedules import reverse_clock, step_fraction
-from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, systematic, uniform
+from blackout.random import SampleStreams, binomial, categorical, systematic, uniform
 
 LIMIT = 1.0
 """Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
@@ -404,7 +404,8 @@ def sample_particles(
             f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that particles could be "
             "weighed by: 1 overwrites the known elements"
         )
-    start = begin(process, times, (shape[0] * number, *shape[1:]), streams, start_mean, None, device)
+    prior_source, last = source_at(streams, len(times)), time_on(times[-1], device)
+    start = process.prior((shape[0] * number, *shape[1:]), last, prior_source, mean=start_mean)
     weights = list(potentials)
     if known is not None:
         path = KnownPath(known, process, shape, generator, device, number)
@@ -413,8 +414,8 @@ def sample_particles(
         start = path.hold() if held else start
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
 
-    def unweighed(*where: Any, **how: Any) -> Tensor:  # by the kernel itself, and known elements back in their place
-        xs = correction.corrector(kernel, *where[1:], **how)
+    def unweighed(swarm: Kernel, at: Reverse) -> Tensor:  # by the kernel itself, and known elements back in place
+        xs = correction.corrector(kernel, at)
         return xs if path is None else path.put(xs)
 
     def first_of_each(k: int, x: Tensor, prediction: Prediction | None) -> None:
@@ -449,54 +450,46 @@ class _Halved:
         self._number, self._off = number, torch.zeros(samples, dtype=torch.float64, device=device)
         self._few, self.shares = few, list[Tensor]()
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        self.shares, largest = [], process.max_count * math.prod(xt.shape[1:])
-        if float(s) > 0 and largest * float(torch.exp(-s) - torch.exp(-t)) <= self._few:
-            return self._first_alone(denoiser, process, xt, s, t, generator)
-        rough = per_row((self._off > _ROUGH).repeat_interleave(self._number), xt)
-        y = predicted_count(self, denoiser, process, xt, t).expected
-        if float(s) == 0:
-            return _births(rough, y, process, xt, s, t, generator)
-        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)
-        half = step_fraction(rho, t)
-        x_rho = _births(rough, y, process, xt, rho, t, generator)
-        y_rho = predicted_count(self, denoiser, process, x_rho, rho).expected
-        change = y_rho - (1 - half) * y
+    def __call__(self, at: Reverse) -> Tensor:
+        self.shares, largest = [], at.process.max_count * math.prod(at.x.shape[1:])
+        if float(at.s) > 0 and largest * float(torch.exp(-at.s) - torch.exp(-at.t)) <= self._few:
+            return self._first_alone(at)
+        rough = per_row((self._off > _ROUGH).repeat_interleave(self._number), at.x)
+        y = at.count(self).expected
+        if float(at.s) == 0:
+            return _births(rough, y, at)
+        then = at.halves(lambda first: _births(rough, y, first))
+        y_rho = then.count(self).expected
+        change = y_rho - (1 - step_fraction(then.t, at.t)) * y
         off, left = (per_sample(x).view(-1, self._number).sum(1) for x in (change.abs(), y_rho))
         self._off = off / left.clamp(min=TINY)
         most = torch.where(rough, _TREND * y_rho, math.inf)
         ahead = y_rho + torch.maximum(torch.minimum(change, most), -torch.minimum(most, y_rho))
-        return _births(rough, ahead, process, x_rho, s, rho, generator)
+        return _births(rough, ahead, then)
 
-    def _first_alone(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-    ) -> Tensor:
-        rho, gain = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2), torch.exp(-s) - torch.exp(-t)
-        missing = -torch.expm1(-rho)
+    def _first_alone(self, at: Reverse) -> Tensor:
+        rho = reverse_clock((reverse_clock(at.s) + reverse_clock(at.t)) / 2)
+        missing, at_first, gain = -torch.expm1(-rho), -torch.expm1(-at.t), torch.exp(-at.s) - torch.exp(-at.t)
         # rates of births while the survival rises by one; those of impossible counts are none
-        rate = torch.minimum(predicted_count(self, denoiser, process, xt, rho).expected, process.max_count - xt.long())
-        rate = rate.flatten(1) / missing
+        at = replace(at, t=rho)
+        rate = torch.minimum(at.count(self).expected, at.process.max_count - at.x.long()).flatten(1) / missing
         total = rate.sum(1, keepdim=True)
-        waited = -torch.log1p(-uniform(tuple(total.shape), generator, xt.device)) / total.clamp(min=TINY)
-        which = categorical(torch.where(total > 0, rate, 1.0), generator)[:, None]
+        waited = -torch.log1p(-uniform(tuple(total.shape), at.generator, at.x.device)) / total.clamp(min=TINY)
+        which = categorical(torch.where(total > 0, rate, 1.0), at.generator)[:, None]
         first = torch.zeros_like(rate, dtype=torch.int64).scatter_(1, which, (waited < gain).long())
-        x = (xt + first.view(xt.shape)).to(xt.dtype)
-        until = per_row(waited.clamp(max=gain), xt)
-        left = -torch.expm1(-t) - until  # that a unit is still missing there
-        y = predicted_count(self, denoiser, process, x, rho).expected * (left / missing)
-        births = binomial(stochastic_rounding(y, generator), (gain - until) / left, generator)
+        at = replace(at, x=(at.x + first.view(at.x.shape)).to(at.x.dtype))
+        until = per_row(waited.clamp(max=gain), at.x)
+        left = at_first - until  # that a unit is still missing there
+        y = at.count(self).expected * (left / missing)
+        births = binomial(stochastic_rounding(y, at.generator), (gain - until) / left, at.generator)
         self.shares = [until / missing, (gain - until) / missing]
-        return grown(x, births, process)
+        return grown(at.x, births, at.process)
 
 
-def _births(
-    rough: Tensor, y: Tensor, process: Process, x: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-) -> Tensor:
+def _births(rough: Tensor, y: Tensor, at: Reverse) -> Tensor:
     """X_s of the binomial bridge to `y` missing units in rough rows, of a Poisson leap in the others."""
-    bridge = BinomialBridge()(lambda *_: CountPrediction(y, y.log()), process, x, s, t, generator)
-    return torch.where(rough, bridge, grown(x, poisson(y * step_fraction(s, t), generator), process))
+    bridge = BinomialBridge()(replace(at, denoiser=lambda *_: CountPrediction(y, y.log())))
+    return torch.where(rough, bridge, at.leap(y))
 
 
 class _Swarm:
@@ -518,26 +511,24 @@ class _Swarm:
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
         self._log_normaliser, self._spread = torch.zeros(2, samples, dtype=torch.float64, device=device)
 
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
+    def __call__(self, at: Reverse) -> Tensor:
         self._k -= 1
-        step = Step(self._k, s, t, xt)
+        step = Step(self._k, at.s, at.t, at.x)
 
         def recorded(x: Tensor, time: Tensor) -> Prediction:
             if self._path is not None and step.seen and time < step.seen[-1][1]:
                 x = self._path.at(self._k, time, x)
-            prediction = denoiser(x, time)
+            prediction = at.denoiser(x, time)
             pair = getattr(prediction, "pair", prediction) if self._guided else None
             pair = pair if isinstance(pair, GuidedPair) else None
-            if pair is not None and weighs(process):
+            if pair is not None and weighs(at.process):
                 prediction = pair.conditional
             step.seen.append((x, time, prediction, pair))
             return prediction
 
-        xs = self._kernel(recorded, process, xt, s, t, generator)
+        xs = self._kernel(replace(at, denoiser=recorded))
         step.shares = getattr(self._kernel, "shares", [])
-        step.after = xs if self._path is None else self._path.at(self._k, s, xs)
+        step.after = xs if self._path is None else self._path.at(self._k, at.s, xs)
         for potential in self._potentials:
             self._log_weight += potential(step).view_as(self._log_weight)
         spread = self._log_weight.amax(1) - self._log_weight.median(1).values

@@ -23,6 +23,7 @@ from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
     MultistepLeap,
+    Reverse,
     StatefulKernel,
     Trapezoidal,
 )
@@ -142,7 +143,15 @@ def sample(
         UserError: the network's output is not finite.
     """
     times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
-    xt = begin(process, times, shape, generator, mean, start, device)
+    if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
+        raise ValueError("the times of a sampler must increase from 0 or above")
+    if start is None:
+        xt = process.prior(shape, time_on(times[-1], device), source_at(generator, len(times)), mean=mean)
+    elif tuple(start.shape) == tuple(shape) and not start.is_floating_point():
+        xt = start.to(device, count_dtype(process.num_states - 1))
+    else:
+        what = f"{start.dtype} {tuple(start.shape)}"
+        raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {what}")
     path = None if known is None else KnownPath(known, process, shape, generator, device)
     counting = CountingDenoiser(denoiser)
     if isinstance(kernel, MultistepLeap) and start is None:
@@ -153,37 +162,18 @@ def sample(
         if k < len(times) - 1:
             counting.last = None  # let go of it before the next one is made: over 256 levels it is large
             s, t, source = times[k], times[k + 1], source_at(generator, k + 1)
-            xt = kernel(counting, process, xt, s, t, source)
+            xt = kernel(Reverse(counting, process, xt, s, t, source))
         if path is not None:
             xt = path.at(k, times[k], xt)
         # correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022,
         # Algorithm 1): the elements that were born beside them are brought in line
         for _ in range(correction.at(float(times[k])) if correction.steps and k < len(times) - 1 else 0):
-            xt = correction.corrector(kernel, counting, process, xt, s, t, source)
+            xt = correction.corrector(kernel, Reverse(counting, process, xt, s, t, source))
             xt = xt if path is None else path.put(xt)
         if callback is not None:
             callback(k, xt, counting.last)
     counting.check()
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
-
-
-def begin(
-    process: Process,
-    times: Tensor,
-    shape: tuple[int, ...],
-    generator: torch.Generator | SampleStreams | None,
-    mean: Tensor | None,
-    start: Tensor | None,
-    device: torch.device,
-) -> Tensor:
-    """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
-    if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
-        raise ValueError("the times of a sampler must increase from 0 or above")
-    if start is None:
-        return process.prior(shape, time_on(times[-1], device), source_at(generator, len(times)), mean=mean)
-    if tuple(start.shape) != tuple(shape) or start.is_floating_point():
-        raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
-    return start.to(device, count_dtype(process.num_states - 1))
 
 
 def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
@@ -213,9 +203,9 @@ def count_evaluations(
         process = Uniform(1)
         head = LevelHead(process, 1)
 
-    def corrected(*given: Any, **named: Any) -> Tensor:
+    def corrected(kernel: Kernel, at: Reverse) -> Tensor:
         before = counting.evaluations
-        x = correction.corrector(*given, **named)
+        x = correction.corrector(kernel, at)
         counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
         return x
 

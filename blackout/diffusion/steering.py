@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, grown, step_law
-from blackout.diffusion.particles import THRESHOLD, Step, Weighed, sample_particles
+from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, Reverse, grown, step_law
+from blackout.diffusion.particles import Step, Weighed, sample_particles
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
 from blackout.diffusion.processes.base import per_sample
-from blackout.diffusion.samplers import Callback
 from blackout.diffusion.schedules import step_fraction
-from blackout.random import RandomSource, SampleStreams, categorical, poisson
+from blackout.random import SampleStreams, categorical, poisson
 
 Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(data, float64 [m, *shape], which particles they are of, int64 [m]) -> log L, float64 [m]."""
@@ -100,31 +99,29 @@ class Steering:
         self._draws, self._every, self._streams = draws, every, streams
         self._now = self._left_out = self._paid = torch.zeros(())
 
-    def draw(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
+    def draw(self, at: Reverse) -> Tensor:
         """X_s [B, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
-        self._left_out = torch.zeros(len(xt), dtype=torch.float64, device=xt.device)
+        self._left_out = torch.zeros(len(at.x), dtype=torch.float64, device=at.x.device)
         if not self._guided:
-            return self._kernel(denoiser, process, xt, s, t, generator)
-        classifier, prediction = self._classifier, denoiser(xt, t)
+            return self._kernel(at)
+        classifier, prediction, process = self._classifier, at.denoiser(at.x, at.t), at.process
         assert classifier is not None and isinstance(process, JumpProcess)
-        self._now = classifier(xt, t, torch.arange(len(xt), device=xt.device))
-        ratios = neighbour_ratios(lambda x, rows: classifier(x, t, rows), process, xt, self._now)
+        self._now = classifier(at.x, at.t, torch.arange(len(at.x), device=at.x.device))
+        ratios = neighbour_ratios(lambda x, rows: classifier(x, at.t, rows), process, at.x, self._now)
         if isinstance(prediction, CountPrediction):
             log_ratio = ratios[:, 0].clamp(max=_FASTEST)
-            rate = prediction.expected * step_fraction(s, t)
-            births = poisson(rate * log_ratio.exp(), generator)
+            rate = prediction.expected * step_fraction(at.s, at.t)
+            births = poisson(rate * log_ratio.exp(), at.generator)
             self._left_out = per_sample(rate * torch.expm1(log_ratio) - births * log_ratio)
-            return grown(xt, births, process)
+            return grown(at.x, births, process)
         assert isinstance(process, FiniteProcess)
-        law = step_law(process, prediction, xt, s, t)
+        law = step_law(process, prediction, at.x, at.s, at.t)
         tilted = law * ratios.movedim(1, -1).exp()
         tilted = tilted / tilted.sum(-1, keepdim=True)
-        xs = categorical(tilted, generator)
+        xs = categorical(tilted, at.generator)
         plain, drawn = (p.gather(-1, xs[..., None]).squeeze(-1) for p in (law, tilted))
         self._left_out = per_sample(plain.log() - drawn.log())
-        return xs.to(xt.dtype)
+        return xs.to(at.x.dtype)
 
     def __call__(self, step: Step) -> Tensor:
         """What a step adds to the logarithm of every weight, a `Potential`: what the worth of states has gained
@@ -156,7 +153,7 @@ class Steering:
         else:
             source, zero = self._streams.at(step), torch.zeros_like(t)
             drawn = [
-                self._of_data(self._kernel(lambda *_: prediction, self._process, x, zero, t, source))
+                self._of_data(self._kernel(Reverse(lambda *_: prediction, self._process, x, zero, t, source)))
                 for _ in range(self._draws)
             ]
             value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self._draws)
@@ -177,20 +174,18 @@ def steer(
     draws: int = 1,
     every: int = 1,
     kernel: Kernel | None = None,
-    mean: Tensor | None = None,
-    threshold: float = THRESHOLD,
-    callback: Callback | None = None,
-    device: torch.device | str = "cpu",
+    **how: Any,
 ) -> Weighed:
     """Samples of p(x) L(x) / Z by `number` steered walks of each; exp of their `log_normaliser` estimates Z.
 
     Args:
-        denoiser, process, times, shape, streams, mean, threshold, callback, device: as for `sample_particles`.
+        denoiser, process, times, shape, streams: as for `sample_particles`.
         likelihood: see `Likelihood`.
         number: of walks; 1 with `guided` is classifier guidance alone, whose law is right as far as classifier and
             steps are.
         classifier, guided, draws, every: see `Steering`.
         kernel: of one evaluation; None takes the Poisson leap for pure death, else the level bridge.
+        how: mean, threshold, callback and device, as for `sample_particles`.
 
     Raises:
         ValueError: guided steps without a classifier, or of a process that they are not known for; no walk or draw.
@@ -203,7 +198,5 @@ def steer(
     step: Kernel = kernel or (PoissonLeap() if isinstance(process, PureDeath) else LevelBridge())
     own = streams.particles(number).fold(_VALUES)
     steering = Steering(process, likelihood, step, number, classifier, guided, draws, every, own)
-    return sample_particles(
-        denoiser, process, times, shape, streams, callback, number=number, potentials=[steering],
-        kernel=steering.draw, mean=mean, threshold=threshold, device=device,
-    )  # fmt: skip
+    walk = denoiser, process, times, shape, streams
+    return sample_particles(*walk, number=number, potentials=[steering], kernel=steering.draw, **how)

@@ -12,10 +12,11 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
+from blackout.counts import time_on
+from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, Reverse
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, begin, sample
+from blackout.diffusion.samplers import CountingDenoiser, sample, source_at
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import ensure
 from blackout.posterior.noise import Binomial, Exact, Noise
@@ -119,12 +120,12 @@ class Prior:
 
     def begin(self, number: int, source: Streams = None) -> Tensor:
         """Where an unconditional run over `times` begins, states [number, *shape]."""
-        shape, device = (number, *self.shape), torch.device(self.device)
-        return begin(self.process, self.times.to(device), shape, source, self.mean, None, device)
+        last, numbers = time_on(self.times[-1], torch.device(self.device)), source_at(source, len(self.times))
+        return self.process.prior((number, *self.shape), last, numbers, mean=self.mean)
 
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
-        return self.kernel(self.denoiser, self.process, x, s, t, source)
+        return self.kernel(Reverse(self.denoiser, self.process, x, s, t, source))
 
     def expected(self, x: Tensor, s: Tensor) -> Tensor:
         """The data expected given X_s = x, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]. Names have no
@@ -141,7 +142,7 @@ class Prior:
         elements are independent of one another, all of one evaluation.
         """
         said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
-        runs = (self.kernel(lambda xt, t: said, self.process, x, zero, s, source) for source in sources)
+        runs = (self.kernel(Reverse(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
 

@@ -27,8 +27,8 @@ class BuggyLoss:
 
 
 class BuggyKernel:
-    def __call__(self, denoiser, process, xt, s, t, generator=None):
-        return xt.no_such_attribute
+    def __call__(self, at):
+        return at.x.no_such_attribute
 
 
 class ProtocolLoss:

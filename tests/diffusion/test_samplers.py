@@ -104,13 +104,13 @@ class TwoSteps:
     def fresh(self):
         return TwoSteps()
 
-    def __call__(self, denoiser, process, xt, s, t, generator=None):
-        prediction = denoiser(xt, t)
+    def __call__(self, at):
+        prediction = at.denoiser(at.x, at.t)
         before = self.last[-1] if self.last else prediction.mean
         self.last.append(prediction.mean)
         mean = (1.5 * prediction.mean - 0.5 * before).clamp(min=1e-30)
         leap = replace(prediction, mean=mean, log_mean=mean.log())
-        return PoissonLeap()(lambda *_: leap, process, xt, s, t, generator)
+        return PoissonLeap()(replace(at, denoiser=lambda *_: leap))
 
 
 def test_every_run_has_a_fresh_kernel():

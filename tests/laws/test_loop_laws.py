@@ -11,7 +11,7 @@ from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
+from blackout.diffusion.kernels import PoissonLeap, Reverse, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Correction, Sampler, count_evaluations, sample
@@ -81,12 +81,12 @@ def test_evaluations_are_counted(kernel, correction, expected):
 class ExactJointKernel:
     """Draws X_s from the toy's exact joint law given X_t, by table."""
 
-    def __call__(self, denoiser, process, xt, s, t, generator=None):
-        table = torch.from_numpy(PAIR.reverse(float(torch.exp(-s)), float(torch.exp(-t))))
-        state = xt[:, 0].long() * 16 + xt[:, 1].long()
-        u = generator.next_draw().uniform((len(xt), 1))
+    def __call__(self, at):
+        table = torch.from_numpy(PAIR.reverse(float(torch.exp(-at.s)), float(torch.exp(-at.t))))
+        state = at.x[:, 0].long() * 16 + at.x[:, 1].long()
+        u = at.generator.next_draw().uniform((len(at.x), 1))
         drawn = (table[state].cumsum(1) < u).sum(1).clamp(max=255)
-        return torch.stack([drawn // 16, drawn % 16], dim=1).to(xt.dtype)
+        return torch.stack([drawn // 16, drawn % 16], dim=1).to(at.x.dtype)
 
 
 @pytest.mark.parametrize("back", [0.3, 1.0])
@@ -99,7 +99,7 @@ def test_thin_and_bridge_leaves_the_law_of_the_level_as_it_is(back):
     law = PAIR.marginal(float(torch.exp(-s)))
     for step in (2, 3):
         before = xs
-        xs = ThinAndBridge(back)(ExactJointKernel(), None, PureDeath(15), xs, s, t, streams.at(step))
+        xs = ThinAndBridge(back)(ExactJointKernel(), Reverse(None, PureDeath(15), xs, s, t, streams.at(step)))
         assert float((xs != before).double().mean()) > 0.2
         assert p_value(draws_of(xs, PAIR), law) > 1e-4
     wrong = PureDeath(15).sample(xs, (t - s) * 0.05, streams.at(4))
