@@ -69,9 +69,8 @@ def tempered(target: Target, sets: int, temperatures: int, sweeps: int) -> Draw:
     """Parallel tempering."""
 
     def draw(seed: int) -> Drawn:
-        found = temper(target, sets, temperatures, sweeps, seed)
-        states = found.paths.states
-        return Drawn(states.x, found.paths.log_weights, states.log_density, found.sets, found.errors[-1])
+        paths, of_sets, errors = temper(target, sets, temperatures, sweeps, seed)
+        return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, of_sets, errors[-1])
 
     return draw
 
@@ -126,8 +125,8 @@ def judged(target: Target, drawn: Drawn, seed: int) -> tuple[dict[str, float], d
     """Estimates as they are reported, and flags."""
     x, weights, density, groups, error = drawn
     values = estimates(target, x, weights, density, groups, error)
-    verdict = judge(target, x, weights, values, fold_seed(seed, 13), groups)
-    return values, verdict.flags
+    flags = judge(target, x, weights, values, fold_seed(seed, 13), groups)
+    return values, flags
 
 
 def missing(seen: Callable[[Tensor], Tensor]) -> Draw:

@@ -41,8 +41,8 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
     groups = indices // group_size(_CHAINS)
 
     def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
-        found = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
-        return found.paths, found.sets, found.errors[-1]
+        paths, sets, errors = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
+        return paths, sets, errors[-1]
 
     found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
     for sweeps in _LADDER:

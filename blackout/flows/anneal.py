@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.errors import UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
 from blackout.flows.annealing import anneal, group_size, temper
-from blackout.flows.checks import judge
+from blackout.flows.checks import judge, said
 from blackout.flows.plots import named, observed_path, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target, read_energy
@@ -68,8 +68,8 @@ def run(given: argparse.Namespace) -> None:
         groups: Tensor | None = None
         began, errors = time.process_time(), list[float]()
         if given.tempering:
-            found = temper(target, given.chains // given.tempering, given.tempering, given.sweeps, given.seed, moves)
-            paths, groups, errors = found.paths, found.sets, found.errors
+            sets = given.chains // given.tempering
+            paths, groups, errors = temper(target, sets, given.tempering, given.sweeps, given.seed, moves)
         else:
             paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below, moves, power=None)
             groups = torch.arange(given.chains) // group_size(given.chains) if given.resample_below else None
@@ -78,20 +78,19 @@ def run(given: argparse.Namespace) -> None:
         del arrays["jumps"], arrays["evaluations"]
         x, weights, last = arrays["samples"].flatten(1), arrays["log_weights"], errors[-1] if errors else None
         values = estimates(target, x, weights, arrays["log_density"], groups, last) | known_values(target)
-        verdict = judge(target, x, weights, values, fold_seed(given.seed, _CHECKED), groups)
-        values |= verdict.values
+        flags = judge(target, x, weights, values, fold_seed(given.seed, _CHECKED), groups)
         save_arrays(out / "samples.npz", **arrays)
         save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
         method = "parallel tempering" if errors else "SMC" if given.resample_below else "AIS"
         how: dict[str, Any] = {"method": method, "sweeps": given.sweeps, "moves": given.moves}
         how["path"] = save_path(target, paths.times, observed_path(target, paths), out, groups, errors or None)
-        how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **verdict.said}
+        how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **said(flags)}
         write_json({"values": values, **how}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
-    said = "  ".join(f"{name} {values[name]:.5g}" for name in names if name in values)
-    print(f"{said} ({seconds:.2f} CPU s); all of it in {out}")
-    if verdict.flags:
-        print(f"warning: {verdict.said['warning']}")
+    shown = "  ".join(f"{name} {values[name]:.5g}" for name in names if name in values)
+    print(f"{shown} ({seconds:.2f} CPU s); all of it in {out}")
+    if flags:
+        print(f"warning: {said(flags)['warning']}")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -92,23 +92,9 @@ def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None
     return torch.from_numpy(np.interp(np.linspace(0, 1, sweeps + 1), share, fine))
 
 
-class Tempered(NamedTuple):
-    """What came of parallel tempering.
-
-    Args:
-        paths: kept states of every temperature, whose weights are the estimate of log Z there for all of them.
-        sets: which set of replicas the states are of, int64 [N]; sets are independent.
-        errors: of log Z at the temperatures.
-    """
-
-    paths: Paths
-    sets: Tensor
-    errors: list[float]
-
-
 def temper(
     target: Target, sets: int, temperatures: int, sweeps: int, seed: int = 0, refine: Refinement | None = None
-) -> Tempered:
+) -> tuple[Paths, Tensor, list[float]]:
     """Parallel tempering [Hukushima 1996]: replicas at all times of the path at once, which change places.
 
     log Z is the sum of Bennett's estimates between neighbours, with the geometric mean as bridge [Bennett 1976], from
@@ -121,6 +107,10 @@ def temper(
         sweeps: of every replica, or moves of `refine`; neighbours are exchanged after every other one.
         seed: of all draws.
         refine: other moves than a Gibbs sweep.
+
+    Returns:
+        Kept states of every temperature, whose weights are the estimate of log Z there for all of them; which set each
+        is of, int64 [N]; and the errors of log Z at the temperatures.
     """
     rounds, size, walk = max(4, sweeps // _BETWEEN), (temperatures, sets), _walk(target, refine)
     times = 1 - torch.linspace(1, 0, temperatures, dtype=torch.float64) ** 2
@@ -155,7 +145,7 @@ def temper(
     for t, x, value in zip(times.tolist(), torch.cat(kept, 1), log_z[:, :1], strict=True):
         paths.states = States.of(target, x)
         record(paths, t, value.expand_as(last), paths.states)
-    return Tempered(paths, torch.arange(sets).repeat(len(kept)), errors.tolist())
+    return paths, torch.arange(sets).repeat(len(kept)), errors.tolist()
 
 
 def _and_without(sums: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ the mass of any set of states [Neal 2001], so that a mode which the draw has mis
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,17 +31,13 @@ _FEW = 100
 the annealing; of the annealing, which then says nothing of a draw that lies above it."""
 
 
-@dataclass
-class Verdict:
-    """Values and flags to go with estimates, and one line that says why they are not to be believed, if so."""
+Flags: TypeAlias = dict[str, str]
+"""Name of what speaks against a draw -> a sentence that says so."""
 
-    values: dict[str, float] = field(default_factory=dict)
-    flags: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def said(self) -> dict[str, Any]:
-        """For metrics.json."""
-        return {"flags": list(self.flags)} | ({"warning": "; ".join(self.flags.values())} if self.flags else {})
+def said(flags: Flags) -> dict[str, Any]:
+    """For metrics.json."""
+    return {"flags": list(flags)} | ({"warning": "; ".join(flags.values())} if flags else {})
 
 
 def modes(target: Target, states: Tensor, seed: int) -> Tensor:
@@ -71,47 +66,45 @@ def modes(target: Target, states: Tensor, seed: int) -> Tensor:
 
 def judge(
     target: Target, x: Tensor, log_weights: Tensor, values: dict[str, float], seed: int, groups: Tensor | None = None
-) -> Verdict:
-    """Compare estimates with short annealings and with what is known exactly; widen their error of log Z if it must be.
+) -> Flags:
+    """Compare estimates with short annealings and with what is known exactly; why they are not to be believed, if so.
 
     Ours (tests/flows/test_weights.py).
 
     Args:
         target: the law.
         x, log_weights: states [N, d] and weights [N] of the draw.
-        values: its estimates and exact values; `log_z_error` and the ends of its interval are changed where the
-            annealings contradict them.
+        values: its estimates and exact values; `log_z_error` and the ends of its interval are widened where the
+            annealings contradict them, whose own estimates are added.
         seed: of the annealings, another than the draw's.
         groups: int64 [N], which chains were resampled together; None where none were.
     """
-    x, verdict = x.to(target.device), Verdict()
-    log_weights = log_weights.to(target.device)
-    _look_at_itself(verdict, values, log_weights, groups)
-    _compare_exact(verdict, values)
+    x, log_weights = x.to(target.device), log_weights.to(target.device)
+    flags = _of_itself(values, groups) | _off_exact(values)
     log_z, error = values["log_z"], values["log_z_error"]
     annealed = anneal(target, _CHAINS, _SWEEPS, fold_seed(seed, 0), power=2).log_weights
     other, its = float(log_mean_exp(annealed)), jackknife(annealed)
-    verdict.values |= {"log_z_annealed": other, "log_z_annealed_error": its}
-    verdict.values["ess_annealed"] = float(effective_sample_size(annealed))
+    values |= {"log_z_annealed": other, "log_z_annealed_error": its}
+    values["ess_annealed"] = float(effective_sample_size(annealed))
     reach = [log_z]
     # an estimate of a mean of positive weights is seldom far too high, and often far too low
-    sound = pareto_shape(annealed) < _MOST_SHAPE and verdict.values["ess_annealed"] * _CHAINS > _FEW
+    sound = pareto_shape(annealed) < _MOST_SHAPE and values["ess_annealed"] * _CHAINS > _FEW
     if other > log_z or sound:
         spread = math.hypot(its, error) if math.isfinite(error) else its
         if abs(other - log_z) > 2 * spread:
             reach += [other - its, other + its]
         if abs(other - log_z) > _SIGMAS * spread:
-            verdict.flags["annealing_disagrees"] = (
+            flags["annealing_disagrees"] = (
                 f"annealing apart from these samples says log Z {other:.4g} +- {its:.2g}, they say {log_z:.4g} +- "
                 f"{error:.2g}"
             )
     few = values["ess"] * len(log_weights) < _FEW
-    if few or not verdict.flags.keys().isdisjoint(("low_ess", "infinite_variance")):
+    if few or not flags.keys().isdisjoint(("low_ess", "infinite_variance")):
         reach.append(other + NORMAL * its)  # such weights do not know their own error
     missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1)) if target.flips else 0.0
     if missed > 0:
         reach.append(log_z + math.log1p(missed))
-        verdict.flags["missed_mode"] = (
+        flags["missed_mode"] = (
             f"a mode is missed: near states of high density there is mass that these samples lack, at least "
             f"{100 * missed / (1 + missed):.0f} % of all"
         )
@@ -121,11 +114,11 @@ def judge(
     values["log_z_error"] = max(error, *(abs(end - log_z) / NORMAL for end in reach))
     values["log_z_low"] = min(values["log_z_low"], log_z - NORMAL * error, *reach)
     values["log_z_high"] = max(values["log_z_high"], log_z + NORMAL * error, *reach)
-    return verdict
+    return flags
 
 
-def _look_at_itself(verdict: Verdict, values: dict[str, float], log_weights: Tensor, groups: Tensor | None) -> None:
-    ess, flags = values["ess"], verdict.flags
+def _of_itself(values: dict[str, float], groups: Tensor | None) -> Flags:
+    ess, flags = values["ess"], Flags()
     if ess < _LEAST_ESS:
         flags["low_ess"] = f"ESS {ess:.2g} is below {_LEAST_ESS}: estimates and errors are not to be trusted"
     elif values.get("pareto_k", -math.inf) > _MOST_SHAPE:
@@ -137,17 +130,17 @@ def _look_at_itself(verdict: Verdict, values: dict[str, float], log_weights: Ten
         flags["one_group"] = "all chains were resampled together and cannot tell their error: draw more of them"
     if values.get("r_hat", math.nan) > _MOST_R_HAT:
         flags["groups_disagree"] = f"groups of resampled chains disagree: R-hat of the energy {values['r_hat']:.2f}"
+    return flags
 
 
-def _compare_exact(verdict: Verdict, values: dict[str, float]) -> None:
+def _off_exact(values: dict[str, float]) -> Flags:
     off = []
     for name in (name.removesuffix("_exact") for name in values if name.endswith("_exact")):
         exact, error = values[f"{name}_exact"], values.get(f"{name}_error", math.nan)
         away = abs(values[name] - exact) if name in values else 0.0
         if away > max(_SIGMAS * error, 1e-6):
             off.append(f"{name} is estimated as {values[name]:.4g} +- {error:.2g} and is exactly {exact:.4g}")
-    if off:
-        verdict.flags["off_exact_value"] = ", ".join(off)
+    return {"off_exact_value": ", ".join(off)} if off else {}
 
 
 def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -84,22 +84,15 @@ def _checkerboard(rng: np.random.Generator, n: int) -> Points:
     return 2 * np.stack([x, y], 1)
 
 
-DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = {
-    "2spirals": _spirals,
-    "8gaussians": _gaussians,
-    "circles": _circles,
-    "moons": _moons,
-    "pinwheel": _pinwheel,
-    "swissroll": _swissroll,
-    "checkerboard": _checkerboard,
-}
+Density: TypeAlias = Literal["2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"]
+DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = dict(
+    zip(get_args(Density), (_spirals, _gaussians, _circles, _moons, _pinwheel, _swissroll, _checkerboard), strict=True)
+)
 
 _HELD_OUT = 4000
 """Points that are held out, as many as [Ou 2025, appendix E.2] tests on."""
 _SWEEPS = 1000
 """Of the Gibbs chains that samples of a law out of reach of enumeration come from."""
-
-Density: TypeAlias = Literal["2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"]
 
 
 @component("dataset")

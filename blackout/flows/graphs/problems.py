@@ -23,8 +23,7 @@ from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.graphs.solvers import Solution, value_of
-from blackout.flows.targets.base import Target, of_flips
-from blackout.flows.targets.lattice import coloured
+from blackout.flows.targets.base import Target, coloured, of_flips
 from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
 from blackout.random import SampleStreams, fold_seed
 

@@ -116,17 +116,12 @@ class Target(nn.Module):
         """The log-ratios of some sites, int64 [n]: [B, n, S]."""
         if getattr(self.log_ratios, "__func__", None) is not Target.log_ratios:
             return self.log_ratios(x)[:, where]
-        here = self.log_density(x)
-        rows = max(1, _NEIGHBOURS // (len(where) * self.levels))
-        parts = zip(x.split(rows), here.split(rows), strict=True)
-        return torch.cat([self._swapped(part, where) - own[:, None, None] for part, own in parts])
-
-    def _swapped(self, x: Tensor, where: Tensor) -> Tensor:
-        """log rho(Swap(x, i, tau)): [b, n, S]."""
-        swapped = x[:, None, None, :].repeat(1, len(where), self.levels, 1)
-        site = torch.arange(len(where), device=x.device)
-        swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
-        return self.log_density(swapped)
+        site, parts = torch.arange(len(where), device=x.device), list[Tensor]()
+        for part in x.split(max(1, _NEIGHBOURS // (len(where) * self.levels))):
+            swapped = part[:, None, None, :].repeat(1, len(where), self.levels, 1)
+            swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
+            parts.append(self.log_density(swapped) - self.log_density(part)[:, None, None])
+        return torch.cat(parts)
 
     def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
         """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S]."""
@@ -134,7 +129,8 @@ class Target(nn.Module):
 
     def independent_sites(self) -> list[Tensor]:
         """Sites in groups, int64 [n] each: those of a group are independent given all others."""
-        return list(torch.arange(self.sites).split(1))
+        pairs = self.pairs()
+        return list(torch.arange(self.sites).split(1)) if pairs is None else coloured(pairs[0] != 0)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """A Gibbs sweep at time t: every site drawn from its conditional law p_t, independent sites together.
@@ -262,6 +258,16 @@ class Conserved(Target):
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Those of the law."""
         return self.inner.statistics(x)
+
+
+def coloured(adjacent: Tensor) -> list[Tensor]:
+    """Sites in groups without neighbours, int64 each, by the greedy colouring of a graph, bool [d, d]."""
+    d = len(adjacent)
+    colour = torch.full((d,), -1)
+    for site in range(d):
+        taken = set(colour[adjacent[site].cpu()].tolist())
+        colour[site] = next(c for c in range(d) if c not in taken)
+    return [torch.nonzero(colour == c).flatten() for c in range(int(colour.max()) + 1)]
 
 
 def of_flips(flips: Tensor, x: Tensor) -> Tensor:

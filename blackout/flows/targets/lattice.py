@@ -43,16 +43,6 @@ def lattice_bonds(size: int | Sequence[int]) -> tuple[list[int], Tensor]:
     return shape, pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0)
 
 
-def coloured(adjacent: Tensor) -> list[Tensor]:
-    """Sites in groups without neighbours, int64 each, by the greedy colouring of a graph, bool [d, d]."""
-    d = len(adjacent)
-    colour = torch.full((d,), -1)
-    for site in range(d):
-        taken = set(colour[adjacent[site].cpu()].tolist())
-        colour[site] = next(c for c in range(d) if c not in taken)
-    return [torch.nonzero(colour == c).flatten() for c in range(int(colour.max()) + 1)]
-
-
 @component("target")
 class Potts(Target):
     """Potts model on a torus: log rho = beta * (number of bonds between equal states), each counted once [Wu 1982].
@@ -83,10 +73,6 @@ class Potts(Target):
         """beta (n_i(tau) - n_i(x_i)), n_i the neighbours in a state: [B, n, S]. Ours, tested by brute force."""
         gain = self.beta * (self.beside[where] @ self._one_hot(x))
         return gain - gain.gather(-1, x[:, where].long()[..., None])
-
-    def independent_sites(self) -> list[Tensor]:
-        """int64 [n] each: see `Target.independent_sites`."""
-        return coloured(self.beside != 0)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
         """w [d, d] and f [d, S]: see `Target.pairs`."""
@@ -204,10 +190,6 @@ class Couplings(Target):
         """-2 s_i ((J + J') s + h)_i for a flip, without J's diagonal: [B, n, 2] [Ou 2025, eq. 25, for spins]."""
         s = self._spins(x)
         return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
-
-    def independent_sites(self) -> list[Tensor]:
-        """int64 [n] each: see `Target.independent_sites`."""
-        return coloured(self.pair != 0)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
         """w [d, d] and f [d, S]: see `Target.pairs`."""
