@@ -168,11 +168,11 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
     pairs = (target if near is None else near.inner).pairs()
     if refine is None and pairs is not None and target.device.type == "cpu":
         try:
-            from blackout.flows.targets.numba_sweeps import Levels, Spins
+            from blackout.flows.targets.numba_sweeps import Sweeps
         except ImportError:
             pass
         else:
-            sites = (Spins if target.levels == 2 else Levels)(*pairs, torch.cat(target.independent_sites()))
+            sites = Sweeps(*pairs, torch.cat(target.independent_sites()))
 
             def compiled(
                 target: Target, states: States, times: Tensor, streams: SampleStreams, first: int

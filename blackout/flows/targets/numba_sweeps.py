@@ -21,55 +21,57 @@ _MOST = 16
 """Neighbours up to which probabilities come from a table, where all couplings are of one strength."""
 
 
-class Spins:
-    """A law of two levels, in spins s = 2x - 1.
+class Sweeps:
+    """Of one law; of two levels in spins s = 2x - 1.
 
     Args:
-        pairs, fields: [d, d] and [d, 2], see `Target.pairs`.
+        pairs, fields: [d, d] and [d, S], see `Target.pairs`.
         order: int64 [d], in which sites are drawn.
     """
 
     def __init__(self, pairs: Tensor, fields: Tensor, order: Tensor) -> None:
-        pair, field = pairs / 2, (fields[:, 1] - fields[:, 0]) / 2
-        bonds = pair.nonzero()
-        strengths = pair[bonds[:, 0], bonds[:, 1]].abs().unique()
-        degrees = (pair != 0).sum(1)
-        self.unit = float(strengths[0]) if len(strengths) else 1.0
-        self.tabled = len(strengths) <= 1 and int(degrees.max()) <= _MOST
-        self.first = np.concatenate([[0], degrees.cumsum(0).numpy()])
-        self.beside = np.ascontiguousarray(bonds[:, 1].numpy())
-        weights = pair[bonds[:, 0], bonds[:, 1]] / self.unit
-        self.weights = (weights.round() if self.tabled else weights).numpy()
-        self.field, self.order, self.most = field.numpy().copy(), order.numpy(), int(degrees.max())
-        self.fields, self.which = np.unique(self.field, return_inverse=True)
+        one, other = pairs.nonzero(as_tuple=True)
+        degrees, weights = (pairs != 0).sum(1), pairs[one, other]
+        self.about = order.numpy(), np.concatenate([[0], degrees.cumsum(0).numpy()]), other.numpy()
+        self.weights, self.fields = weights.numpy(), fields.contiguous().numpy()
+        if fields.shape[1] == 2:
+            strengths = (weights / 2).abs().unique()
+            self.most, self.unit = int(degrees.max()), float(strengths[0]) if len(strengths) else 1.0
+            self.tabled = len(strengths) <= 1 and self.most <= _MOST
+            weights = weights / 2 / self.unit
+            self.weights = (weights.round() if self.tabled else weights).numpy()
+            self.field = ((fields[:, 1] - fields[:, 0]) / 2).numpy()
+            self.values, self.which = np.unique(self.field, return_inverse=True)
 
     def swept(
         self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor, towards: Tensor | None, pull: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights gain (t_{k+1} - t_k) log rho(x), then every spin is drawn from p_{t_{k+1}}, K times.
+        """Weights gain (t_{k+1} - t_k) log rho(x), then every site is drawn from p_{t_{k+1}}, K times.
 
         Args:
             x, log_density: states uint8 [B, d] and their log rho, float64 [B].
             keys: of the draws of every sweep, int64 [K, B].
             times: t_0, ..., t_K, float64 [K + 1], or [L, K + 1] of L parts of the chains, each as many.
             towards: states [B, d] from around which chains are annealed; None for uniform noise.
-            pull: log-odds of a spin's being as there at t = 0.
+            pull: log-odds of a site's being as there at t = 0, rather than at any other level.
 
         Returns:
             (states, their log-density, gains [B]).
         """
-        lanes = times.view(-1, times.shape[-1]).numpy()
-        t = lanes[:, 1:].flatten()
-        shift = (1 - t) * pull / 2
-        table = np.zeros((len(t), 0, 0))
-        if self.tabled:
-            sums = t[:, None, None] * (self.unit * np.arange(-self.most, self.most + 1) + self.fields[:, None])
-            sides = [sums] if towards is None else [sums + side * shift[:, None, None] for side in (-1, 0, 1)]
-            table = 1 / (1 + np.exp(2 * np.concatenate(sides, 2)))
         states, density, gain = x.numpy().copy(), log_density.numpy().copy(), np.zeros(len(x))
         centres = np.zeros((1, 0), np.uint8) if towards is None else towards.numpy().astype(np.uint8)
-        about = self.order, self.first, self.beside, self.weights, self.field, self.which
-        _sweep(keys.numpy(), states, density, gain, lanes, *about, self.unit, table, centres, shift, pull / 2)
+        lanes = times.view(-1, times.shape[-1]).numpy()
+        moved = keys.numpy(), states, density, gain, lanes, *self.about, self.weights
+        if self.fields.shape[1] > 2:
+            _sweep_levels(*moved, self.fields, centres, pull)
+        else:
+            t = lanes[:, 1:].flatten()
+            shift, table = (1 - t) * pull / 2, np.zeros((len(t), 0, 0))
+            if self.tabled:
+                sums = t[:, None, None] * (self.unit * np.arange(-self.most, self.most + 1) + self.values[:, None])
+                sides = [sums] if towards is None else [sums + side * shift[:, None, None] for side in (-1, 0, 1)]
+                table = 1 / (1 + np.exp(2 * np.concatenate(sides, 2)))
+            _sweep(*moved, self.field, self.which, self.unit, table, centres, shift, pull / 2)
         return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
 
@@ -138,30 +140,6 @@ def _sweep(
             density[block + c], gain[block + c] = now[c], gained[c]
             for i in range(sites):
                 x[block + c, i] = spins[i, c] > 0
-
-
-class Levels:
-    """The same as `Spins` of a law of more levels.
-
-    Args:
-        pairs, fields: [d, d] and [d, S], see `Target.pairs`.
-        order: int64 [d], in which sites are drawn.
-    """
-
-    def __init__(self, pairs: Tensor, fields: Tensor, order: Tensor) -> None:
-        one, other = pairs.nonzero(as_tuple=True)
-        first = np.concatenate([[0], (pairs != 0).sum(1).cumsum(0).numpy()])
-        self.about = order.numpy(), first, other.numpy(), pairs[one, other].numpy(), fields.contiguous().numpy()
-
-    def swept(
-        self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor, towards: Tensor | None, pull: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Spins.swept`; `pull` is the log-odds of a site's being as in `towards` rather than any other level."""
-        states, density, gain = x.numpy().copy(), log_density.numpy().copy(), np.zeros(len(x))
-        centres = np.zeros((1, 0), np.uint8) if towards is None else towards.numpy().astype(np.uint8)
-        lanes = times.view(-1, times.shape[-1]).numpy()
-        _sweep_levels(keys.numpy(), states, density, gain, lanes, *self.about, centres, pull)
-        return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
 
 @compiled("i8(f8[::1], f8)")
