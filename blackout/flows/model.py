@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Drawn, Watch
@@ -23,7 +23,7 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, ROLLOUT, VALIDATION = 0, 1, 3
+_BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
 
 
 BATCH = 1024
@@ -36,6 +36,8 @@ class ChainSampler(Model):
     target: Target
     simulation: Simulation
     objective: EstimatedPartition
+    rollout: Rollout | None
+    replay_buffer: Replay | None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,8 +78,12 @@ class ChainSampler(Model):
         """What is said beside the estimates from samples: exact values, as far as they are within reach."""
         return known_values(self.target)
 
-    def learn(self, network: LocallyEquivariant, replay: Replay, batch: Mapping[str, Any]) -> Tensor:
-        """The mean squared residual of rates over states of a replay buffer."""
+    def learn(self, network: nn.Module, batch: Mapping[str, Any], due: bool) -> Tensor:
+        """The mean squared residual of rates over states of the replay buffer, after a new rollout where one is due."""
+        rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
+        assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
+        if due or int(replay.made) == 0:
+            self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
         streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(batch["batch"])
         seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
         squared, clipped = self.objective(network, self.informed(seen))
@@ -85,6 +91,10 @@ class ChainSampler(Model):
         self.log("train/loss", loss.detach())
         self.log("train/share_clipped", clipped)
         return loss
+
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Make a rollout before the batch of this number."""
+        roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
 
     def informed(self, seen: ReplayBatch) -> ReplayBatch:
         """The same with what the network is told about laws, where there are many."""
@@ -168,17 +178,10 @@ class FlowSampler(ChainSampler):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The mean squared residual over states of the replay buffer, after a new rollout where one is due."""
-        number, rollout, replay, network = batch["batch"], self.rollout, self.replay_buffer, self.network
-        assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
+        """See `learn`."""
+        assert self.rollout is not None
         with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
-            if number % rollout.every == 0 or int(replay.made) == 0:
-                self.roll_out(rollout, replay, fold_seed(self.seed, ROLLOUT, number), number)
-            return self.learn(network, replay, batch)
-
-    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
-        """Make a rollout before the batch of this number."""
-        roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
+            return self.learn(self.network, batch, batch["batch"] % self.rollout.every == 0)
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:

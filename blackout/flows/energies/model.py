@@ -12,7 +12,7 @@ from blackout.distributed import world_size
 from blackout.errors import refuse
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
+from blackout.flows.model import VALIDATION, ChainSampler
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found
@@ -128,20 +128,16 @@ class EnergySampler(ChainSampler):
             turn = (number - self.pretraining) % (self.inner + 1)
             if self.learned and (not self.negative.sampled or turn == self.inner):
                 return self._energy_step(self.negative, batch)
-            return self._sampler_step(batch, first=turn == 0)
+            return self.learn(self.network.rates, batch, turn == 0)
 
     def _energy_step(self, phase: NegativeSampler, batch: Mapping[str, Any]) -> Tensor:
         loss = phase.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, _NEGATIVE, batch["batch"]))
         self.log("train/energy_loss", loss.detach())
         return loss + self.energy.penalty()
 
-    def _sampler_step(self, batch: Mapping[str, Any], first: bool) -> Tensor:
-        rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
-        assert rollout is not None and replay is not None
-        if first or int(replay.made) == 0:
-            seed = fold_seed(self.seed, ROLLOUT, number)
-            roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
-        return self.learn(self.network.rates, replay, batch)
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Of the energy in training."""
+        roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
 
     @torch.no_grad()
     def fresh(self, number: int, seed: int) -> Paths:
