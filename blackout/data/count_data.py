@@ -383,7 +383,7 @@ class CountData:
                 raise UserError(f"{self.name}: {what}, of at least {_FEWEST} to compare with: leave out evaluate=true")
         return self._part(rows, condition=told)
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
@@ -394,7 +394,9 @@ class CountData:
         `equal_pairs` of elements, if any.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
-        facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
+        dispersion = facts["total_dispersion"] = total_dispersion(self.train, self.sums)
+        # a norm that is at least the one quotient D - 1
+        facts["covariance_excess"] = max(covariance_excess(self.train, self.sums), abs(dispersion - 1))
         labels, number = self.train_labels, self.num_classes or 0
         told = self.covariates and number <= _MOST_COUNTED
         known = {
@@ -407,7 +409,7 @@ class CountData:
             "layer": self.layer if self.annotated else None,
             "class_names": list(self.class_names) or None,
             "class_values": {name: list(values) for name, values in self.class_values.items()} or None,
-            "equal_pairs": self._pairs or None,
+            "equal_pairs": equal_pairs(self.train) or None,
             "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}
@@ -426,16 +428,6 @@ class CountData:
     def std(self) -> float:
         """Standard deviation of the counts over all elements of the training split."""
         return max(float(self.sums.square.sum()) / self.train.numel() - self.mean**2, 0.0) ** 0.5
-
-    @cached_property
-    def _dispersion(self) -> tuple[float, float]:
-        """D and the excess, whose norm is at least the one quotient D - 1."""
-        dispersion = total_dispersion(self.train, self.sums)
-        return dispersion, max(covariance_excess(self.train, self.sums), abs(dispersion - 1))
-
-    @cached_property
-    def _pairs(self) -> list[list[Any]]:
-        return equal_pairs(self.train)
 
     @cached_property
     def ordered(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from blackout.component import Plain, component
 from blackout.data.count_data import CountData, group_split, held_out_split, loaded, narrow, taken
-from blackout.data.count_data import parts as parts_of
 from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
     COUNTS,
@@ -113,8 +112,7 @@ def counts(
                 raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
             for split in ("test", "train"):  # the split that the file gives
                 matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
-                part, seen = _read(split, matrix, mask, arrays, series)
-                data = _in_units(part, seen, offset := offset or 0, gain)
+                data, seen, offset = _read(split, matrix, mask, arrays, series, offset or 0, gain)
                 parts |= {split: data, f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
@@ -131,18 +129,12 @@ def counts(
                     settings = [layer, name, columns, exclude, series, offset, gain, sequences, letters]
                     data, seen = _on_disk(file, name, matrix, mask, settings, series, offset, gain), None
                 else:
-                    read, seen = _read(name, matrix, mask, observed, series)
-                    offset = int(read.min()) if offset is None and gain == 1 and narrow(read) else offset or 0
+                    data, seen, offset = _read(name, matrix, mask, observed, series, offset, gain)
             except ValueError as error:
                 layers = [f"dataset.layer={one}" for one in store.layers]
                 raise ValueError(", or ".join([str(error), *layers])) from None
-            data = data if stays else _in_units(read, seen, offset, gain)
-            if isinstance(data, Rows):
-                totals = data.totals
-            else:
-                of_parts = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
-                totals = torch.cat([torch.zeros(0, dtype=torch.int64), *of_parts])
-            observed = {TOTAL: totals.numpy(), **observed}
+            totals = data.totals.numpy() if isinstance(data, Rows) else data.flatten(1).numpy().sum(1, dtype=np.int64)
+            observed = {TOTAL: totals, **observed}
             codes, words, told = _classes(class_columns, observed, bins, bool(scales))
             if codes is not None and codes.shape != data.shape[:1]:
                 raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
@@ -228,28 +220,22 @@ def _on_disk(
         stored = Stream(file, matrix.dtype, matrix.shape, matrix.offset)
         return rows_of(stored, shape, lambda: (block for _, block in blocks(name, stored)))
 
-    def counted() -> Iterator[Any]:
-        for _, block in blocks(name, matrix):
-            if units != (0, 1):
-                plain = block.toarray() if hasattr(block, "toarray") else block
-                yield _in_units(torch.from_numpy(plain.astype(np.int64)), None, offset, gain).numpy()
-            else:
-                yield block
-
-    return packed(file, matrix.shape[0], shape, told, counted)
+    return packed(
+        file, matrix.shape[0], shape, told, lambda: (_in_units(x, None, *units) for _, x in blocks(name, matrix))
+    )
 
 
-def _in_units(data: Tensor, seen: Tensor | None, offset: int, gain: int) -> Tensor:
-    """Counts from what a file holds, offset + gain x counts, 0 where entries are missing."""
+def _in_units(data: Any, seen: Tensor | None, offset: int, gain: int) -> Any:
+    """Counts from what a file holds, offset + gain x counts, as an array, 0 where entries are missing."""
     if (offset, gain) == (0, 1):
         return data
-    above = data.long() - offset
-    above = above if seen is None else above * seen
+    data = data.toarray() if hasattr(data, "toarray") else data
+    above = (data.astype(np.int64) - offset) * (1 if seen is None else seen.numpy())
     wrong = (above < 0) | (above % gain != 0)
-    if bool(wrong.any()):
+    if wrong.any():
         told = f"{int(data[wrong][0])} is not {offset} and a whole number of {gain}"
         raise ValueError(f"{told}: dataset.offset or dataset.gain is wrong")
-    return torch.div(above, gain, rounding_mode="floor").to(data.dtype)
+    return (above // gain).astype(data.dtype)
 
 
 def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
@@ -281,11 +267,15 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
-def _read(name: str, array: Any, mask: str | None, arrays: Plain, series: bool | None) -> tuple[Tensor, Tensor | None]:
-    """Counts, with 0 where entries are missing, and which were seen."""
+def _read(
+    name: str, array: Any, mask: str | None, arrays: Plain, series: bool | None, offset: int | None, gain: int
+) -> tuple[Tensor, Tensor | None, int]:
+    """Counts, with 0 where entries are missing, which were seen, and the offset."""
     array, seen = without_missing(array, mask, arrays)
-    data = to_counts(name, array, series)
-    return data, None if seen is None else torch.from_numpy(seen).view(data.shape)
+    read = to_counts(name, array, series)
+    there = None if seen is None else torch.from_numpy(seen).view(read.shape)
+    offset = int(read.min()) if offset is None and gain == 1 and narrow(read) else offset or 0
+    return torch.from_numpy(_in_units(read.numpy(), there, offset, gain)), there, offset
 
 
 def _classes(names: list[str], columns: dict[str, Array], bins: int, conditional: bool) -> Classes:
@@ -357,13 +347,11 @@ def without_missing(array: Any, mask: str | None, arrays: Plain) -> tuple[Any, A
 def _mask(mask: str, arrays: Plain) -> Array:
     if mask in arrays:
         stored = arrays[mask]
-        return _booleans(np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored))
-    file = Path(mask).expanduser()
-    ensure(file.is_file(), f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
-    return _booleans(load_array(file))
-
-
-def _booleans(array: Array) -> Array:
+        array = np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored)
+    else:
+        file = Path(mask).expanduser()
+        ensure(file.is_file(), f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
+        array = load_array(file)
     if array.dtype.kind not in "biuf" or not bool((np.isfinite(array) & (array == np.floor(array))).all()):
         raise ValueError(f"a mask holds booleans or whole numbers, not 0 where an entry was seen; got {array.dtype}")
     return array.astype(bool)

@@ -6,7 +6,6 @@ wrong (`tests/data/test_doctor.py`).
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -85,15 +84,12 @@ def _units(counts: Tensor) -> Iterator[Finding]:
     gain = gain if gain > 1 and not bool(((counts.long() - low) % gain).any()) else 1
     mean, varying = few.mean(0), few.var(0) > 0
     narrow = bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
-    if low >= 10 and (narrow or int((few == low).sum()) > max(_SURE, 0.01 * few.size)):
-        what = f"no count is below {low}, as of a camera's offset"
-        if gain > 1:
-            yield Finding(f"{what}, and all are in steps of {gain}, as of a gain", offset=low, gain=gain)
-        else:
-            yield Finding(what, offset=low)
-    elif gain > 1:
-        offset = {"offset": low % gain} if low % gain else {}
-        yield Finding(f"all counts are in steps of {gain}, as of a camera's gain", **offset, gain=gain)
+    camera = low >= 10 and (narrow or int((few == low).sum()) > max(_SURE, 0.01 * few.size))
+    told = [f"no count is below {low}, as of a camera's offset"] if camera else []
+    told += [f"all counts are in steps of {gain}, as of a camera's gain"] if gain > 1 else []
+    settings = {"offset": low if camera else low % gain, "gain": gain if gain > 1 else 0}
+    if told:
+        yield Finding(", and ".join(told), **{name: value for name, value in settings.items() if value})
 
 
 def _strays(counts: Tensor) -> Iterator[Finding]:
@@ -183,12 +179,9 @@ def _duplicates(counts: Array) -> str | None:
     """
     if counts.max() < 2:
         return None
-    first: dict[bytes, int] = {}
-    again = [
-        (first[key], k)
-        for k, row in enumerate(counts)
-        if (row != row[0]).any() and first.setdefault(key := hashlib.sha256(row.tobytes()).digest(), k) != k
-    ]
+    rows = np.ascontiguousarray(counts).view(np.dtype((np.void, counts.dtype.itemsize * counts.shape[1])))
+    _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+    again = np.flatnonzero((first[which] < np.arange(len(counts))) & (counts != counts[:, :1]).any(1))
     if len(again) < max(2, 0.01 * len(counts)):
         return None
     alike = 1.0
@@ -198,7 +191,8 @@ def _duplicates(counts: Array) -> str | None:
         return None
     some, low = counts[: max(1, _MOST_NUMBERS // counts.shape[1])].astype(np.int64), int(counts.min())
     near = 2 * max(1, int(np.gcd.reduce(np.unique(some - low))))
-    apart = [np.abs(some - counts[k]).sum(1) for _, k in again[:_LISTED]]
+    apart = [np.abs(some - counts[k]).sum(1) for k in again[:_LISTED]]
     if sum(bool(((far == 0) | (far > near)).all()) for far in apart) < 0.2 * len(apart):
         return None
-    return f"{len(again)} of {len(counts)} samples occur before, as number {again[0][1]}, which is number {again[0][0]}"
+    known = first[which[again[0]]]
+    return f"{len(again)} of {len(counts)} samples occur before, as number {again[0]}, which is number {known}"

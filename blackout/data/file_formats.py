@@ -83,11 +83,13 @@ class OnDisk:
     def __init__(self, array: Any, path: Path, stored: int) -> None:
         self._array, self.shape, self.dtype = array, tuple(array.shape or ()), np.dtype(array.dtype)
         ensure(self.dtype.kind in "biufSUOT", f"{self.dtype} is no type of numbers or text")
-        chunk = math.prod(getattr(array, "chunks", None) or (1,)) * self.dtype.itemsize
+        chunks = getattr(array, "chunks", None)
+        chunk = math.prod(chunks or (1,)) * self.dtype.itemsize
         self._path = path
         check_size(path, chunk)
         check_size(path, max(math.prod(self.shape), chunk), stored, fits=False)
-        if (parts := _parts(self.shape, getattr(array, "chunks", None))) > _MOST_PARTS + stored // 8:
+        parts = math.prod(-(-side // part) for side, part in zip(self.shape, chunks, strict=True)) if chunks else 1
+        if parts > _MOST_PARTS + stored // 8:
             raise UserError(f"{path}: {stored:,} bytes are said to hold {parts:,} parts of an array")
 
     def __getitem__(self, rows: slice) -> Array:
@@ -116,11 +118,6 @@ class OnDisk:
         if self.dtype.kind in "biuf":
             return np.asarray(self[:], dtype)
         return np.array(list(map(_text, self[:].ravel().tolist())), dtype=str).reshape(self.shape)
-
-
-def _parts(shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> int:
-    """In how many parts an array is kept."""
-    return math.prod(-(-side // part) for side, part in zip(shape, chunks, strict=True)) if chunks else 1
 
 
 def _text(field: Any) -> str:

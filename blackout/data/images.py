@@ -271,9 +271,8 @@ def _load(cache: Path) -> Tensor:
     with reading(cache, "damaged; delete it, and it is made again from the images"):
         # copy-on-write: processes on one machine share the pages, and torch gets memory that it may write
         images = np.load(cache, mmap_mode="c", allow_pickle=False)
-    if images.dtype != np.uint8 or images.shape[1:] != (3, 64, 64):
-        raise UserError(f"{cache}: not 64 x 64 RGB images; delete it, and it is made again from the images")
-    return torch.from_numpy(images)
+        ensure(images.dtype == np.uint8 and images.shape[1:] == (3, 64, 64), "not 64 x 64 RGB images")
+        return torch.from_numpy(images)
 
 
 @component("dataset", passed=("source",))

@@ -171,23 +171,24 @@ class Rows:
         if self._sparse is None:
             counts = self._values.gather(places * size, (places + 1) * size)
         else:
-            times, columns, values = self._stored(places)
-            counts = np.zeros(len(places) * size, values.dtype)
-            counts[np.repeat(np.arange(len(places)) * size, times) + columns] = values
+            counts = self._stored(places).toarray().ravel()
         if len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= self._largest:
             raise UserError(f"{self._values.path} was changed while it was in use: start again")
         plain = np.uint8 if self.dtype == torch.uint8 else np.int32
         return torch.from_numpy(counts.astype(plain)).view(-1, *self._each)
 
-    def _stored(self, places: Array) -> tuple[Array, Array, Array]:
-        """How many numbers sparse rows [b] of the file have, and their columns and values."""
+    def _stored(self, places: Array) -> Any:
+        """Sparse rows [b] of the file, as SciPy's CSR matrix."""
+        from scipy.sparse import csr_matrix
+
         assert self._sparse is not None
         columns, ends = self._sparse
         starts, stops = ends[places], ends[places + 1]
         found, values = columns.gather(starts, stops), self._values.gather(starts, stops)
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < math.prod(self._each):
+        size = math.prod(self._each)
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
             raise UserError(f"{columns.path} was changed while it was in use: start again")
-        return stops - starts, found, values
+        return csr_matrix((values, found, np.append(0, np.cumsum(stops - starts))), (len(places), size))
 
     def sparse_sums(self, at_once: int) -> tuple[Tensor, Tensor] | None:
         """Sums over samples, int64, and of squares, float64, of every element; None where rows are not sparse."""
@@ -195,10 +196,9 @@ class Rows:
             return None
         element, square = (np.zeros(math.prod(self._each)) for _ in range(2))
         for places in self._chosen.split(at_once):
-            _, columns, values = self._stored(places.numpy())
-            wide = values.astype(np.float64)
-            element += np.bincount(columns, wide, len(element))
-            square += np.bincount(columns, wide**2, len(square))
+            wide = self._stored(places.numpy()).astype(np.float64)
+            element += wide.sum(0).A1
+            square += wide.power(2).sum(0).A1
         return torch.from_numpy(element).long(), torch.from_numpy(square)
 
 
