@@ -163,25 +163,18 @@ def load_trained(path: str | Path, settings: Plain, trusted: tuple[str, ...] = (
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
-        model, family = _load(path, tuple(trusted))
-    model.source = partial(family.source, settings, model.config, tuple(trusted))
-    return model, family
-
-
-def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Any]:
-    description, weights, tensors = read_model(path)
-    check(description["model"], "model", trusted)
-    for name, value in {**weights, **tensors}.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise UserError(f"{path}: weight {name} is not finite")
-    check(description.get("family"), "family", trusted)
-    family = make(description["family"], "family")
-    model = family.build(description, tensors)
-    try:
+        description, weights, tensors = read_model(path)
+        check(description["model"], "model", trusted)
+        for name, value in {**weights, **tensors}.items():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise UserError(f"{path}: weight {name} is not finite")
+        check(description.get("family"), "family", trusted)
+        family = make(description["family"], "family")
+        model = family.build(description, tensors)
+        different = first_difference(weights, model.network.state_dict())
+        refuse(different is not None, f"{path}: the weights do not fit the network described beside them: {different}")
         model.network.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: the weights do not fit the network described beside them: {reason[:300]}") from None
+    model.source = partial(family.source, settings, model.config, tuple(trusted))
     return model.eval(), family
 
 
