@@ -163,7 +163,7 @@ def step_bound(
     prediction = predicted(denoiser, process, xt, t)
     missing = x0.long() - xt.long()
     constant = _binomial_constant(process.max_count, s, t).to(x0.device)[missing]
-    r = step_fraction(expand_time(s, x0), expand_time(t, x0))
+    r = step_fraction(s, t)
     births = missing.double() * r
     cross = prediction.expected * r - births * (prediction.log_mean.double() + torch.log(r))
     return per_sample(constant + cross)
@@ -212,15 +212,9 @@ def _survivor_constant(max_count: int, r: float, stays: float) -> Tensor:
     ensure(max_count <= LARGEST_TABLE, beyond)
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
-    kept, whole = n[None, :], n[:, None]
-    log_pmf = (
-        log_factorial[:, None]
-        - log_factorial[None, :]
-        - torch.lgamma((whole - kept).clamp(min=0) + 1)
-        + torch.special.xlogy(kept, stays)
-        + torch.special.xlogy((whole - kept).clamp(min=0), r)
-    )
-    pmf = torch.where(kept <= whole, torch.exp(log_pmf), 0.0)
+    lost = (n[:, None] - n).clamp(min=0)  # of n rows, where as many as the column are kept
+    log_ways = log_factorial[:, None] - log_factorial - torch.lgamma(lost + 1)
+    pmf = torch.exp(log_ways + torch.special.xlogy(n, stays) + torch.special.xlogy(lost, r)).tril()
     both = torch.tensor([r, stays], dtype=torch.float64)  # 0 where nothing is left at the final time
     entropy_rate = torch.special.xlogy(both, both).sum()
     return log_factorial - pmf @ log_factorial + n * entropy_rate

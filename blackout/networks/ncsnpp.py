@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -157,43 +158,6 @@ class Descent(nn.Module):
         return rescaled_sum(self.conv(self.blur(pyramid)), self.residual(x, embedding))
 
 
-class DownLevel(nn.Module):
-    """One resolution on the way down, entered by a descent unless it is the finest."""
-
-    def __init__(self, descent: Descent | None, blocks: Sequence[AttendedBlock]) -> None:
-        super().__init__()
-        self.descent = descent
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the features after every step, for the skip connections, and the pyramid as it is now."""
-        features: list[Tensor] = []
-        if self.descent is not None:
-            x = pyramid = self.descent(x, pyramid, embedding)
-            features.append(x)
-        for block in self.blocks:
-            x = block(x, embedding)
-            features.append(x)
-        return features, pyramid
-
-
-class UpLevel(nn.Module):
-    """One resolution on the way up: blocks that take one skip connection each, attention, doubling."""
-
-    def __init__(self, blocks: Sequence[ResidualBlock], attention: nn.Module, ascent: ResidualBlock | None) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.attention = attention
-        self.ascent = ascent
-
-    def forward(self, x: Tensor, skips: list[Tensor], embedding: Tensor) -> Tensor:
-        """Use up one skip per block from the end of `skips`."""
-        for block in self.blocks:
-            x = block(torch.cat([x, skips.pop()], dim=1), embedding)
-        x = self.attention(x)
-        return x if self.ascent is None else self.ascent(x, embedding)
-
-
 @component("body")
 class NCSNpp(nn.Module):
     """The NCSN++ U-Net: BigGAN residual blocks, FIR resampling and a residual input pyramid.
@@ -237,29 +201,33 @@ class NCSNpp(nn.Module):
         residual = partial(ResidualBlock, features=4 * channels, dropout=dropout)
         self.stem = conv3x3(shape[0], channels)
 
-        self.down, skips, pyramid = nn.ModuleList(), [channels], shape[0]
+        # a level is entered by a descent, unless it is the finest, and left by an ascent
+        self.down: Any = nn.ModuleList()
+        skips, pyramid = [channels], shape[0]
         for level, width in enumerate(widths):  # `skips` are the widths of the features that the way up takes
-            descent = None
+            steps: Any = nn.ModuleDict()
             if level > 0:
-                descent = Descent(residual, skips[-1], pyramid)
+                steps["descent"] = Descent(residual, skips[-1], pyramid)
                 pyramid = skips[-1]
                 skips.append(pyramid)
-            blocks = []
+            steps["blocks"] = nn.ModuleList()
             for _ in range(blocks_per_level):
-                blocks.append(AttendedBlock(residual, skips[-1], width, attend[level]))
+                steps["blocks"].append(AttendedBlock(residual, skips[-1], width, attend[level]))
                 skips.append(width)
-            self.down.append(DownLevel(descent, blocks))
+            self.down.append(steps)
         width = skips[-1]
         self.middle0 = AttendedBlock(residual, width, width, attend=True)
         self.middle1 = residual(width, width)
-        self.up = nn.ModuleList()
+        self.up: Any = nn.ModuleList()
         for level in reversed(range(len(widths))):
             inputs = [width] + blocks_per_level * [widths[level]]
             width = widths[level]
-            taken = [residual(features + skips.pop(), width) for features in inputs]
-            attention = Attention(width) if attend[level] else nn.Identity()
-            ascent = residual(width, width, resample=FIRUpsample()) if level > 0 else None
-            self.up.append(UpLevel(taken, attention, ascent))
+            steps = nn.ModuleDict()
+            steps["blocks"] = nn.ModuleList(residual(features + skips.pop(), width) for features in inputs)
+            steps["attention"] = Attention(width) if attend[level] else nn.Identity()
+            if level > 0:
+                steps["ascent"] = residual(width, width, resample=FIRUpsample())
+            self.up.append(steps)
         self.norm = group_norm(widths[0])
         self.head = conv3x3(widths[0], outputs * shape[0], scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, 4 * channels)
@@ -286,10 +254,16 @@ class NCSNpp(nn.Module):
         with full_precision(x):
             skips, pyramid = [self.stem(x)], x
         for level in self.down:
-            features, pyramid = level(skips[-1], pyramid, embedding)
-            skips += features
+            if "descent" in level:
+                pyramid = level["descent"](skips[-1], pyramid, embedding)
+                skips.append(pyramid)
+            for block in level["blocks"]:
+                skips.append(block(skips[-1], embedding))
         h = self.middle1(self.middle0(skips[-1], embedding), embedding)
         for level in self.up:
-            h = level(h, skips, embedding)
+            for block in level["blocks"]:
+                h = block(torch.cat([h, skips.pop()], dim=1), embedding)
+            h = level["attention"](h)
+            h = level["ascent"](h, embedding) if "ascent" in level else h
         with full_precision(h):
             return self.head(self.norm.active(h.to(self.head.weight.dtype)))

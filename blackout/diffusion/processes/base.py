@@ -89,6 +89,10 @@ class JumpProcess(Process[Target], Protocol[Target]):
     """A process in continuous time, homogeneous: X_t given X_s is as X_(t - s) given X_0."""
 
     @property
+    def reach(self) -> tuple[float, float]:
+        """Logit of survival at the earliest time of a bound, and half the width of where all times tell as much."""
+
+    @property
     def ordered(self) -> bool:
         """Whether several jumps within one step add up (counts), or exclude each other (names)."""
 
@@ -131,6 +135,7 @@ class CountProcess(ABC):
     mean: float = 0.0
     """Of the stationary distribution, Poisson: newcomers per unit of time."""
     ordered: ClassVar[bool] = True
+    reach: tuple[float, float] = LIMIT, 0.0
     jumps: ClassVar[tuple[int, ...]]
     """What every reverse type of jump adds; the forward ones take it away again."""
 
@@ -195,11 +200,6 @@ class CountProcess(ABC):
         return
 
 
-def plateau(max_count: int) -> float:
-    """Half-width in logits of where counts beyond 255 have something to tell, log(max_count); 0 for smaller ones."""
-    return math.log(max_count) if max_count > 255 else 0.0
-
-
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
     good = 1 <= max_count <= LARGEST_COUNT and max_count % 1 == 0
@@ -247,31 +247,25 @@ def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tens
 
 @torch.no_grad()
 def bound_to_prior(
-    denoiser: Denoiser,
-    process: JumpProcess,
-    x0: Tensor,
-    v: Tensor,
-    generator: RandomSource,
-    final_time: Tensor | None = None,
-    limit: float = LIMIT,
-    plateau: float = 0.0,
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None
 ) -> Tensor:
     """One unbiased estimate per sample of the continuous-time bound of any jump process, and the prior's KL at its end.
 
     Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du,
-    between logits of survival u = `limit` and that of the final time, else -limit [Santos 2023, eqs. 64 and 72, with
+    between logits of survival u = `limit` and that of the end, else -limit [Santos 2023, eqs. 64 and 72, with
     their constants; Campbell 2022, Proposition 2]. For pure death what lies outside is below 4e-4 nats per element at
     the default limit for 8-bit data, and the integrand dies out like e^-|u| on both sides, so u is drawn from a (wider)
-    logistic distribution; see `proposal` for `plateau`. Float64 [B], nats.
+    logistic distribution; `limit` and the `plateau` of `proposal` are the process's `reach`. Float64 [B], nats.
     """
-    last = -limit if final_time is None else float(logit_survival(final_time))
+    limit, plateau = process.reach
+    last = -limit if end is None else float(logit_survival(end))
     u, density = proposal(v, last, limit, plateau)
     t = time_of_logit(u)
     xt = process.sample(x0, t, generator)
     rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
     divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
     path = torch.sigmoid(-u) / density * per_sample(divergence)
-    return path + per_sample(process.prior_divergence(x0, path_ends(limit, final_time, x0.device)[1]))
+    return path + per_sample(process.prior_divergence(x0, path_ends(limit, end, x0.device)[1]))
 
 
 def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:

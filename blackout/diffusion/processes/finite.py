@@ -11,7 +11,6 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -65,28 +64,27 @@ class FiniteProcess(ABC):
         """P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], [B, D, S], for states x [B, D] and times [1] or [B]."""
+        """P_st[x, .], [B, ..., S], for states x, int64 [B, ...], and times [1] or [B]."""
         matrix = self.transition(s, t)
-        return matrix[_sample_index(matrix, x), x]
+        return matrix[_own(matrix, x), x]
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], [B, D, S], as for `rows`."""
+        """P_st[., x], [B, ..., S], as for `rows`."""
         matrix = self.transition(s, t).mT
-        return matrix[_sample_index(matrix, x), x]
+        return matrix[_own(matrix, x), x]
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], [B, D, S], for weights [B, D, S] and times as for `rows`."""
-        return weights @ self.transition(s, t)
+        """sum_i weights_i P_st[i, .], [B, ..., S], for weights [B, ..., S] and times as for `rows`."""
+        return torch.einsum("b...i,bij->b...j", weights, self.transition(s, t))
 
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
-        t, x = per_sample_time(t, x0), _flat(x0)
-        u = uniform(tuple(x0.shape), generator, x0.device).view(x.shape)
-        return self._draw_rows(x, t, u).view(x0.shape).to(self.dtype)
+        u = uniform(tuple(x0.shape), generator, x0.device)
+        return self._draw_rows(x0.long(), per_sample_time(t, x0), u).to(self.dtype)
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         sums = cumulative(self.transition(torch.zeros_like(t), t))
-        return invert_rows(sums, _sample_index(sums, x) * self.num_states + x, u)
+        return invert_rows(sums, _own(sums, x) * self.num_states + x, u)
 
     def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
         """X_t, and X_0 with it as the target."""
@@ -96,13 +94,13 @@ class FiniteProcess(ABC):
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P_0t[x0, .], float64 [B, ..., S]."""
         t = per_sample_time(t, x0)
-        return _like(self.rows(_flat(x0), torch.zeros_like(t), t), x0)
+        return self.rows(x0.long(), torch.zeros_like(t), t)
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]: of P_0t; what is impossible is finite, near -690."""
         t = per_sample_time(t, xt)
-        columns = self.columns(_flat(xt), torch.zeros_like(t), t)[..., : self.max_count + 1]
-        return _levels_first(columns.clamp(min=TINY).log(), xt)
+        columns = self.columns(xt.long(), torch.zeros_like(t), t)[..., : self.max_count + 1]
+        return columns.clamp(min=TINY).log().movedim(-1, 1)
 
     def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
@@ -111,10 +109,10 @@ class FiniteProcess(ABC):
     def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """P(X_s = . | X_0, X_t), float64 [B, ..., S] [Austin 2021, eq. 3]."""
         s, t = per_sample_time(s, x0), per_sample_time(t, x0)
-        first = self.rows(_flat(x0), torch.zeros_like(s), s)
-        joint = first * self.columns(_flat(xt), s, t)
+        first = self.rows(x0.long(), torch.zeros_like(s), s)
+        joint = first * self.columns(xt.long(), s, t)
         mass = joint.sum(-1, keepdim=True)
-        return _like(torch.where(mass > 0, joint / mass.clamp(min=TINY), first), x0)
+        return torch.where(mass > 0, joint / mass.clamp(min=TINY), first)
 
     def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
@@ -131,7 +129,7 @@ class FiniteProcess(ABC):
         The model's step [Austin 2021, eq. 4].
         """
         s, t = per_sample_time(s, xt), per_sample_time(t, xt)
-        return self.relative(expected, xt, t, s) * _like(self.columns(_flat(xt), s, t), xt)
+        return self.relative(expected, xt, t, s) * self.columns(xt.long(), s, t)
 
     def relative(self, expected: Tensor, xt: Tensor, t: Time, other: Time) -> Tensor:
         """P(X_other,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
@@ -139,10 +137,9 @@ class FiniteProcess(ABC):
         That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
         """
         other, t = per_sample_time(other, xt), per_sample_time(t, xt)
-        weights = expected.double().movedim(1, -1).reshape(*_flat(xt).shape, self.max_count + 1)
-        seen = self.columns(_flat(xt), torch.zeros_like(t), t)
+        weights, seen = expected.double().movedim(1, -1), self.columns(xt.long(), torch.zeros_like(t), t)
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
-        return _like(self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other), xt)
+        return self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other)
 
     def prior_pmf(self, t: Time) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
@@ -150,8 +147,8 @@ class FiniteProcess(ABC):
         Ours (tests/diffusion/processes/test_forgetting.py).
         """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
-        levels = torch.arange(self.max_count + 1, device=t.device)[None]
-        return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
+        data = torch.arange(self.num_states, device=t.device) <= self.max_count
+        return self.propagate(data.double()[None] / (self.max_count + 1), torch.zeros_like(t), t)[0]
 
     def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
@@ -203,6 +200,8 @@ class FiniteJumpProcess(FiniteProcess):
         ordered: whether several jumps in one step add up, as for counts.
     """
 
+    reach = LIMIT, 0.0
+
     def __init__(self, max_count: int, num_states: int, ordered: bool = False) -> None:
         super().__init__(max_count, num_states)
         self.ordered = ordered
@@ -231,11 +230,11 @@ class FiniteJumpProcess(FiniteProcess):
         return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        """Q[., x] without the diagonal, [B, D, S]: forward jumps into x, which reverse jumps undo."""
+        """Q[., x] without the diagonal, [B, ..., S]: forward jumps into x, which reverse jumps undo."""
         return _without_stay(self.generator().to(x.device).T)[x]
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        """Q[x, .] without the diagonal, [B, D, S]."""
+        """Q[x, .] without the diagonal, [B, ..., S]."""
         return _without_stay(self.generator().to(x.device))[x]
 
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
@@ -244,19 +243,19 @@ class FiniteJumpProcess(FiniteProcess):
         rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
         [B, S, ...] per unit of t.
         """
-        return _levels_first(_like(self._rates_into(_flat(xt)), xt) * self.relative(expected, xt, t, t), xt)
+        return (self._rates_into(xt.long()) * self.relative(expected, xt, t, t)).movedim(-1, 1)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
         t = per_sample_time(t, xt)
-        row = self.rows(_flat(x0), torch.zeros_like(t), t)
-        seen = row.gather(-1, _flat(xt)[..., None])
+        row = self.rows(x0.long(), torch.zeros_like(t), t)
+        seen = row.gather(-1, xt.long()[..., None])
         ratio = torch.where(seen > 0, row / seen.clamp(min=TINY), 0.0)
-        return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
+        return (self._rates_into(xt.long()) * ratio).movedim(-1, 1)
 
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Forward rates into every state, float64 [B, S, ...]."""
-        return _levels_first(self._rates_out(_flat(xt)), xt)
+        return self._rates_out(xt.long()).movedim(-1, 1)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """From X_t to every state, int64 [B, S, ...]."""
@@ -265,23 +264,9 @@ class FiniteJumpProcess(FiniteProcess):
     forward_jumps = reverse_jumps
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.reshape(len(x), math.prod(x.shape[1:])).long()
-
-
-def _sample_index(matrix: Tensor, x: Tensor) -> Tensor:
-    """Which matrix [b, S, S] each row of x [B, D] uses, broadcastable to x; b is 1 or B."""
-    return torch.arange(len(matrix), device=x.device)[:, None].expand(len(x), 1)
-
-
-def _like(values: Tensor, x: Tensor) -> Tensor:
-    """[B, D, S] -> [B, ..., S] for x of shape [B, ...], an empty batch, too."""
-    return values.view(*x.shape, values.shape[-1])
-
-
-def _levels_first(values: Tensor, x: Tensor) -> Tensor:
-    """[B, D, S] -> [B, S, ...] for x of shape [B, ...]."""
-    return _like(values, x).movedim(-1, 1)
+def _own(matrix: Tensor, x: Tensor) -> Tensor:
+    """Which matrix [b, S, S] each of x [B, ...] uses, broadcastable to x; b is 1 or B."""
+    return per_row(torch.arange(len(matrix), device=x.device), x)
 
 
 def _without_stay(matrix: Tensor) -> Tensor:

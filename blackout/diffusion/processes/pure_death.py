@@ -17,7 +17,6 @@ from blackout.diffusion.processes.base import (
     CountProcess,
     bound_to_prior,
     check_max_count,
-    plateau,
 )
 from blackout.diffusion.schedules import step_fraction, widening
 from blackout.random import RandomSource, binomial
@@ -91,10 +90,15 @@ class PureDeath(CountProcess):
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """The path's part, between logits of survival -LIMIT and LIMIT, both further out by log(max_count / 255).
+    @property
+    def reach(self) -> tuple[float, float]:  # type: ignore[override]
+        """For counts beyond 255 further out by log(max_count / 255), and flat over log(max_count) to either side."""
+        wide = widening(self.max_count)
+        return LIMIT + wide, math.log(self.max_count) if wide > 0 else 0.0
 
-        What happens at its ends is `likelihood.end_bound`. float64 [B], nats.
+    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
+        """The path's part, between both ends of `reach`, wherever sampling starts. float64 [B], nats.
+
+        What happens at its ends is `likelihood.end_bound`.
         """
-        limit, flat = LIMIT + widening(self.max_count), plateau(self.max_count)
-        return bound_to_prior(denoiser, self, x0, v, generator, limit=limit, plateau=flat)
+        return bound_to_prior(denoiser, self, x0, v, generator, None)

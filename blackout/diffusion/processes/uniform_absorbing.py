@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import Time
+from blackout.counts import Time, per_row
 from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes.base import check_max_count
 from blackout.diffusion.processes.finite import FiniteJumpProcess
@@ -111,29 +111,23 @@ class _Forgetting(FiniteJumpProcess):
         return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], [B, D, S]."""
-        kept, pi = self._kept(s, t)
+        """P_st[x, .], [B, ..., S]."""
+        kept, pi = self._kept(s, t, x)
         return ((1 - kept) * pi).expand(*x.shape, -1).scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], [B, D, S]."""
-        kept, pi = self._kept(s, t)
+        """P_st[., x], [B, ..., S]."""
+        kept, pi = self._kept(s, t, x)
         spread = ((1 - kept) * pi[x][..., None]).expand(*x.shape, self.num_states)
         return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], [B, D, S]."""
-        kept, pi = self._kept(s, t)
+        """sum_i weights_i P_st[i, .], [B, ..., S]."""
+        kept, pi = self._kept(s, t, weights[..., 0])
         return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
 
-    def prior_pmf(self, t: Time) -> Tensor:
-        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device."""
-        kept, pi = self._kept_at(t)
-        data = torch.arange(self.num_states, device=pi.device) <= self.max_count
-        return (1 - kept) * pi + kept * data / (self.max_count + 1)
-
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
-        kept, pi = self._kept(torch.zeros_like(t), t)
+        kept, pi = self._kept(torch.zeros_like(t), t, x)
         kept = kept[..., 0].expand(u.shape)
         reached, spread = pi.cumsum(0), (1 - kept).clamp(min=TINY)
         below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
@@ -147,7 +141,8 @@ class _Forgetting(FiniteJumpProcess):
         return self._on(x.device).expand(*x.shape, -1).scatter(-1, x[..., None], 0.0)
 
     def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
-        kept, pi = self._kept_at(t)
+        t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
+        kept, pi = torch.exp(-t), self._on(t.device)
         prior, others, own = self.prior_pmf(t), (1 - kept) * pi, (1 - kept) * pi + kept
         other_nats, own_nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
         off = (others - prior).abs()
@@ -155,16 +150,9 @@ class _Forgetting(FiniteJumpProcess):
         distance = (off.sum() - off + (own - prior).abs()) / 2
         return nats[: self.max_count + 1], distance[: self.max_count + 1]
 
-    def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """The probability of no replacement, [b, 1, 1], and pi, [S]."""
-        tau = (t - s)[:, None, None]
-        return torch.exp(-tau), self._on(tau.device)
-
-    def _kept_at(self, t: Time) -> tuple[Tensor, Tensor]:
-        """The same from 0 to a time, [1] and [S]."""
-        t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
-        kept, pi = self._kept(torch.zeros_like(t), t)
-        return kept.flatten(), pi
+    def _kept(self, s: Tensor, t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability of no replacement, [b, 1, ..., 1], with one axis more than x, and pi, [S]."""
+        return per_row(torch.exp(s - t), x)[..., None], self._on(x.device)
 
     def _on(self, device: torch.device) -> Tensor:
         """pi on a device: copied once, since copies are waited for."""
