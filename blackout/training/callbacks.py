@@ -63,6 +63,12 @@ class StepProgressBar(AtBoundary, RichProgressBar):
         values = ", ".join(f"{name} {float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items()))
         print(f"{line}; {values}" if values else line, flush=True)
 
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Move the bar to where training waits."""
+        super().on_validation_start(trainer, pl_module)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._move(trainer, pl_module)
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move the bar to its end."""
         self._move(trainer, pl_module)
