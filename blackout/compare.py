@@ -8,6 +8,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -23,11 +24,15 @@ Values: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = Sequence[Sequence[Any]]
 _WHERE = re.compile(r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)")
 """Settings in which all runs differ, or that say nothing of what was computed."""
-_BESIDE = re.compile(r"share_|_(std|error|low|high)$")
-"""Parts of the names of values that are no scores of their own."""
+_BESIDE = re.compile(r"share_|_(std|error|low|high)$|log_evidence$")
+"""Parts of the names of values that are no scores of their own, or have a table of their own."""
 _LESS = re.compile(r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|fi?d|ki?d|ks|violations")
 _MORE = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|recognised")
 """Parts of the names of scores of which less or more is better, where nothing says what is right."""
+
+
+_OF_POSTERIORS = ("measurement", "operator", "noise", "method")
+"""What evidence is of."""
 
 
 def save_comparison(runs: Sequence[Path], path: Path) -> None:
@@ -54,6 +59,8 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown),
         links=[quote(os.path.relpath(one, path.parent)) if one.exists() else None for one in reports],
         seeds=_over_seeds(settings, chosen, scores, shown),
+        evidence=_evidence(names, found),
+        of_posteriors=_OF_POSTERIORS,
         panels=panels,
         pictures=[picture(run / "samples" / "final.png", name, run) for name, run in zip(names, runs, strict=True)],
     )
@@ -117,6 +124,20 @@ def _over_seeds(
     spread = [[statistics.stdev(one) if len(one) > 1 else 0.0 for one in row] for row in numbers]
     rows = _rows([f"{len(group)} seeds" for group in groups.values()], list(groups), means, shown, spread)
     return {"head": ("runs", *names, *shown), "rows": rows}
+
+
+def _evidence(names: Sequence[str], found: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[tuple[Any, ...]]:
+    """A row for every operator by which a measurement was explained; the likeliest of each measurement is marked."""
+    rows, known = list[tuple[list[str], Any, Any]](), dict[str, list[float]]()
+    for run, content in ((run, content) for run, of in zip(names, found, strict=True) for content in of.values()):
+        values, how = content["values"], content["sampler"]
+        if isinstance(value := values.get("log_evidence"), int | float):
+            parts = (leaves(how.get(name)) for name in _OF_POSTERIORS)
+            said = [", ".join(f"{name} {value}".strip() for name, value in part) for part in parts]
+            rows.append(([*said, run], value, values.get("log_evidence_error")))
+            known.setdefault(said[0], []).append(value)
+    rows.sort(key=itemgetter(0))
+    return [(said, [one], [one == max(of := known[said[0]]) > min(of)], [error]) for said, one, error in rows]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -166,7 +166,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
     green = [pages.picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "rows": [], "links": [], "seeds": None, "panels": None, "pictures": green}
+    content = {"head": (), "rows": [], "links": [], "seeds": None, "panels": None, "pictures": green, "evidence": []}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
@@ -264,6 +264,25 @@ def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_
     assert cells[0] == ["runs", "lr", "fd", "bits", "odd"] and cells[3] == ["run", "lr", "seed", "fd", "bits", "odd"]
     assert cells[1][2] == "4 <small>&plusmn; 1.4</small>" and cells[2][0] == "2 seeds"
     assert marked == [[], [], ["0.6", "0.6"], [], ["3"], [], ["0.5"], []]
+
+
+def test_evidence_has_a_row_for_every_operator(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    for place, operator, value in (("pool", "Pool", -30.0), ("blur", "Blur", -31.5), ("blur-2", "Blur", -31.0)):
+        (tmp_path / place).mkdir()
+        how = {"method": "SMC", "operator": {"name": operator, "size": 2}, "measurement": "test:0-3"}
+        values = {"log_evidence": value, "log_evidence_error": 0.25, "fd": 1.0}
+        (tmp_path / place / "metrics.json").write_text(json.dumps({"values": values, "sampler": how}))
+    compare.save_comparison([tmp_path], tmp_path / "all.html")
+    page = (tmp_path / "all.html").read_text()
+    check(page)
+    table = page[page.index("<h2>Evidence</h2>") :]
+    rows = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in table.split("<tr>")[1:]]
+    assert rows[0] == ["measurement", "operator", "noise", "method", "run", "log_evidence"]
+    assert [row[1] for row in rows[1:]] == ["name Blur, size 2", "name Blur, size 2", "name Pool, size 2"]
+    assert rows[3][-1] == "-30 <small>&plusmn; 0.25</small>"
+    assert re.findall('best" data-value="(.*?)"', table) == ["-30"]
+    assert "log_evidence" not in page[: page.index("<h2>Evidence</h2>")]
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
