@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import re
 import subprocess
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,82 +26,68 @@ from blackout.training.model import Model
 from blackout.version import __version__
 
 
-class SampleFile:
-    """An .npz written batch by batch: `samples` at once, the other (small) arrays at the end.
+@contextmanager
+def sample_file(
+    path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Plain | None = None
+) -> Iterator[Callable[[Samples], None]]:
+    """Yields what appends samples to an .npz: `samples` at once, the other (small) arrays at the end.
 
-    A context manager: the file appears, whole, when the context is left without an error and no sample is missing.
-    Samples [b, C, H, W] are images and are written channels last, unless `names` give a shape.
+    The file appears, whole, when the context is left without an error and no sample is missing. Samples [b, C, H, W]
+    are images and are written channels last, unless `names` give a shape. What is yielded takes `samples` [b, ...] and
+    further arrays [b, ...] by name, the same in every call.
 
     Args:
         path: of the .npz.
         num_samples: how many samples it will hold.
         names: what `samples` is called in the file, and of which shape each is.
         about: numbers and arrays that the file holds beside the samples.
+
+    Raises:
+        ValueError: more or fewer samples than were announced.
     """
+    missing, member, others = num_samples, None, dict[str, list[Tensor]]()
+    with replacing(path, durably=True) as part, zipfile.ZipFile(part, "x", zipfile.ZIP_DEFLATED) as archive:
+        with ExitStack() as members:
 
-    def __init__(
-        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Plain | None = None
-    ) -> None:
-        self._path, self._missing, self.num_samples = path, num_samples, num_samples
-        self._array, self._shape, self._units, self._about = names.array, names.shape, names.units, about or {}
-        self._member: IO[bytes] | None = None
-        self._others: dict[str, list[Tensor]] = {}
+            def write(samples: Samples) -> None:
+                nonlocal missing, member
+                main = samples["samples"]
+                ensure(len(main) <= missing, f"{len(main)} samples for a file that has capacity for {missing} more")
+                if names.shape is not None:
+                    main = main.reshape(len(main), *names.shape)
+                elif main.ndim == 4:
+                    main = main.permute(0, 2, 3, 1)
+                if names.units != (0, 1):
+                    main = main.int() * names.units[1] + names.units[0]
+                rows = main.contiguous().cpu().numpy()
+                if member is None:
+                    member = members.enter_context(archive.open(f"{names.array}.npy", "w", force_zip64=True))
+                    whole = {"shape": (num_samples, *rows.shape[1:])}
+                    np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(rows) | whole)
+                member.write(rows.tobytes())
+                for name, values in samples.items():
+                    if name != "samples" and not name.startswith("_"):  # which is of one machine, such as seconds
+                        others.setdefault(name, []).append(values.cpu())
+                missing -= len(rows)
 
-    def __enter__(self) -> Self:
-        self._replacing = replacing(self._path, durably=True)
-        self._archive = zipfile.ZipFile(self._replacing.__enter__(), "x", zipfile.ZIP_DEFLATED)
-        return self
-
-    def write(self, samples: Samples) -> None:
-        """Append samples: `samples` [b, ...], and further arrays [b, ...] by name, the same in every call.
-
-        Raises:
-            ValueError: more samples than were announced.
-        """
-        main = samples["samples"]
-        ensure(len(main) <= self._missing, f"{len(main)} samples for a file that has capacity for {self._missing} more")
-        if self._shape is not None:
-            main = main.reshape(len(main), *self._shape)
-        elif main.ndim == 4:
-            main = main.permute(0, 2, 3, 1)
-        if self._units != (0, 1):
-            main = main.int() * self._units[1] + self._units[0]
-        rows = main.contiguous().cpu().numpy()
-        if self._member is None:
-            self._member = self._archive.open(f"{self._array}.npy", "w", force_zip64=True)
-            shape = (self.num_samples, *rows.shape[1:])
-            header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(self._member, header)
-        self._member.write(rows.tobytes())
-        for name, values in samples.items():
-            if name != "samples" and not name.startswith("_"):  # which is of one machine, such as seconds
-                self._others.setdefault(name, []).append(values.cpu())
-        self._missing -= len(rows)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.push(self._replacing)
-            with self._archive:
-                if self._member is not None:
-                    self._member.close()
-                if error is not None:
-                    raise error
-                others = {name: torch.cat(parts).numpy() for name, parts in self._others.items()}
-                for name, array in {**others, **{name: np.array(one) for name, one in self._about.items()}}.items():
-                    with self._archive.open(f"{name}.npy", "w") as member:
-                        np.lib.format.write_array(member, array)
-            ensure(not self._missing, f"{self._missing} of {self.num_samples} samples were not written")
+            yield write
+        more = {name: torch.cat(parts).numpy() for name, parts in others.items()}
+        for name, array in {**more, **{name: np.array(one) for name, one in (about or {}).items()}}.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+        ensure(not missing, f"{missing} of {num_samples} samples were not written")
 
 
 def save_samples(samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Plain | None = None) -> None:
-    """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with SampleFile(path, len(samples["samples"]), names, about) as file:
-        file.write(samples)
+    """Write samples to an .npz, see `sample_file`; the file appears whole or not at all."""
+    with sample_file(path, len(samples["samples"]), names, about) as write:
+        write(samples)
 
 
-class Results(SampleFile):
+class Results(ExitStack):
     """Takes samples in order and writes their file, with a picture and what else is made of them.
+
+    A context manager: see `sample_file`.
 
     Args:
         draw: where the samples come from.
@@ -112,21 +98,20 @@ class Results(SampleFile):
     """
 
     def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path, number_shown: int = 64) -> None:
-        self._draw, self._out, self._number_shown = draw, out, number_shown
-        self._to_come = indices
-        super().__init__(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
-        self._outputs = draw.outputs(seed)
+        super().__init__()
+        self._draw, self._indices, self._out, self._number_shown = draw, indices, out, number_shown
+        file = sample_file(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
+        self._write, self._taken, self._outputs = self.enter_context(file), 0, draw.outputs(seed)
         self._shown: list[Samples] = []
 
     def take(self, samples: Samples) -> None:
         """Take the next samples, on the CPU."""
-        size = len(samples["samples"])
+        begin, self._taken = self._taken, self._taken + len(samples["samples"])
         if self._outputs is not None:
-            self._outputs.update(samples, self._to_come[:size])
-        self.write(samples)
-        if sum(len(part["samples"]) for part in self._shown) < self._number_shown:
+            self._outputs.update(samples, self._indices[begin : self._taken])
+        self._write(samples)
+        if begin < self._number_shown:
             self._shown.append(samples)
-        self._to_come = self._to_come[size:]
 
     def finish(self, scored: Plain, how: Plain) -> None:
         """Write the picture of the first samples, what else the family makes, and metrics.json where there are scores.
@@ -138,7 +123,7 @@ class Results(SampleFile):
         names = self._shown[0] if self._shown else ()
         first = {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
         save_picture(self._draw.picture(first), self._out / f"{self._draw.names.picture}.png")
-        print(f"{self.num_samples} samples of {self._draw.nfe} network evaluations in {shown(str(self._out))}")
+        print(f"{self._taken} samples of {self._draw.nfe} network evaluations in {shown(str(self._out))}")
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:
@@ -234,7 +219,7 @@ def provenance(device: torch.device, began: float, source: Source | None = None)
         source: the data they are of; each of its splits is told by its hash.
     """
     on = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    made_with: dict[str, Any] = {
+    made_with = {
         "versions": {"blackout": __version__, **{name: version(name) for name in _LIBRARIES}},
         "python": platform.python_version(),
         "platform": platform.platform(),

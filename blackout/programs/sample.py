@@ -1,17 +1,18 @@
 """`sample.py`: draws samples from a model, with a grid and, on request, an animation and scores.
 
-Batches are kept in `SampleCache` until all are drawn, so that a command that was killed goes on where it stopped.
+Batches are kept by `drawn_once` until all are drawn, so that a command that was killed goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig
@@ -36,9 +37,6 @@ from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make
 from blackout.training.model import Model
 
-if TYPE_CHECKING:
-    from blackout.programs.score import Scoring
-
 _SHARED = frozenset(
     ("ckpt", "law", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
     + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
@@ -51,27 +49,27 @@ _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
 
+@signals.caught()
 def sample(cfg: DictConfig) -> Path:
     """Draw samples: `samples.npz`, `grid.png`, and on request `trajectory.webp`, `trajectory.png`, `metrics.json`.
 
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
-    with signals.caught():
-        config = resolve(cfg, extra=True)
-        set_libraries()
-        for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
-            refuse(not 1 <= config[name] <= most, f"{name} must be in 1..{most:,}, not {config[name]}")
-        given = [name for name in ("ckpt", "law", "samples") if config[name]]
-        refuse(not given, "ckpt must be given: a run directory, a .ckpt file or an exported model directory")
-        refuse("law" in given and len(given) > 1, "law stands in place of a model: leave out ckpt and samples")
-        device = find_device(config["device"])
-        with process_group(device):
-            if not config["samples"]:
-                return _sample(config, device)
-            from blackout.programs.score import score_file
+    config = resolve(cfg, extra=True)
+    set_libraries()
+    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
+        refuse(not 1 <= config[name] <= most, f"{name} must be in 1..{most:,}, not {config[name]}")
+    given = [name for name in ("ckpt", "law", "samples") if config[name]]
+    refuse(not given, "ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    refuse("law" in given and len(given) > 1, "law stands in place of a model: leave out ckpt and samples")
+    device = find_device(config["device"])
+    with process_group(device):
+        if not config["samples"]:
+            return _sample(config, device)
+        from blackout.programs.score import score_file
 
-            return score_file(config, device)
+        return score_file(config, device)
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
@@ -95,17 +93,27 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     folders = output_folders(path(config, "out"), place, draw.names.folder)
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
     with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
-        cache = SampleCache(draw, indices, config["seed"], size, out, cache_key(drawn, model, size))
+        # the same for commands that draw the same bits: on one kind of machine, in batches of one size
+        machine = torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size
+        kept = out / f".drawn-{request_key([drawn, *machine])}{PART}.batches"
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
-        with error_context("sample"), taken as results:
-            draw_all(cache, results, scoring, trajectory)
+        batches = partial(drawn_once, draw, my_batches(indices, size), config["seed"], size, kept)
+        rounds = -(-len(indices) // (size * world_size()))  # of which other processes may miss the last
+        drawn_now = closing(watched(batches, draw.steps, rounds, trajectory))
+        with error_context("sample"), taken as results, drawn_now as parts:
+            for numbers, samples in parts:
+                if scoring is not None and scoring.scores is not None and samples:
+                    scoring.scores.update(samples, numbers.to(samples["samples"].device))
+                for part in gathered({name: values.cpu() for name, values in samples.items()}):
+                    if part and results is not None:
+                        results.take(part)
         scored = {} if scoring is None else scoring.report(draw, out)
         if trajectory is not None:
             trajectory.save(draw, out)
         if results is not None:
             source = None if scoring is None else scoring.source
             results.finish(scored, sample_provenance(config, model, draw, began, source))
-            cache.forget()  # the last: what comes after the draws may be killed too
+            shutil.rmtree(kept, ignore_errors=True)  # the last: what comes after the draws may be killed too
     return out
 
 
@@ -177,21 +185,21 @@ def listed(config: Mapping[str, Any]) -> Tensor | None:
     return torch.tensor(indices, dtype=torch.int64)
 
 
-def draw_all(
-    cache: SampleCache, results: Results | None, scoring: Scoring | None, trajectory: Trajectory | None
-) -> None:
-    """Draw samples on all processes, under a progress bar over the steps of this process's batches.
+def watched(
+    batches: Callable[..., Drawn], steps: int, rounds: int, trajectory: Trajectory | None
+) -> Generator[tuple[Tensor, Samples], None, None]:
+    """The batches of this process under a progress bar over their steps, and then empty ones until the others are done.
 
     Where there is no terminal to show it, process 0 prints a line now and then.
 
     Args:
-        cache: what has the batches drawn.
-        results: of process 0, which takes the samples of all processes in order.
-        scoring: given the samples of this process.
+        batches: (watch, again) -> them, see `drawn_once`.
+        steps: of a batch.
+        rounds: how many batches a process draws at most.
         trajectory: receives the states of the first batch.
     """
     with Progress(transient=True, disable=rank() > 0) as progress:
-        total = len(cache.mine) * cache.draw.steps
+        total = rounds * steps
         bar, began = progress.add_task("sampling", total=total), time.monotonic()
         shown, said = progress.console.is_terminal or progress.console.is_jupyter or rank() > 0, began
 
@@ -205,75 +213,42 @@ def draw_all(
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 
-        batches = cache.batches(watch, again=trajectory is not None)
-        for _ in range(cache.rounds):
-            numbers, samples = next(batches, (torch.arange(0), {}))
-            if scoring is not None and scoring.scores is not None and samples:
-                scoring.scores.update(samples, numbers.to(samples["samples"].device))
-            for part in gathered({name: values.cpu() for name, values in samples.items()}):
-                if part and results is not None:
-                    results.take(part)
+        drawn = batches(watch, again=trajectory is not None)
+        yield from (next(drawn, (torch.arange(0), {})) for _ in range(rounds))
 
 
-class SampleCache:
-    """Draws each batch once, over any number of calls of the same command.
+def drawn_once(
+    draw: Draw, parts: Sequence[Tensor], seed: int, size: int, kept: Path, watch: Watch, again: bool
+) -> Drawn:
+    """Draw each batch once, over any number of calls of the same command: (indices [b], samples), new or as before.
 
     Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
     Args:
         draw: what draws. Batches are kept only if it is `resumable`.
-        indices: of all samples, int64 [n].
-        seed, size: of the samples and of their batches.
-        out: where the folder of the batches is, hidden.
-        key: tells this command's batches from others'.
+        parts: indices of this process's batches, int64 [b] each.
+        seed, size: of the samples and of a whole batch.
+        kept: the folder of the batches, of this command alone.
+        watch: as for `Draw.batches`; of a batch that was drawn before it hears every step at once.
+        again: draw the first batch in any case, so that `watch` sees its states.
     """
-
-    def __init__(self, draw: Draw, indices: Tensor, seed: int, size: int, out: Path, key: str) -> None:
-        self.draw, self._seed, self._size = draw, seed, size
-        self.mine = my_batches(indices, size)
-        """Indices of this process's batches, int64 [b] each."""
-        self.rounds = -(-len(indices) // (size * world_size()))
-        """How many batches a process draws at most."""
-        self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable else None
-
-    def batches(self, watch: Watch, again: bool) -> Drawn:
-        """(indices [b], samples) of this process's share, drawn or as they were drawn before.
-
-        Args:
-            watch: as for `Draw.batches`; of a batch that was drawn before it hears every step at once.
-            again: draw the first batch in any case, so that `watch` sees its states.
-        """
-        for number, part in enumerate(self.mine):
-            file = self._folder / f"{int(part[0])}-{int(part[-1])}.safetensors" if self._folder is not None else None
-            known = None if file is None or (again and number == 0) else _read_batch(file)
-            if known is not None:
-                for step in range(1, self.draw.steps + 1):
-                    watch(step, self.draw.steps, known["samples"])
-                yield part, known
-                continue
-            for of_batch, samples in self.draw.batches(part, self._seed, self._size, watch):
-                if file is not None:
-                    with replacing(file) as hidden:
-                        save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
-                yield of_batch, samples
-
-    def forget(self) -> None:
-        """Remove what was kept, once the samples are where they belong."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _read_batch(file: Path) -> Samples | None:
-    with suppress(OSError, SafetensorError):
-        return load_file(file)
-    return None
+    for number, part in enumerate(parts):
+        file, known = kept / f"{int(part[0])}-{int(part[-1])}.safetensors", None
+        if draw.resumable and not (again and number == 0):
+            with suppress(OSError, SafetensorError):
+                known = load_file(file)
+        if known is not None:
+            for step in range(1, draw.steps + 1):
+                watch(step, draw.steps, known["samples"])
+            yield part, known
+            continue
+        for of_batch, samples in draw.batches(part, seed, size, watch):
+            if draw.resumable:
+                with replacing(file) as hidden:
+                    save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
+            yield of_batch, samples
 
 
 def drawn_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int) -> str:
     """The same for requests for the same samples: settings with the files that they name, weights, indices, seed."""
     return request_key([tensors_hash("", {"": indices, **model.state_dict()}), request, model.config, seed])
-
-
-def cache_key(drawn: str, model: Model, size: int) -> str:
-    """The same for commands that draw the same bits: a `drawn_key` on one kind of machine, in batches of one size."""
-    return request_key([drawn, torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size])

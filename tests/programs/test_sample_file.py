@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from blackout.family import OutputNames
-from blackout.programs.results import Results, SampleFile, save_samples
+from blackout.programs.results import Results, sample_file, save_samples
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])
 def test_batches_become_one_array(tmp_path, shape, dtype):
     counts = torch.randint(0, 200, (10, *shape)).to(dtype)
-    with SampleFile(tmp_path / "samples.npz", 10) as file:
+    with sample_file(tmp_path / "samples.npz", 10) as write:
         for batch in counts.split(4):
-            file.write({"samples": batch, "weight": batch.flatten(1)[:, 0]})
+            write({"samples": batch, "weight": batch.flatten(1)[:, 0]})
             assert not (tmp_path / "samples.npz").exists()
     expected = counts.permute(0, 2, 3, 1) if counts.ndim == 4 else counts
     archive = np.load(tmp_path / "samples.npz")
@@ -26,29 +26,29 @@ def test_batches_become_one_array(tmp_path, shape, dtype):
 def test_nothing_half_written_is_left(tmp_path):
     (tmp_path / "samples.npz").write_text("a good file")
 
-    def write(interrupted):
-        with SampleFile(tmp_path / "samples.npz", 10) as file:
-            file.write({"samples": torch.zeros(7, 2)})
+    def attempt(interrupted):
+        with sample_file(tmp_path / "samples.npz", 10) as write:
+            write({"samples": torch.zeros(7, 2)})
             if interrupted:
                 raise KeyboardInterrupt
 
     with pytest.raises(ValueError, match="3 of 10"):
-        write(interrupted=False)
+        attempt(interrupted=False)
     with pytest.raises(KeyboardInterrupt):
-        write(interrupted=True)
+        attempt(interrupted=True)
     assert [path.name for path in tmp_path.iterdir()] == ["samples.npz"]
     assert (tmp_path / "samples.npz").read_text() == "a good file"
 
 
 def test_more_samples_than_announced_are_refused(tmp_path):
-    def write(number, *sizes):
-        with SampleFile(tmp_path / "samples.npz", number) as file:
+    def attempt(number, *sizes):
+        with sample_file(tmp_path / "samples.npz", number) as write:
             for size in sizes:
-                file.write({"samples": torch.zeros(size, 2)})
+                write({"samples": torch.zeros(size, 2)})
 
     for sizes in ((2, 3), (5, 3, 4)):
         with pytest.raises(ValueError, match="for 2 more"):
-            write(*sizes)
+            attempt(*sizes)
 
 
 def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):

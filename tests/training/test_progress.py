@@ -38,8 +38,7 @@ def test_sampling_says_how_far_it_is(monkeypatch, capsys):
                 watch(step, 2, None)
             yield torch.tensor([number]), {}
 
-    draw = SimpleNamespace(steps=2)
-    sample.draw_all(SimpleNamespace(mine=[0, 1], draw=draw, rounds=2, batches=batches), None, None, None)
+    assert [len(numbers) for numbers, _ in sample.watched(batches, 2, 3, None)] == [1, 1, 0]
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
-        "step 2 of 4 of all batches, about 0:00:31 left", "step 4 of 4 of all batches, about 0:00:00 left",
+        "step 2 of 6 of all batches, about 0:01:02 left", "step 4 of 6 of all batches, about 0:00:31 left",
     ]  # fmt: skip
