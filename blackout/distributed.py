@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import Tensor
 
 from blackout.counts import Shape
@@ -73,6 +74,11 @@ def world_size() -> int:
 def rank() -> int:
     """Index of this process, 0 without torch.distributed."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def is_first() -> bool:
+    """Whether this is the first process of all, also before they are a group: it alone writes and reports."""
+    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning_utilities.core.rank_zero import rank_zero_only
 
-from blackout.distributed import world_size
+from blackout.distributed import is_first, world_size
 from blackout.errors import Preempted
 
 REQUEUE = 75
@@ -88,7 +87,7 @@ class Signals:
             Preempted: always, unless the earlier handler ends the process.
         """
         earlier = self._before.get(number)
-        if number != signal.SIGINT and callable(earlier) and not _helper():
+        if number != signal.SIGINT and callable(earlier) and is_first():
             earlier(number, None)
         raise Preempted(f"stopped by signal {number} and saved at step {step}: the same command goes on", _code(number))
 
@@ -104,12 +103,7 @@ signals = Signals()
 """A process has one set of signal handlers."""
 
 
-def _helper() -> bool:
-    """Whether this is not the first process, which alone reports to the user and the launcher."""
-    return getattr(rank_zero_only, "rank", 0) > 0
-
-
 def _code(number: int) -> int:
-    if _helper():  # if one of the others failed, a launcher would kill the first process, which saves
+    if not is_first():  # if one of the others failed, a launcher would kill the first process, which saves
         return 0
     return 130 if number == signal.SIGINT else REQUEUE

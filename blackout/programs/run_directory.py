@@ -17,9 +17,8 @@ from uuid import uuid4
 
 import yaml
 from filelock import FileLock, Timeout
-from lightning_utilities.core.rank_zero import rank_zero_only
 
-from blackout.distributed import computed_once
+from blackout.distributed import computed_once, is_first
 from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
     PART,
@@ -42,6 +41,8 @@ _FOUND = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
 """What a run that fails leaves to whoever asks why."""
 _LONGEST_NAME = 256
 """Bytes, more than file systems have for the name of a directory."""
+_FILES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")
+"""Endings of files' names, which no folder of results has."""
 _OURS = ".pushed"
 """Hidden file of a run: the signatures of the checkpoints that were copied to its address from here, or from there."""
 _LAST = f"checkpoints/{LAST}"
@@ -147,7 +148,7 @@ class Mirror:
             UserError: at the address is another run, or the run has gone on elsewhere.
             Unobtainable: the store does not answer; what is there is whole.
         """
-        if getattr(rank_zero_only, "rank", 0) > 0:
+        if not is_first():
             return
         with self._asked():
             self._refuse_others()
@@ -242,7 +243,7 @@ def running(directory: Path) -> Iterator[Path]:
     Raises:
         UserError: another process has it (the message says which), or it cannot be made.
     """
-    if getattr(rank_zero_only, "rank", 0) > 0:
+    if not is_first():
         yield directory
         return
     new = [folder for folder in (directory, *directory.parents) if not folder.exists()]
@@ -252,7 +253,11 @@ def running(directory: Path) -> Iterator[Path]:
         lock.acquire(timeout=0)
         with replacing(holder) as part:
             part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-        _remove_leftovers(directory)
+        # what killed runs left; a `sample.py` may write beside training's own files in `samples`
+        for folder in (directory, directory / "checkpoints", directory / "samples" / "final"):
+            remove_parts(folder)
+        for names in ("step_*", "final*"):
+            remove_parts(directory / "samples", names)
     except Timeout:
         who = "another process"
         with suppress(OSError):
@@ -272,14 +277,6 @@ def running(directory: Path) -> Iterator[Path]:
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove what killed runs left; a `sample.py` may write beside training's own files in `samples`."""
-    for folder in (directory, directory / "checkpoints", directory / "samples" / "final"):
-        remove_parts(folder)
-    for names in ("step_*", "final*"):
-        remove_parts(directory / "samples", names)
 
 
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
@@ -306,7 +303,7 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
             for found in {*directory.glob("[!.]*")} - {path}:  # which another process of this run may just have written
                 raise UserError(f"{directory} holds {found.name}, which is no run's: give another run_id")
         check_replaceable(directory / "model")
-        if getattr(rank_zero_only, "rank", 0) == 0:
+        if is_first():
             with replacing(path) as part:
                 part.write_text(text)
     except OSError as error:
@@ -334,16 +331,13 @@ def output_folders(out: str | None, ckpt: Path, folder: str = "samples") -> Iter
         UserError: a link out of the run directory, or `out` is the name of a file.
     """
     if out is not None:
-        a_file = out.endswith((".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif")) and not Path(out).is_dir()
+        a_file = Path(out).suffix.lower() in _FILES and not Path(out).is_dir()
         refuse(a_file, f"out={out} names a folder, for samples.npz and others: leave its ending out")
         yield Path(out)
         return
-    parent = ckpt.parent
-    if ckpt.is_dir() and not (ckpt / "config.json").exists():
-        parent = ckpt
-    elif parent.name == "checkpoints":
-        parent = parent.parent
-    parent = job_folder() if sweeping() else parent
+    run = ckpt if ckpt.is_dir() and not (ckpt / "config.json").exists() else ckpt.parent
+    run = run.parent if run.name == "checkpoints" else run
+    parent = job_folder() if sweeping() else run
     for chosen in numbered(parent / folder):
         refuse_links(parent, folder.split("/")[0], str(chosen.relative_to(parent)))
         yield chosen

@@ -15,13 +15,15 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
@@ -30,12 +32,11 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from blackout.component import leaves
+from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
 from blackout.files import CONF, refuse_address, working_folder
 from blackout.training.descriptions import PATHS
@@ -101,17 +102,10 @@ class Sections(ConfigSource):
         return sorted(choice for group, _, choice in names if group == config_path)
 
 
-class SectionsPath(SearchPathPlugin):
-    """Adds the files of groups to the places where Hydra looks."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add them."""
-        search_path.append("blackout", f"{Sections.scheme()}://{CONF}")
-
-
-def _sections_last(repository: ConfigRepository, search_path: ConfigSearchPath) -> None:
+def _with_sections(repository: ConfigRepository, search_path: ConfigSearchPath) -> None:
     """Look in folders first, the user's too, and last but Hydra's own schemas in the files of groups."""
     _initialize_sources(repository, search_path)
+    repository.sources.append(Sections("blackout", f"{Sections.scheme()}://{CONF}"))
     repository.sources.sort(key=lambda source: (source.scheme() == "structured", isinstance(source, Sections)))
 
 
@@ -180,13 +174,11 @@ def _mode_of(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any
     return _mode(hydra, config_name, overrides) if any("hydra.mode" in word for word in overrides) else None
 
 
-Plugins.instance().register(Sections)
-Plugins.instance().register(SectionsPath)
 OmegaConf.register_new_resolver("recipe", recipe, replace=True)
 OmegaConf.register_new_resolver("metrics_for", metrics_for, replace=True)
 OmegaConf.register_new_resolver("folder", lambda place: str(working_folder(str(place))), replace=True)
 _initialize_sources = ConfigRepository.initialize_sources
-ConfigRepository.initialize_sources = _sections_last  # type: ignore[assignment]  # Hydra has no hook for these two
+ConfigRepository.initialize_sources = _with_sections  # type: ignore[assignment]  # Hydra has no hook for these two
 _apply = ConfigLoaderImpl._apply_overrides_to_config
 ConfigLoaderImpl._apply_overrides_to_config = staticmethod(_apply_with_options)  # type: ignore[assignment]
 _mode = Hydra.get_mode
@@ -194,9 +186,10 @@ Hydra.get_mode = _mode_of  # type: ignore[assignment, method-assign]
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]  # ten times as quick
 
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
-_OPTIONAL = frozenset(("ema_decay",))
-"""Settings that may be null although their default is not."""
-_ALSO = {"compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")}
+_ALSO = {
+    "ema_decay": ("null",),
+    "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+}
 """Names that a setting takes besides values of its kind."""
 _PLAIN_GROUPS = frozenset(("likelihood",))
 """Groups of settings that name no component."""
@@ -208,6 +201,8 @@ MAY_CHANGE = WHERE_AND_HOW | {
     "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
 }  # fmt: skip
 """How long a run goes on, and what is shown and scored on the way: these may change when a run is continued."""
+_CROWDED = 0.9
+"""Of the processors, whose load leaves none to threads that wait for each other."""
 _STEP = ("precision", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "overfit_batches")
 MAY_NOT = frozenset(f"trainer.{name}" for name in _STEP)
 """Parts of groups that may change, which may not: they decide what a step does."""
@@ -268,23 +263,17 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     """
     kind = type(default)
     if name in _PLAIN_GROUPS:
-        return _checked_group(name, value, default)
-    if kind not in KINDS or type(value) is kind or (value is None and name in _OPTIONAL):
-        return value
-    if isinstance(value, str) and value in _ALSO.get(name, ()):
+        if isinstance(value, str):  # the name of a file, for families that read one
+            return value
+        refuse(not isinstance(value, Mapping), f"{name} must be a group of settings, not {value!r}")
+        if unknown := sorted(value.keys() - default.keys()):
+            raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
+        return {part: _checked(f"{name}.{part}", one, default[part]) for part, one in value.items()}
+    if kind not in KINDS or type(value) is kind or ("null" if value is None else value) in _ALSO.get(name, ()):
         return value
     if kind in (float, str) and type(value) in (int, float):
         return kind(value)  # a directory may be called 17
     raise UserError(f"{name} must be {', '.join((KINDS[kind], *_ALSO.get(name, ())))}, not {value!r}")
-
-
-def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any] | str:
-    if isinstance(given, str):  # the name of a file, for families that read one
-        return given
-    refuse(not isinstance(given, Mapping), f"{name} must be a group of settings, not {given!r}")
-    if unknown := sorted(given.keys() - default.keys()):
-        raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
-    return {part: _checked(f"{name}.{part}", value, default[part]) for part, value in given.items()}
 
 
 def path(config: Mapping[str, Any], name: str) -> str | None:
@@ -308,24 +297,30 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     """(name, old, new) of settings that may not change when a run is continued, but have."""
     was, now = dict(leaves(old)), dict(leaves(new))
     for name in sorted(was.keys() | now.keys()):
-        if was.get(name) != now.get(name) and not _may_change(name):
+        groups = set(accumulate(name.split("."), "{}.{}".format))
+        place = name.startswith("dataset.") and name.rpartition(".")[2] in PATHS  # data are known by their content
+        may = name not in MAY_NOT and (place or groups & MAY_CHANGE)
+        if was.get(name) != now.get(name) and not may:
             yield name, was.get(name), now.get(name)
 
 
-def _may_change(name: str) -> bool:
-    """Whether a setting, or the group it is in, may change; data are known by their content, not by their place."""
-    parts = name.split(".")
-    if name in MAY_NOT:
-        return False
-    if parts[0] == "dataset" and parts[-1] in PATHS:
-        return True
-    return any(".".join(parts[:n]) in MAY_CHANGE for n in range(1, len(parts) + 1))
+def crowded(load: float, threads: int, processors: int) -> str:
+    """What is wrong with so many threads where so many processors have this load; nothing, where little runs.
+
+    Args:
+        load: how many processes ran or waited, in the mean of the last minute.
+    """
+    if threads < 2 or load < _CROWDED * processors:
+        return ""
+    told = f"{threads}, and a load of {load:.1f} on {processors} processors already"
+    return f"threads: {told}: those that wait for each other can be twenty times slower than one; set OMP_NUM_THREADS=1"
 
 
 def set_libraries() -> None:
-    """Silence Lightning's warnings about deliberate choices, and keep cuDNN from rounding float32 to TF32's 11 bits."""
-    import torch
-
+    """Silence Lightning's warnings about deliberate choices, keep cuDNN from rounding float32 to TF32's 11 bits, and
+    say where threads would stall."""
+    if (told := crowded(os.getloadavg()[0], torch.get_num_threads(), os.cpu_count() or 1)) and is_first():
+        print(told, flush=True)
     torch.backends.cudnn.allow_tf32 = False
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import hashlib
+import io
 import json
 import sys
 import time
@@ -21,8 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from lightning_utilities.core.rank_zero import rank_zero_only
 
+from blackout.distributed import is_first
 from blackout.errors import Preempted, UserError
 from blackout.files import replacing, write_table
 
@@ -72,7 +73,7 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     settings = HydraConfig.get()
     table = Path(settings.sweep.dir) / "results.csv"
     row: dict[str, Any] = {"job": settings.job.num, "overrides": " ".join(settings.overrides.task), "error": ""}
-    if getattr(rank_zero_only, "rank", 0) == 0:
+    if is_first():
         of = f" of {number}" if (number := number_of_jobs(sys.argv[1:])) else ""
         print(f"job {settings.job.num + 1}{of}: {row['overrides']}; its scores go to {table}", flush=True)
     began = time.monotonic()
@@ -97,7 +98,7 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return None
     finally:
         row["seconds"] = round(time.monotonic() - began, 1)
-        if getattr(rank_zero_only, "rank", 0) == 0:
+        if is_first():
             _add_row(table, row)
         gc.collect()  # so that the next job starts as in a fresh process
         if torch.cuda.is_available():
@@ -117,10 +118,8 @@ def _add_row(table: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace the job's earlier one; jobs on other machines may do the same at the same time."""
     table.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(table.with_name(".results.lock")):
-        rows = [row]
-        if table.exists():
-            with table.open(newline="") as file:
-                rows += [old for old in csv.DictReader(file) if old["job"] != str(row["job"])]
+        known = csv.DictReader(io.StringIO(table.read_text() if table.exists() else "", newline=""))
+        rows = [row, *(old for old in known if old["job"] != str(row["job"]))]
         rows.sort(key=lambda r: int(r["job"]))
         scores = sorted({name for r in rows for name in r} - set(_COLUMNS))
         write_table(_COLUMNS + scores, rows, table)

@@ -146,7 +146,8 @@ def copy(model, tmp_path):
 
 def test_the_untouched_model_works(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
-    run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / 'x.csv'}").assert_refused("names a folder")
+    for name in ("x.csv", "x.NPZ", "x.tiff"):
+        run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / name}").assert_refused("names a folder")
 
 
 @pytest.mark.parametrize("arguments, word", [

@@ -11,6 +11,7 @@ import yaml
 from blackout.programs import train as program
 from blackout.programs.cli import composed
 from blackout.programs.plan import bfloat16_ratio
+from blackout.programs.settings import crowded
 from tests.cli.conftest import TINY
 
 
@@ -29,6 +30,11 @@ def test_auto_is_the_quicker_one_and_the_sampler_follows(
     assert program.with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
     given = settings(precision="64-true")
     assert program.with_precision(given, tmp_path) == given
+
+
+@pytest.mark.parametrize(("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)])
+def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
+    assert ("OMP_NUM_THREADS=1" in crowded(load, threads, processors=2)) is said
 
 
 def test_the_ratio_is_one_of_times() -> None:
