@@ -9,6 +9,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -75,14 +76,12 @@ class Demo:
     def image(self) -> NDArray[np.uint8] | None:
         """A held-out image in which a hole can be drawn, [H, W] or [H, W, 3]; None for other data."""
         shape: tuple[int, ...] = getattr(self.model, "shape", ())
-        try:
+        with suppress(UserError):  # of a file that the model does not name
             source = self.model.require_source()
-        except UserError:
-            return None  # of a file that the model does not name
-        if len(shape) != 3 or shape[0] not in (1, 3) or not source.size("test"):
-            return None
-        x0 = source.batch("test", torch.tensor([0])).get("x0")
-        return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
+            if len(shape) == 3 and shape[0] in (1, 3) and source.size("test"):
+                x0 = source.batch("test", torch.tensor([0])).get("x0")
+                return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
+        return None
 
     @property
     def measures(self) -> bool:

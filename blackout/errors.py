@@ -6,7 +6,6 @@ their traceback.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import errno
 import os
@@ -14,6 +13,7 @@ import signal
 import sys
 import traceback
 import warnings
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -51,8 +51,8 @@ class Preempted(BaseException):
 
 
 @contextmanager
-def error_context(component: str) -> Iterator[None]:
-    """Inside, what goes wrong is about `component`.
+def error_context(component: str = "") -> Iterator[None]:
+    """Inside, what goes wrong is about `component`, where one is given.
 
     Raises:
         UserError: the user can mend it; one line that names the component.
@@ -64,8 +64,9 @@ def error_context(component: str) -> Iterator[None]:
         raise
     except Exception as error:
         if is_user_error(error):
-            raise UserError(f"{component}: {summary(error)}") from error
-        error.add_note(f"This happened in the component `{component}`.")
+            raise UserError(f"{component}: {summary(error)}" if component else summary(error)) from error
+        if component:
+            error.add_note(f"This happened in the component `{component}`.")
         raise
 
 
@@ -122,7 +123,10 @@ def is_user_error(error: BaseException) -> bool:
 
 
 def summary(error: BaseException) -> str:
-    """An exception's first line, with its kind where that says more than the line."""
+    """An exception's first line, with its kind where that says more than the line; which file the system refused."""
+    if isinstance(error, OSError) and error.strerror:
+        kind = "writing a file" if error.errno in _DISK else type(error).__name__
+        return f"{error.filename or kind}: {error.strerror}"
     line = (str(error).splitlines() or [""])[0]
     plain = isinstance(error, ValueError | TypeError | ImportError) or "Misconfiguration" in type(error).__name__
     return line if plain and line else f"{type(error).__name__} {line}".strip()
@@ -145,10 +149,11 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
     _check_environment()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not isinstance(sys.stdout, _Unbroken):
-        sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
-    usage, form = argparse.ArgumentParser.error, warnings.formatwarning
-    argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
+    sys.stdout = out = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None where `>&-` closed it)
+    if "write" not in vars(out):
+        out.write, out.flush = _unbroken(out.write), _unbroken(out.flush)  # type: ignore[method-assign]
+    usage, form = ArgumentParser.error, warnings.formatwarning
+    ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
     warnings.formatwarning = _without_place
     try:
         yield
@@ -158,25 +163,18 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
     except OSError as error:
-        if error.errno not in _DISK:
+        if continues and error.errno not in _DISK:
             raise
-        _leave(refused(error))
+        _leave(summary(error))
     except KeyboardInterrupt:
         print("interrupted" + "; the same command continues from the last checkpoint" * continues, file=sys.stderr)
         sys.exit(130)
     finally:
-        argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
+        ArgumentParser.error = usage  # type: ignore[method-assign]
         warnings.formatwarning = form
 
 
-def refused(error: OSError) -> str:
-    """Which file the system refused, and why."""
-    return f"{error.filename or 'writing a file'}: {error.strerror or error}"
-
-
-def run_command(
-    run: Callable[[argparse.Namespace], object], parser: argparse.ArgumentParser, words: list[str] | None = None
-) -> None:
+def run_command(run: Callable[[Namespace], object], parser: ArgumentParser, words: list[str] | None = None) -> None:
     """Run a program beside `train.py` and `sample.py`, by the same rules: see `ends_in_one_line`.
 
     Args:
@@ -184,15 +182,8 @@ def run_command(
         parser: of the command line.
         words: of the command line; None for that of this process.
     """
-    with ends_in_one_line():
-        try:
-            run(parser.parse_args(words))
-        except OSError as error:
-            raise UserError(refused(error)) from error
-        except Exception as error:
-            if isinstance(error, UserError) or not is_user_error(error):
-                raise
-            raise UserError(summary(error)) from error
+    with ends_in_one_line(), error_context():
+        run(parser.parse_args(words))
 
 
 def shown(text: str) -> str:
@@ -201,38 +192,23 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
-def _without_place(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
+def _without_place(message: object, category: type[Warning], filename: str, lineno: int, line: object = None) -> str:
     """A warning for users in one line; one for developers with the line of code that it is about."""
     if issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
         return f"{filename}:{lineno}: {category.__name__}: {message}\n"
     return f"warning: {shown(str(message))}\n"
 
 
-class _Unbroken:
-    """Standard output whose reader may leave (`python train.py | head -1`): what is printed afterwards is lost."""
+def _unbroken(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of standard output whose reader may leave (`python train.py | head -1`): what follows is lost."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream: Any = stream
-
-    def write(self, text: str) -> int:
-        """Print text, or nothing."""
-        self._try(self._stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Pass on what was printed, or nothing."""
-        self._try(self._stream.flush)
-
-    def _try(self, method: Callable[..., object], *arguments: str) -> None:
+    def tried(*arguments: str) -> Any:
         try:
-            method(*arguments)
+            return method(*arguments)
         except BrokenPipeError:  # Python flushes the descriptor once more when it exits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            return os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    return tried
 
 
 def _check_environment() -> None:

@@ -9,6 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -141,11 +142,8 @@ def _run(given: argparse.Namespace) -> None:
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {given.port}: {getattr(error, 'strerror', None) or error}; give another") from None
     print(f"http://127.0.0.1:{server.server_port}/ shows {given.folder}; Ctrl-C ends it", flush=True)
-    with server:
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 if __name__ == "__main__":

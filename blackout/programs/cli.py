@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from itertools import accumulate, chain
 from pathlib import Path
@@ -22,29 +22,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from blackout.component import leaves
-from blackout.errors import UserError, ends_in_one_line, nearest, refused
+from blackout.errors import UserError, ends_in_one_line, nearest, summary
 from blackout.programs import put_off_torchmetrics
 from blackout.programs.settings import CONF, EVERYWHERE, PROGRAMS, home, options, sections
+from blackout.programs.sweeps import failures, job, sweeping
 from blackout.training.instantiate import find
 
 _QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
 _SHOWN = (bool, int, float, str, list, tuple, type(None))
 """Kinds of defaults that a command line could give."""
+_OF_HYDRA = (HydraException, OmegaConfBaseException)
 _GRAMMAR = r"mismatched input|token recognition error|extraneous input|[Nn]o ?[Vv]iable ?[Aa]lt"
 _NO_CHOICE = r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)"
 
 
-def misunderstood(line: str) -> str:
-    """What to type instead of a command line at which Hydra itself fails, with this message."""
-    if "slurm" in line.lower():
-        return f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM"
-    if "Config group override" in line:
-        return "groups take the names of their files, not null: metrics=none, logger=none"
-    return f"this command line cannot be understood: {line}"
-
-
 def explain(error: Exception) -> str:
-    """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
+    """What is wrong with a command line at which Hydra fails, in one sentence, with the nearest valid name where a name
+    is wrong."""
     text, cause = str(error), str(error.__cause__ or "")
     if match := re.search(_NO_CHOICE, text):
         wrong, group = match[1].removeprefix(f"{match[2]}/"), match[2]
@@ -71,7 +65,13 @@ def explain(error: Exception) -> str:
         name, value = match.groups()
         return f"{name}={value} is a sweep, which needs -m; a list is {name}=[{value}], text '{name}=\"{value}\"'"
     line = (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
-    return f"{line}; {_QUOTES}" if re.search(_GRAMMAR, text) else line
+    if isinstance(error, _OF_HYDRA):
+        return f"{line}; {_QUOTES}" if re.search(_GRAMMAR, text) else line
+    if "slurm" in line.lower():
+        return f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM"
+    if "Config group override" in line:
+        return "groups take the names of their files, not null: metrics=none, logger=none"
+    return summary(error) if isinstance(error, OSError) else f"this command line cannot be understood: {line}"
 
 
 _CALLED = {
@@ -92,10 +92,9 @@ def _default_keys(where: str) -> list[str]:
     if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
     chosen = [word for word in sys.argv[1:] if (CONF / f"{word.split('=')[0]}.yaml").is_file()]
-    try:
+    config = composed(program, [])
+    with suppress(*_OF_HYDRA):  # another word is wrong, too
         config = composed(program, chosen)
-    except (HydraException, OmegaConfBaseException):  # another word is wrong, too
-        config = composed(program, [])
     settings = (accumulate(name.split("."), "{}.{}".format) for name, _ in leaves(OmegaConf.to_container(config)))
     return [*dict.fromkeys(chain(*settings)), *(f"{where}.{name}" for name in options(config, where))]
 
@@ -121,14 +120,10 @@ def one_line_errors() -> Iterator[None]:
     with ends_in_one_line(continues=True):
         try:
             yield
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(explain(error)) from error
         except Exception as error:
-            if _in_job or isinstance(error, UserError):
+            if isinstance(error, UserError) or (_in_job and not isinstance(error, _OF_HYDRA)):
                 raise
-            line = (str(error).splitlines() or [type(error).__name__])[0]
-            said = refused(error) if isinstance(error, OSError) else misunderstood(line)
-            raise UserError(said) from error
+            raise UserError(explain(error)) from error
 
 
 def task(function: Callable[..., T]) -> Callable[..., T]:
@@ -139,9 +134,7 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
-            from blackout.programs import sweeps
-
-            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
+            return job(function, *args, **kwargs) if sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped
@@ -149,36 +142,10 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
 
 def end_of_sweep() -> None:
     """Exit code 1 after a sweep with jobs that failed."""
-    sweeps = sys.modules.get("blackout.programs.sweeps")  # not imported: no job has run, only --help or the like
-    failed = list(sweeps.failures) if sweeps else []
-    if sweeps and failed:
-        sweeps.failures.clear()
-        print(f"{len(failed)} job(s) failed: {failed[-1]}", file=sys.stderr)
+    if failures:
+        print(f"{len(failures)} job(s) failed: {failures[-1]}", file=sys.stderr)
+        failures.clear()
         sys.exit(1)
-
-
-_EXAMPLES = {
-    "train": """\
-  {command}                                        the digits, in minutes on a CPU
-  {command} dataset=counts dataset.path=mine.npy   your own counts
-  {command} experiment=blackout/table1             as the paper trains it
-  {command} run_id=mine trainer.max_steps=5000     a run with a name; the same again continues it
-  {command} init_from=runs/digits/mine seed=1      a new run from the weights of another
-  {command} -m seed=1,2,3 optimizer=adam,adamw     a sweep
-  {command} logger=[tensorboard,wandb]             dashboards""",
-    "sample": """\
-  {command} ckpt=runs/digits/<run_id> num_samples=64
-  {command} ckpt=runs/digits/<run_id> sampler=poisson sampler.num_steps=100
-  {command} ckpt=runs/digits/<run_id> num_samples=1000 evaluate=true
-  {command} ckpt=runs/digits/<run_id> classes=[3] sampler.guidance=2
-  {command} samples=mine.npz dataset=cifar10 evaluate=true""",
-}
-_TAIL = """\
-  {command} dataset=cifar10 --help      what a choice sets, too
-  {command} --cfg job --resolve         all settings that YAML lists, as they would be used
-  {command} --info defaults-tree        where they come from
-  {command} --config-dir mine/conf      also the groups in a folder of your own
-  {command} --hydra-help                what every Hydra program can do; shell completion"""
 
 
 def help_text(program: str, command: str, words: list[str]) -> str:
@@ -192,8 +159,8 @@ def help_text(program: str, command: str, words: list[str]) -> str:
     text = (CONF / f"{program}.yaml").read_text()
     groups = sorted({path.stem for path in CONF.iterdir()} - {*PROGRAMS})
     shown = re.findall(r"^  - (?:optional |override )?(\w+):", text, re.MULTILINE)
-    parts = [text.splitlines()[0].removeprefix("# "), "", "Examples:", _EXAMPLES[program]]
-    parts += ["", "Settings, <name>=<value>:", *_settings(text)]
+    said, more = re.sub("^# ?", "", text.partition("defaults:\n")[0], flags=re.MULTILINE).split("\nMore:\n")
+    parts = [said, "Settings, <name>=<value>:", *_settings(text)]
     if program == "train":
         family = re.findall(r"^  - family: (\w+)", text, re.MULTILINE)[0]
         parts += _settings((CONF / f"family/{family}.yaml").read_text().split("\n\n")[-1])  # after its groups
@@ -207,7 +174,7 @@ def help_text(program: str, command: str, words: list[str]) -> str:
         if written := _written(group, choice):
             parts += ["", f"{group}={choice}:", textwrap.indent(written, "  ")]
             parts += _arguments(composed(program, [word]), group.replace("/", "."))
-    return "\n".join([*parts, "", "More:", _TAIL]).replace("{command}", command)
+    return "\n".join([*parts, "", "More:", more.rstrip()]).replace(f"python {program}.py", command)
 
 
 def _settings(text: str) -> Iterator[str]:
@@ -225,10 +192,9 @@ def _beside(head: str, comment: str) -> str:
 
 def _groups(names: list[str]) -> Iterator[str]:
     """Groups with their choices; those within groups, of parts, are left out."""
+    families = {path.stem for path in (CONF / "family").iterdir()}
     for name in dict.fromkeys(names):
-        file = CONF / f"{name}.yaml"
-        choices = re.findall(r"^(\w+):", file.read_text() if file.is_file() else "", re.MULTILINE)
-        families = {path.stem for path in (CONF / "family").iterdir()}
+        choices = [choice for _, *inner, choice in (one.split("/") for one in sections(name)) if not inner]
         files = (path.relative_to(CONF / name).with_suffix("") for path in (CONF / name).rglob("*.yaml"))
         shown = sorted(str(path) for path in files if len(path.parts) == 1 or path.parts[0] in families)
         choices += [p if "@package" in (CONF / name / f"{p}.yaml").read_text() else f"{p}/..." for p in shown]

@@ -11,15 +11,17 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from blackout.component import Plain
 from blackout.errors import UserError
+from blackout.family import Source
 from blackout.files import CONF
 from blackout.random import fold_seed
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import described, make, with_defaults
 from blackout.training.lightning_module import Standalone
-from blackout.training.model import INITIALISATION, check_asked
-from blackout.training.optimization import Optimization
+from blackout.training.model import INITIALISATION, Model, check_asked
+from blackout.training.optimization import Optimization, ema_decay
 
 _RECIPES = {"blackout": "counts", "energy": "counts"}
 """Of arrays of counts; the other families have one recipe each."""
@@ -70,15 +72,21 @@ def from_data(
     settings = _settings(family, recipe, own)
     of_family: ComponentFamily = make(settings["family"], "family")
     source = of_family.source(settings) if family == "flow" else of_family.source_of(data)
-    description = {"family": settings["family"], **of_family.describe(settings, source)}
     with torch.random.fork_rng():
-        torch.manual_seed(fold_seed(seed, INITIALISATION))
-        weights = {"ema_decay": settings["ema_decay"] or None, "seed": seed}
-        model = of_family.build(description, of_family.tensors(source), settings, **weights)
-    model.source = lambda: source
+        model = make_model(of_family, settings, source)
     of_family.dry_run(model)
     how: Optimization = replace(make(settings["optimizer"], "optimizer"), **optimization)
     return Standalone(model, how, SourceDataModule(source, settings["batch_size"], seed, epochs=True))
+
+
+def make_model(family: ComponentFamily, settings: Plain, source: Source) -> Model:
+    """The untrained model for `source`, initialised from the seed."""
+    description = {"family": settings["family"], **family.describe(settings, source)}
+    torch.manual_seed(fold_seed(settings["seed"], INITIALISATION))
+    training = {"ema_decay": ema_decay(settings), "seed": settings["seed"]}
+    model: Model = family.build(description, family.tensors(source), settings, **training)
+    model.source = lambda: source
+    return model
 
 
 def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[str, Any]:

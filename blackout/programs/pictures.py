@@ -35,8 +35,7 @@ class Trajectory:
 
     def __init__(self, samples: int) -> None:
         self.states: list[Tensor] = []
-        self._samples = samples
-        self._whole = False
+        self._samples, self._whole = samples, False
 
     def add(self, step: int, steps: int, state: Tensor) -> None:
         """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""

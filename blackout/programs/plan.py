@@ -8,8 +8,9 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import is_dataclass
+from datetime import timedelta
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import pytorch_lightning as pl
@@ -63,18 +64,18 @@ def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, f
         batch, devices = config["batch_size"], trainer.world_size
         images, share = steps * accumulate * batch, batch // devices
         flops, activations = cost_per_sample(model)
-        probe.on_processor = trainer.strategy.root_device.type == "cpu"
-        if not (probe.on_processor and flops > _FLOPS):
+        on_processor = trainer.strategy.root_device.type == "cpu"
+        if not (on_processor and flops > _FLOPS):
             family.dry_run(model)
-        if not (probe.on_processor and 3 * flops * share > 5 * _FLOPS):
-            probe.run(trainer, module, data_module)
+        if not (on_processor and 3 * flops * share > 5 * _FLOPS):
+            probe.run(trainer, module, data_module, _PROCESSOR_SECONDS if on_processor else math.inf)
     if not trainer.is_global_zero:
         return
     parameters, nfe = sum(p.numel() for p in model.network.parameters()), family.draw(model, {}).nfe
     state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
-    if probe.seconds:
-        second = statistics.median(probe.seconds[_WARM_UP:] or probe.seconds[-1:])
-        how = f"median of {len(probe.seconds)} batches on {trainer.strategy.root_device}"
+    if seconds := [end - start for start, end in pairwise(probe.times)]:
+        second = statistics.median(seconds[_WARM_UP:] or seconds[-1:])
+        how = f"median of {len(seconds)} batches on {trainer.strategy.root_device}"
     else:
         rate = product_rate()
         second = 3 * flops * share / rate
@@ -90,8 +91,8 @@ def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, f
         "data": str(data_module.source),
         "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
         + (f", {images / size:,.1f} epochs" if size else ""),
-        "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s ({how}; "
-        "validation, previews and scores come on top)",
+        "time": f"{timedelta(seconds=round(second * steps * accumulate))} of training at {batch / second:,.1f} images/s"
+        f" ({how}; validation, previews and scores come on top)",
     }
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
@@ -105,37 +106,32 @@ class Probe(Callback):
     """Times the first few batches."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.times: list[float] = []
         self.peak = 0
-        self.on_processor = True
-        self._began = self._start = 0.0
 
-    def run(self, trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule) -> None:
-        """Train until time is up; whatever a step does, it evaluates networks, where the clock is looked at."""
-        end = time.process_time() + _PROCESSOR_SECONDS
+    def run(self, trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, most: float) -> None:
+        """Train until time is up, at `most` so many seconds of the processor; whatever a step does, it evaluates
+        networks, where the clock is looked at."""
+        end = time.process_time() + most
 
         def check(*_: Any) -> None:
-            if self.on_processor and time.process_time() > end:
+            if time.process_time() > end:
                 raise _TooLong
 
         with suppress(_TooLong), torch.nn.modules.module.register_module_forward_pre_hook(check):
             trainer.fit(module, data_module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock of the whole probe."""
-        self._start = time.monotonic()
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Start the clock of a batch."""
-        self._began = time.monotonic()
+        """Start the clock."""
+        self.times = [time.monotonic()]
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Stop it when the device is done, and the probe when it has taken too long."""
+        """Look at it when the device is done, and stop the probe when it has taken too long."""
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
             self.peak = torch.cuda.max_memory_allocated(pl_module.device)
-        self.seconds.append(time.monotonic() - self._began)
-        if time.monotonic() - self._start > _SECONDS and trainer.world_size == 1:
+        self.times.append(time.monotonic())
+        if self.times[-1] - self.times[0] > _SECONDS and trainer.world_size == 1:
             trainer.should_stop = True
 
 
@@ -194,10 +190,3 @@ def _si(number: float) -> str:
     while number >= 999.5 and len(units) > 1:
         number, units = number / 1000, units[1:]
     return f"{number:.3g} {units[0]}"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in {"days": 86400, "hours": 3600, "minutes": 60}.items():
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

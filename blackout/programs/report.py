@@ -12,7 +12,7 @@ import io
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -41,15 +41,7 @@ _CARDS = 12
 """Scores that are shown large."""
 _CALM, _SHARE = 3.0, 0.005
 """Least seconds between two pages of a run that trains, and the most of its time that they may take."""
-_NO_DRAWS = ("checkpoints", "model", "wandb", "tensorboard")
-_TITLES = {
-    "grid": "Samples", "final": "Samples", "trajectory": "The way from noise to samples",
-    "scores": "Samples beside held-out data", "reconstruction": "Truth, measurement, mean, deviation, samples",
-    "diagnostics": "What draws and weights say",
-    "jigsaws": "Jigsaws, before and after", "tours": "Tours, thin, over the shortest ones",
-}  # fmt: skip
-"""Pictures by the names of their files; others are called as their files are."""
-
+_NO_DRAWS, _FIRST = ("checkpoints", "model", "wandb", "tensorboard"), ("grid", "reconstruction")
 PAGES = Environment(
     loader=PackageLoader("blackout.programs"),
     autoescape=True,
@@ -73,12 +65,10 @@ _OWN = {
     name: Markup((Path(__file__).with_name("templates") / file).read_text())  # ours, not what pages are given
     for name, file in (("style", "page.css"), ("script", "page.js"))
 }
+_HASHES = {name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for name, text in _OWN.items()}
 POLICY = "; ".join(
     ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
-    + [
-        f"{name}-src 'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-        for name, text in _OWN.items()
-    ]
+    + [f"{name}-src 'sha256-{digest}'" for name, digest in _HASHES.items()]
 )
 """What browsers are told to allow in a page: pictures inside it, its own style and program, no other."""
 PAGES.globals |= {**_OWN, "under": under, "policy": Markup(POLICY), "every": None}
@@ -134,7 +124,6 @@ def save_report(run: Path, every: float | None = None) -> Path:
         config=config,
         settings=yaml.safe_dump(dict(config), sort_keys=False),
         final=final,
-        cards=cards(final),
         warnings=[line for one in scores.values() for line in (*one.get("warnings", ()), one.get("warning")) if line],
         scores=scores,
         lines=curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}}),
@@ -195,20 +184,25 @@ def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return cards
 
 
-def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Picture], list[str]]:
-    """Every folder with pictures or scores, the end of training first; samples through training; what is left out."""
-    paths = sorted(_picture_files(run))
+PAGES.globals["cards"] = cards
+
+
+def _draws(run: Path, places: Iterable[str]) -> tuple[list[tuple[str, list[Picture]]], list[Picture], list[str]]:
+    """Every folder with pictures or with scores, which are at these places, the end of training first; samples through
+    training; what is left out."""
+    paths = list[Path]()
+    for folder, inside, names in os.walk(run):
+        inside[:] = [name for name in inside if not name.startswith(".") and name not in _NO_DRAWS]
+        paths += [Path(folder, name) for name in names if name.endswith((".png", ".webp")) and name[0] != "."]
+    paths.sort(key=lambda path: (path.parent, path.stem not in _FIRST, path.suffix == ".webp", path.name))
     last, previews = run / "samples" / "final.png", [path for path in paths if path.match("samples/step_*.png")]
     every = 1 + sum(path.stat().st_size for path in previews) // (_ROOM // 3)
     chosen = [*previews[::-1][::every][::-1], *(path for path in paths if path == last)]
     room, left_out, through = _ROOM, [f"{every - 1} of every {every} grids of training"] * (every > 1), []
-    folders: dict[str, list[Picture]] = {place.rpartition("/")[0]: [] for place in scores if "/" in place}
+    folders: dict[str, list[Picture]] = {place.rpartition("/")[0]: [] for place in places if "/" in place}
     for path in [*chosen, *(path for path in paths if path not in {*previews, last})]:
         place = path.relative_to(run)
-        title = _TITLES.get(path.stem, path.stem.replace("_", " ").capitalize()) + ", moving" * (path.suffix == ".webp")
-        title = f"step {int(path.stem[5:])}" if path in previews and path.stem[5:].isdecimal() else title
-        title = "At the end" if path == last else title
-        found = picture(path, title, run)
+        found = picture(path, str(place), run)
         room -= 0 if found is None else len(found.source)
         if found is None or room < 0:
             left_out.append(str(place))
@@ -216,19 +210,7 @@ def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dic
             through.append(found)
         else:
             folders.setdefault(str(place.parent), []).append(found)
-    draws = []
-    for folder, shown in sorted(folders.items(), key=lambda one: (one[0] != "samples/final", one[0])):
-        title = "This run" if folder == "." else folder.replace("samples/final", "At the end of training")
-        content = scores.get(f"{folder}/metrics.json", {})
-        shown.sort(key=lambda one: one.order)
-        draws.append({"title": title, "about": content, "cards": cards(content), "pictures": shown})
-    return draws, through, left_out
-
-
-def _picture_files(run: Path) -> Iterator[Path]:
-    for folder, inside, names in os.walk(run):
-        inside[:] = [name for name in inside if not name.startswith(".") and name not in _NO_DRAWS]
-        yield from (Path(folder, name) for name in names if name.endswith((".png", ".webp")) and name[0] != ".")
+    return sorted(folders.items(), key=lambda one: (one[0] != "samples/final", one[0])), through, left_out
 
 
 class Picture(NamedTuple):
@@ -239,7 +221,6 @@ class Picture(NamedTuple):
     about: str
     width: int
     height: int
-    order: tuple[bool, bool, str] = (False, False, "")
 
 
 def picture(path: Path, title: str, run: Path) -> Picture | None:
@@ -267,9 +248,8 @@ def _picture(path: Path, title: str, run: Path, stamp: tuple[int, int]) -> Pictu
             file = io.BytesIO()
             image.convert("RGB").save(file, kind := "webp", quality=80)
             data, (width, height) = file.getvalue(), image.size
-    main = path.stem in ("grid", "reconstruction")
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    return Picture(source, title, about, width, height, (not main, path.suffix == ".webp", path.name))
+    return Picture(source, title, about, width, height)
 
 
 def _model(run: Path) -> dict[str, Any] | None:

@@ -69,9 +69,8 @@ class Scoring:
         Into the directory `out` goes the figure of the first seed, where the scores have one. Every process must call
         it, and gets the same.
         """
-        config, report = self.config, dict[str, Any](values={})
-        if draw.condition:
-            report["condition"] = dict(draw.condition)
+        config, condition = self.config, {"condition": dict(draw.condition)} if draw.condition else {}
+        report: dict[str, Any] = {"values": {}, **condition}
         seeds = [config["seed"] + i for i in range(config["seeds"])]
         if self.scores is not None and self.scorer is not None:
             runs = [self.scores.compute()]
@@ -117,9 +116,8 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
     beside = samples_path if samples_path.is_dir() else samples_path.parent
-    chosen = config["out"] or sweeping()
-    folders = output_folders(path(config, "out"), beside, "scores")
-    folders = folders if chosen else itertools.chain([beside], folders)
+    first = [] if config["out"] or sweeping() else [beside]
+    folders = itertools.chain(first, output_folders(path(config, "out"), beside, "scores"))
     of = tensors_hash("", {"samples": samples["samples"]})
 
     def read(indices: Tensor, seed: int) -> Drawn:

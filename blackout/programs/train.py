@@ -22,11 +22,12 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.component import Plain
-from blackout.distributed import meet
+from blackout.distributed import is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.family import Draw, Source
 from blackout.files import save_picture
 from blackout.preemption import signals
+from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
 from blackout.programs.report import LivingPage, command, save_report
@@ -35,7 +36,6 @@ from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, ope
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
-from blackout.random import fold_seed
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
@@ -45,8 +45,8 @@ from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import MetricsCSV, continue_run, dashboards, log_results
-from blackout.training.model import INITIALISATION, Model
-from blackout.training.optimization import Optimization, ema_decay
+from blackout.training.model import Model
+from blackout.training.optimization import Optimization
 
 _OURS = {
     "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",
@@ -61,7 +61,7 @@ _OURS = {
 }
 """Arguments that this program gives itself, and what to say instead."""
 _COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
-_IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
+_IN_EPOCHS = {"max_epochs": "max_steps", "min_epochs": "max_steps", "check_val_every_n_epoch": "val_check_interval"}
 _MOST_PER_PROCESSOR = 16
 _SAMPLES, _FEWER, _SHOWN = 64, 8, 4
 """Samples at the end of a run, of one that has seen fewer than that, and those of them whose way there is shown."""
@@ -76,6 +76,7 @@ _SAID = frozenset(
 """Groups whose choices the first lines of a run name."""
 
 
+@signals.caught()
 def train(cfg: DictConfig) -> Path:
     """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
 
@@ -84,11 +85,7 @@ def train(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, a file or the output directory is not usable.
     """
-    with signals.caught():
-        return _train(resolve(cfg))
-
-
-def _train(config: dict[str, Any]) -> Path:
+    config = resolve(cfg)
     set_libraries()
     check_trainer(config["trainer"])
     find(config["optimizer"], "optimizer")
@@ -103,6 +100,7 @@ def _train(config: dict[str, Any]) -> Path:
     config = with_precision(config, run) | {"run_id": run.name}
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
+    check_loadable(model.config)
     with error_context("dataset"):
         data_module = SourceDataModule(source, config["batch_size"], config["seed"], config["data_on_device"])
     with error_context("optimizer"):
@@ -111,7 +109,7 @@ def _train(config: dict[str, Any]) -> Path:
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
-    if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
+    if sweeping() and is_first():
         claim(run)
     with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
@@ -127,13 +125,13 @@ def _train(config: dict[str, Any]) -> Path:
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
-        left_out = out_of_reach(trainer, family.draw(model, {}).nfe, data_module, directory)
+        left_out = out_of_reach(trainer, family.draw(model, {}).nfe, config["batch_size"], directory)
         model.compile_networks(config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
-            close(trainer, module, data_module, directory, family, left_out)
+            close(trainer, module, directory, family, left_out)
         if mirror is not None:
             mirror.push()
     return directory
@@ -191,7 +189,7 @@ def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
         ratio = bfloat16_ratio()
         chosen = "bf16-mixed" if ratio < _WORTH_IT else "32-true"
         why = f"bfloat16 takes {ratio:.2f} of the time in single precision here, in a short trial"
-    if getattr(rank_zero_only, "rank", 0) == 0:
+    if is_first():
         print(f"numbers: {chosen}, {why}")
     if chosen == "32-true" and sampler.get("bfloat16") and not asked_for("sampler.bfloat16"):
         config = config | {"sampler": sampler | {"bfloat16": False}}
@@ -206,14 +204,12 @@ def check_length(config: Plain, source: Source) -> None:
     """
     settings, size = config["trainer"], source.size("train")
     images = config["batch_size"] * (settings.get("accumulate_grad_batches") or 1)
-    for name in _IN_EPOCHS:
-        epochs, steps = settings.get(name), "max_steps" if name != "check_val_every_n_epoch" else "val_check_interval"
-        if epochs is None:
-            continue
-        told = f"trainer.{name}={epochs}: lengths are in steps here"
-        if size and isinstance(epochs, int) and epochs > 0:
-            told += f", trainer.{steps}={math.ceil(epochs * size / images)} is as many epochs of {source.name}"
-        raise UserError(told)
+    for name, steps in _IN_EPOCHS.items():
+        if (epochs := settings.get(name)) is not None:
+            told = f"trainer.{name}={epochs}: lengths are in steps here"
+            if size and isinstance(epochs, int) and epochs > 0:
+                told += f", trainer.{steps}={math.ceil(epochs * size / images)} is as many epochs of {source.name}"
+            raise UserError(told)
 
 
 def check_batch(config: Plain, source: Source) -> None:
@@ -226,18 +222,6 @@ def check_batch(config: Plain, source: Source) -> None:
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
     refuse(need > here, f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
-
-
-def make_model(family: ComponentFamily, config: Plain, source: Source) -> Model:
-    """The untrained model for `source`, initialised from the seed."""
-    description = {"family": config["family"], **family.describe(config, source)}
-    torch.manual_seed(fold_seed(config["seed"], INITIALISATION))
-    model: Model = family.build(
-        description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
-    )
-    check_loadable(model.config)
-    model.source = lambda: source
-    return model
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
@@ -258,7 +242,7 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     if last is None:
         return None, None
     checkpoint = read_checkpoint(last)
-    if last.name == PREVIOUS and last.is_relative_to(directory) and getattr(rank_zero_only, "rank", 0) == 0:
+    if last.name == PREVIOUS and last.is_relative_to(directory) and is_first():
         set_damaged_aside(last.parent)
     return last, checkpoint
 
@@ -365,109 +349,89 @@ def scores_in_words(config: Plain) -> str:
     return f"{kinds}, {often}of {number:,} samples at the end"
 
 
-def out_of_reach(trainer: pl.Trainer, nfe: int, data_module: SourceDataModule, run: Path) -> list[str]:
+def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> list[str]:
     """Leave out scores that no one asked for, are due at the end alone and would cost more than the run: then neither
     their networks nor their references are loaded."""
+    left_out = list[str]()
     due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
-    if asked_for("metrics") or any(every is not None and every <= trainer.max_steps for every in due):
-        return []
-    budget = trainer.max_steps * trainer.accumulate_grad_batches * data_module.batch_size
-    return keep_affordable_scorer(trainer, nfe, budget, run)[1]
+    if not asked_for("metrics") and all(every is None or every > trainer.max_steps for every in due):
+        budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
+        keep_affordable_scorer(trainer, nfe, budget, run, left_out)
+    return left_out
 
 
-def close(
-    trainer: pl.Trainer,
-    module: TrainingModule,
-    data_module: SourceDataModule,
-    run: Path,
-    family: ComponentFamily,
-    left_out: list[str],
-) -> None:
+def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: ComponentFamily, left_out: list[str]) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
-    model, began = module.model, time.perf_counter()
-    for logger in trainer.loggers:
-        if isinstance(logger, MetricsCSV):
-            logger.close(trainer.global_step)
-    budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    scorer, more_left_out = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget, run)
-    left_out = left_out + more_left_out
-    values = validate(trainer, module, data_module, budget, left_out)
+    model, data, began = module.model, trainer.datamodule, time.perf_counter()  # type: ignore[attr-defined]
+    trainer.loggers[0].close(trainer.global_step)  # type: ignore[attr-defined]  # which is of metrics.csv
+    budget = trainer.global_step * trainer.accumulate_grad_batches * data.batch_size
+    scorer = keep_affordable_scorer(trainer, nfe := family.draw(model, {}).nfe, budget, run, left_out)
+    values = validate(trainer, module, budget, left_out)
     for keeper in [kept for kept in trainer.callbacks if isinstance(kept, Checkpoints)]:  # type: ignore[attr-defined]
         if (step := keeper.restore_best(module, values)) is not None:
-            last, values = values, validate(trainer, module, data_module, budget, [])
+            last, values = values, validate(trainer, module, budget, [])
             told = ", ".join(f"{name} {values[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
             left_out.append(f"what training did after step {step:,}, where held-out data say it is best: {told}")
-    beside = {} if scorer is None else scorer.beside(data_module.source, model.device)
+    scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
         return
     model.before_export(budget)
-    export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
+    export_model(model, run / "model", values | scores)
     number = _SAMPLES if budget >= _SAMPLES else _FEWER
-    draw = closing_draw(family, model, budget, number)
+    draw = family.preview(model, number)  # in fewer steps where the budget demands it
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * number)))
+    draw = draw if steps == draw.steps else family.preview(model, number, steps)
     more = draw_samples(draw, run / "samples", number)
-    values |= more.pop("values", {})
+    values |= more.pop("values", {}) | scores
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
     report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
-    if scorer is not None:
-        values |= scorer.values
-        report |= scorer.provenance | beside
-    size = data_module.source.size("train") or 0
+    report |= {} if scorer is None else scorer.provenance | beside
+    size = data.source.size("train") or 0
     few = {"few": budget} if budget < size else {}
-    report["baselines"] = family.baselines(data_module.source, few)
+    report["baselines"] = family.baselines(data.source, few)
     if few and report["baselines"] and not any(report["baselines"].values()):
         left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
-    report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}
+    report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
     write_scores(report, run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
     log_results(trainer, values, run)
-    show_in_words(run, data_module.source.facts.get("shape", ()))
+    show_in_words(run, data.source.facts.get("shape", ()))
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
 
 
-def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path) -> tuple[Scores | None, list[str]]:
+def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path, left_out: list[str]) -> Scores | None:
     """Leave out the scoring of samples where it would exceed the budget of network evaluations, and say so in words."""
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    left_out = []
     for scorer in [callback for callback in callbacks if isinstance(callback, Scores)]:
-        if scorer.missing is None and (number := scorer.num_samples) * nfe <= budget:
-            return scorer, []
+        if scorer.missing is None and scorer.num_samples * nfe <= budget:
+            return scorer
         callbacks.remove(scorer)
-        if scorer.missing is not None:
-            return None, [f"scores of samples: {scorer.missing}"]
-        cost = f"{number:,} samples of {nfe} network evaluations would cost more than the training, of {budget:,}"
-        ways = f"sample.py ckpt={run} num_samples={number} evaluate=true"
+        cost = f"{scorer.num_samples:,} samples of {nfe} network evaluations would cost more than the training, of"
+        ways = f"{budget:,}: sample.py ckpt={run} num_samples={scorer.num_samples} evaluate=true"
         ways += f", or callbacks.scores.num_samples={budget // nfe}" if budget >= 2 * nfe else ""
-        left_out.append(f"scores of samples: {cost}: {ways}")
-    return None, left_out
+        left_out.append(f"scores of samples: {scorer.missing or f'{cost} {ways}'}")
+    return None
 
 
-def validate(
-    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int, left_out: list[str]
-) -> dict[str, float]:
+def validate(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: list[str]) -> dict[str, float]:
     """Validation metrics of the final model, on as many batches as the budget allows; which are left out is said."""
     module.model.calibrate(budget)
-    allowed = max(1, budget // (data_module.batch_size * module.model.validation_cost))
+    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    allowed = max(1, budget // (data.batch_size * module.model.validation_cost))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
-        whole = len(data_module.val_dataloader())
+        whole = len(data.val_dataloader())
         trainer.limit_val_batches = min(allowed, whole)
         if allowed < whole:
             told = f"val/ metrics are of {allowed} of {whole} held-out batches"
             left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
-    (metrics,) = trainer.validate(module, data_module, verbose=False) or [{}]
+    (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
     values = {name: float(value) for name, value in metrics.items()}
     errors = {f"{name}_error": module.mean(name).error for name in values if "bits" in name}  # others may share draws
     return values | {name: error for name, error in errors.items() if math.isfinite(error)}
-
-
-def closing_draw(family: ComponentFamily, model: Model, budget: int, number: int) -> Draw:
-    """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
-    draw, nfe = family.preview(model, number), family.draw(model, {}).nfe
-    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * number)))
-    return draw if steps == draw.steps else family.preview(model, number, steps)
 
 
 def draw_samples(draw: Draw, directory: Path, number: int) -> dict[str, Any]:

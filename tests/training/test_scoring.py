@@ -215,9 +215,10 @@ def test_scores_that_no_validation_meets_are_refused(scorer):
 
 def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
     trainer = pl.Trainer(**TRAINER, callbacks=[kept := Scores(scorer, 40)])
-    assert keep_affordable_scorer(trainer, 10, 400, tmp_path) == (kept, [])
-    found, (line,) = keep_affordable_scorer(trainer, 10, 399, tmp_path)
-    assert found is None and kept not in trainer.callbacks
+    left_out = []
+    assert keep_affordable_scorer(trainer, 10, 400, tmp_path, left_out) is kept and not left_out
+    assert keep_affordable_scorer(trainer, 10, 399, tmp_path, left_out) is None and kept not in trainer.callbacks
+    (line,) = left_out
     assert "40 samples of 10 network evaluations would cost more than the training, of 399" in line
     assert f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, or callbacks.scores.num_samples=39" in line
 
@@ -248,15 +249,15 @@ def test_a_run_goes_on_without_weights_that_it_cannot_have_unless_they_are_asked
     trained(scores)
     assert scores.values == {} and capsys.readouterr().out.count("put them at /there") == 1
     trainer = pl.Trainer(**TRAINER, callbacks=[scores])
-    assert keep_affordable_scorer(trainer, 1, 10**6, tmp_path) == (
-        None, ["scores of samples: fetch the weights and put them at /there"]
-    )  # fmt: skip
+    left_out = []
+    assert keep_affordable_scorer(trainer, 1, 10**6, tmp_path, left_out) is None
+    assert left_out == ["scores of samples: fetch the weights and put them at /there"]
     with pytest.raises(Unobtainable):
         trained(Scores(Nowhere(), 40))
 
 
 def test_scores_due_at_the_end_alone_and_never_affordable_are_not_even_loaded(tmp_path):
     trainer = pl.Trainer(**TRAINER, max_steps=3, callbacks=[Scores(Nowhere(), 400)])
-    (line,) = out_of_reach(trainer, 10, SourceDataModule(DATA, 50), tmp_path)
+    (line,) = out_of_reach(trainer, 10, 50, tmp_path)
     assert "would cost more than the training, of 150" in line
     assert not [callback for callback in trainer.callbacks if isinstance(callback, Scores)]
