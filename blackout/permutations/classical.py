@@ -17,7 +17,7 @@ from torch import Size, Tensor
 
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits, digits_log_prob
+from blackout.permutations.distributions import OrderDistribution, PlackettLuce, digits_log_prob
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, StepStreams, cumulative
 
@@ -126,12 +126,6 @@ class Mallows(OrderDistribution):
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
         digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
         return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
-
-    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        digits, log_probs = best_digits(self.digit_log_probs, k)
-        possible = (log_probs > -math.inf).unsqueeze(-1)
-        certain = self.digit_log_probs.argmax(-1).unsqueeze(-2)  # in place of digits outside the support
-        return Lehmer.decode(torch.where(possible, digits, certain), self.reference), log_probs
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distance, float64 [*batch] each: digits add up to it."""

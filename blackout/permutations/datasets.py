@@ -27,6 +27,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -60,6 +61,7 @@ _FINGERPRINTED = 16
 LISTS = (".svm", ".svmlight", ".libsvm", ".txt")
 
 
+@dataclass(eq=False)
 class Puzzles(ABC):
     """A source of puzzles; see `blackout.permutations.datasets` for what a batch holds.
 
@@ -77,23 +79,20 @@ class Puzzles(ABC):
         ValueError: fewer than two items, or no held-out puzzle.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kind: Kind,
-        num_items: int,
-        item_shape: tuple[int, ...],
-        held_out: int,
-        seed: int,
-        facts: Plain,
-        scale: float = 1.0,
-    ) -> None:
-        ensure(num_items >= 2, f"{name}: a puzzle has at least 2 items, not {num_items}")
-        ensure(held_out >= 1, f"{name}: held_out must be at least 1, not {held_out}")
-        self.name, self.kind, self.num_items, self.item_shape = name, kind, num_items, item_shape
-        self.held_out, self.seed, self.scale = held_out, seed, scale
-        own = {"num_items": num_items, "item_shape": list(item_shape), "first_fixed": False}
-        self.facts: dict[str, Any] = {**own, **facts}
+    name: str
+    kind: Kind
+    num_items: int
+    item_shape: tuple[int, ...]
+    held_out: int
+    seed: int
+    facts: Plain
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        ensure(self.num_items >= 2, f"{self.name}: a puzzle has at least 2 items, not {self.num_items}")
+        ensure(self.held_out >= 1, f"{self.name}: held_out must be at least 1, not {self.held_out}")
+        own = {"num_items": self.num_items, "item_shape": list(self.item_shape), "first_fixed": False}
+        self.facts = {**own, **self.facts}
 
     @abstractmethod
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -60,7 +61,6 @@ class PermutationData:
         num_tokens: size of the vocabulary where `items` are tokens; None without.
         kind: what the items are, for pictures: rankings, or a puzzle's kind; None for bare permutations.
         puzzles: where the permutations come from, if they solve puzzles.
-        item_facts: what an encoder of items that are no tokens asks for.
         judge: figures of single samples.
         truth: the law of the data, where it is known.
         members: all permutations that occur, equally often, int64 [M, n]; None where that is not so.
@@ -80,7 +80,6 @@ class PermutationData:
     num_tokens: int | None = None
     kind: str | None = None
     puzzles: Puzzles | None = None
-    item_facts: Mapping[str, Any] = field(default_factory=dict)
     judge: Judge | None = None
     truth: Truth | None = None
     members: Tensor | None = None
@@ -109,7 +108,7 @@ class PermutationData:
     @property
     def facts(self) -> dict[str, Any]:
         """`num_items`, and where there are contexts `num_conditions`, or what the encoder of items asks for."""
-        facts: dict[str, Any] = {"num_items": self.length, **self.item_facts}
+        facts: dict[str, Any] = {"num_items": self.length, **(self.puzzles.facts if self.puzzles else {})}
         if self.num_tokens is not None:
             facts |= {"num_tokens": self.num_tokens, "item_shape": []}
             facts["encoder"] = {"_target_": "blackout.networks.TokenEncoder"}
@@ -375,7 +374,7 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
 def from_puzzles(puzzles: Puzzles) -> PermutationData:
     """The same source for models of codes: `x` solves the puzzle `items`, [b, n] and [b, n, ...]."""
 
-    def batch(split: Split, index: Tensor) -> dict[str, Tensor]:
+    def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         made = puzzles.batch(split, index)
         given = made["given"]
         return {"x": inverse(given), "items": arranged(made["items"], given), "ties": made["ties"]}
@@ -388,7 +387,5 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         return {name: values.double() for name, values in scores.items()}
 
     test = batch("test", torch.arange(puzzles.held_out))
-    return PermutationData(
-        puzzles.name, lambda index, _: batch("train", index), test,
-        kind=puzzles.kind, puzzles=puzzles, item_facts=puzzles.facts, judge=judge,
-    )  # fmt: skip
+    made = partial(batch, "train")
+    return PermutationData(puzzles.name, made, test, kind=puzzles.kind, puzzles=puzzles, judge=judge)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure
-from blackout.family import Drawn, Samples, Watch
+from blackout.family import Drawn, Watch
 from blackout.networks.layers import Dropout, LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
@@ -442,8 +442,26 @@ class CodeModel(Model):
         """
         how = self.passes if passes is None else passes
         known = self.contexts(given) if contexts is None else contexts
+        device, steps = self.device, self.steps(how, given)
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
-            yield part, self._batch(part, seed, how, given, known, watch)
+            context = {name: values[part % len(values)].to(device) for name, values in known.items()}
+            streams = SampleStreams(seed, part.to(device)).at(0)
+            codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=device)
+            if given:
+                codes[:, :given] = self.encode(context["x"])[:, :given]
+            blocks = self._blocks(codes, streams.next_draw().uniform(tuple(codes.shape)), how, given)
+            start, denoiser = (codes, torch.zeros(len(codes), device=device)), self.denoiser(context)
+            filling = fill_codes(denoiser, codes, blocks, steps, self.support, streams, greedy=how.greedy)
+            for step, state in enumerate(chain([start], filling)):
+                if watch is not None:
+                    watch(step, steps, self._look(state[0], context))
+            codes, log_prob = state
+            samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
+            if self.code is Inline:
+                samples["valid"] = is_permutation(codes)
+            if "item_names" in (kept := self.tensors()):  # what the user's file calls them
+                samples["item_names"] = kept["item_names"].to(device)[context["items"]]
+            yield part, samples | {("target" if name == "x" else name): values for name, values in context.items()}
 
     @property
     def conditional(self) -> bool:
@@ -459,32 +477,7 @@ class CodeModel(Model):
 
     def steps(self, passes: Passes, given: int) -> int:
         """Passes a batch takes: no more than there are digits to draw."""
-        assert passes.passes is not None
-        return max(1, min(passes.passes, self.length - given))
-
-    def _batch(
-        self, part: Tensor, seed: int, passes: Passes, given: int, contexts: Mapping[str, Tensor], watch: Watch | None
-    ) -> Samples:
-        device, steps = self.device, self.steps(passes, given)
-        context = {name: values[part % len(values)].to(device) for name, values in contexts.items()}
-        streams = SampleStreams(seed, part.to(device)).at(0)
-        codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=device)
-        if given:
-            codes[:, :given] = self.encode(context["x"])[:, :given]
-        order = streams.next_draw().uniform(tuple(codes.shape))
-        blocks = self._blocks(codes, order, passes, given)
-        start = codes, torch.zeros(len(codes), device=device)
-        filling = fill_codes(self.denoiser(context), codes, blocks, steps, self.support, streams, greedy=passes.greedy)
-        for step, state in enumerate(chain([start], filling)):
-            if watch is not None:
-                watch(step, steps, self._look(state[0], context))
-        codes, log_prob = state
-        samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
-        if self.code is Inline:
-            samples["valid"] = is_permutation(codes)
-        if "item_names" in (kept := self.tensors()):  # what the user's file calls them
-            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
-        return samples | {("target" if name == "x" else name): values for name, values in context.items()}
+        return max(1, min(passes.passes or 1, self.length - given))
 
     def _blocks(self, codes: Tensor, order: Tensor, passes: Passes, given: int) -> list[Tensor] | Choice:
         """Places of each pass: what is observed comes first, and takes none."""

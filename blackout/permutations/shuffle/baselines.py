@@ -17,14 +17,14 @@ from torch import Tensor
 from blackout.component import component
 from blackout.errors import refuse
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution
+from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
 from blackout.permutations.shuffle.decoding import Decoder, Lists, Look, Times
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving
 from blackout.permutations.tours import polar_tours, two_opt
-from blackout.random import SampleStreams, StepStreams
+from blackout.random import SampleStreams
 
 _FITTED = 200
 """Training puzzles to which the weight of borders is fitted."""
@@ -41,7 +41,7 @@ class SinkhornLoss(ShuffleLoss):
         temperature: of the matrices.
 
     Raises:
-        ValueError: numbers below 1, or a temperature that is not positive.
+        ValueError: numbers below 1, or a temperature that is not positive; another law of the steps back.
     """
 
     draws: int = 1
@@ -56,17 +56,10 @@ class SinkhornLoss(ShuffleLoss):
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(1)
-        return -self.noisy(law, inputs.streams).log_prob(back).mean(), {}
-
-    def noisy(self, law: OrderDistribution, streams: StepStreams) -> Matching:
-        """The law of `draws` matrices of every list, [draws, b, r].
-
-        Raises:
-            ValueError: a law of another kind.
-        """
         if not isinstance(law, Matching):
             raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
-        return Matching(law.noisy((self.draws,), streams) / self.temperature, self.iterations)
+        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
+        return -Matching(noisy, self.iterations).log_prob(back).mean(), {}
 
 
 @component("loss")

@@ -12,6 +12,7 @@ from torch import Size, Tensor, nn
 from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import ensure
+from blackout.networks.layers import check_sizes
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.reverse import Denoiser, with_first
@@ -93,7 +94,7 @@ class TrajectoryLoss(ShuffleLoss):
     labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_walks(self.walks)
+        check_sizes("loss", walks=self.walks)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
@@ -220,7 +221,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         self, walks: int = 1, draws: int = 10, entropy: float = 0.05, deviation: float = 1.0, decay: float = 0.995
     ) -> None:
         super().__init__()
-        _check_walks(walks)
+        check_sizes("loss", walks=walks)
         if draws < 2 or not 0 <= entropy < float("inf") or not 0 < deviation < float("inf") or not 0 <= decay < 1:
             allowed = "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1)"
             raise ValueError(f"{allowed}, not {draws}, {entropy}, {deviation} and {decay}")
@@ -268,9 +269,8 @@ class InformedLoss(ShuffleLoss):
     labels: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_walks(self.walks)
-        if self.draws < 1 or not 0 < self.deviation < float("inf"):
-            raise ValueError(f"draws must be at least 1 and deviation positive, not {self.draws} and {self.deviation}")
+        check_sizes("loss", walks=self.walks, draws=self.draws)
+        ensure(0 < self.deviation < float("inf"), f"deviation must be positive, not {self.deviation}")
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
@@ -310,7 +310,3 @@ def squared_distances(items: Tensor, before: Tensor) -> Tensor:
     between = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
     rows = torch.arange(len(items), device=items.device).view(-1, 1, 1)
     return between[rows, before]
-
-
-def _check_walks(walks: int) -> None:
-    ensure(walks >= 1, f"walks must be at least 1, not {walks}")
