@@ -205,8 +205,7 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
         ValueError: values out of range.
     """
     order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
-    encoder = {"_target_": "blackout.networks.TokenEncoder"}
-    facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": encoder}
+    facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.TokenEncoder"}}
     return StoredPuzzles("one_permutation", "tokens", (order[None], order.repeat(max(held_out, 0), 1)), seed, facts)
 
 

@@ -437,7 +437,7 @@ class InverseRiffle(OrderDistribution):
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
-        for wanted in (2 * k + 2, k + self._n + 1):  # the first are nearly always enough
+        for wanted in (k + 2, 2 * k + 4, k + self._n + 1):  # the first are often enough
             left, log_probs = best_choices(self.scores, wanted)
             sorted_already = (left[..., 1:] <= left[..., :-1]).all(-1)
             if bool(((~sorted_already).sum(-1) >= k).all()):

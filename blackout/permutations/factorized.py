@@ -57,10 +57,8 @@ def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Te
     total = torch.zeros(len(codes), device=codes.device)
     for block in blocks:
         places = block.to(codes.device).expand(len(codes), -1)
-        log_probs = normalised(denoiser(shown), support)
-        digits, rows = codes.gather(1, places), log_probs.take_along_dim(places.unsqueeze(-1), 1)
-        total = total + rows.gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
-        shown = shown.scatter(1, places, digits)
+        total = total + digit_log_probs(denoiser, shown, codes, support).gather(1, places).sum(1)
+        shown = shown.scatter(1, places, codes.gather(1, places))
     return total
 
 
@@ -130,8 +128,7 @@ def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator
     u = uniform((size, n + 1), generator, codes.device)
     masked_number = 1 + (u[:, :1] * n).long()
     hidden = u[:, 1:].argsort(dim=1).argsort(dim=1) < masked_number
-    log_probs = normalised(denoiser(codes.masked_fill(hidden, n)), support)
-    found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1)
+    found = -digit_log_probs(denoiser, codes.masked_fill(hidden, n), codes, support)
     return (found.masked_fill(~hidden, 0.0).sum(1) * n) / masked_number.squeeze(1)
 
 
@@ -141,7 +138,12 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
     The denoiser must be causal: its logits of digit i may depend on digits before i only. Then this is what n passes of
     `code_log_prob` from left to right give.
     """
-    return -normalised(denoiser(codes), support).gather(2, codes.unsqueeze(-1)).squeeze(-1).sum(1)
+    return -digit_log_probs(denoiser, codes, codes, support).sum(1)
+
+
+def digit_log_probs(denoiser: Denoiser, shown: Tensor, codes: Tensor, support: Tensor) -> Tensor:
+    """log p of every digit of codes int64 [B, n] by what a denoiser says of those shown, [B, n]."""
+    return normalised(denoiser(shown), support).gather(2, codes.unsqueeze(-1)).squeeze(-1)
 
 
 def normalised(logits: Tensor, support: Tensor) -> Tensor:

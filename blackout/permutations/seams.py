@@ -92,8 +92,7 @@ class SeamNetwork(nn.Module):
 
     def scores(self, features: Tensor, t: Tensor) -> Tensor:
         """Every piece's scores by itself for every place, [b, n places, n pieces]."""
-        found: Tensor = self.where(features.flatten(2))
-        return found.transpose(1, 2)
+        return self.where(features.flatten(2)).transpose(1, 2)
 
     def seams(self, features: Tensor) -> Tensor:
         """As `blackout.permutations.seams.seams`, of pieces from `encode`: [b, 2, n, n]."""
@@ -105,8 +104,7 @@ class SeamNetwork(nn.Module):
         ends = [torch.cat([edge + 0.5 * (edge - next_), edge], 2).flatten(2) for edge, next_ in edges]
         differ = self.across((ends[0].unsqueeze(2) - ends[1].unsqueeze(1)).abs())
         near = self.before(x.flatten(2)).unsqueeze(2) + self.after(x.flatten(2)).unsqueeze(1)
-        found: Tensor = self.out(F.relu(near + differ))
-        return found.squeeze(-1)
+        return self.out(F.relu(near + differ)).squeeze(-1)
 
 
 def fit(found: Tensor, columns: int, orders: Tensor) -> Tensor:

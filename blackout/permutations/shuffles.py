@@ -369,11 +369,6 @@ class ForwardProcess:
         return [int(t) for t in self.schedule[1:]]
 
     @property
-    def steps(self) -> int:
-        """k."""
-        return len(self.schedule) - 1
-
-    @property
     def gaps(self) -> list[int]:
         """How many shuffles every step is of."""
         return [b - a for a, b in pairwise([0, *self.times])]

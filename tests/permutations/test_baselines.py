@@ -43,7 +43,7 @@ def lesson(places, reverse, sharpness):
     items = torch.arange(4.0).view(1, 4, 1).expand(30, 4, 1)
     network = Scores(places)
     network.sharpness.data.fill_(sharpness)
-    law = Denoiser(network, reverse, items, False)
+    law = Denoiser(network, reverse, items, False, items)
     return LossInputs(law, ForwardProcess(Riffle(), [0, 40]), items, SampleStreams(3, torch.arange(30)).at(0)), network
 
 
@@ -121,7 +121,8 @@ def test_assignments_are_normalised_as_often_as_they_are_told():
 
 def test_assignment_and_a_set_transformer_go_together():
     network = SetTransformer(ItemEncoder([3], 8), 4, width=8, depth=1, heads=2)
-    law = Denoiser(network, ReverseAssignment(2), network.encode(torch.randn(5, 4, 3)), False)
+    items = torch.randn(5, 4, 3)
+    law = Denoiser(network, ReverseAssignment(2), network.encode(items), False, items)
     states = torch.rand(5, 2, 4).argsort(-1)
     top, log_probs = law(states, 40).top(3)
     assert top.shape == (5, 2, 3, 4) and is_permutation(top).all() and is_permutation(inverse(top)).all()

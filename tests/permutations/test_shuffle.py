@@ -62,7 +62,8 @@ def network(n, reverse, seed=0):
 
 def denoiser(n, reverse, batch=1, first_fixed=False, seed=0):
     made = network(n, reverse, seed)
-    return Denoiser(made, reverse, made.encode(torch.arange(n).repeat(batch, 1)), first_fixed)
+    items = torch.arange(n).repeat(batch, 1)
+    return Denoiser(made, reverse, made.encode(items), first_fixed, items)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -162,7 +163,7 @@ def lesson(loss_network, n, batch, seed=0):
     torch.manual_seed(seed)
     items = torch.randn(batch, n, 3)
     features = loss_network.encode(items)
-    walks = Denoiser(loss_network, ReverseGPL(), features, False)
+    walks = Denoiser(loss_network, ReverseGPL(), features, False, items)
     return LossInputs(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).at(0))
 
 
@@ -189,7 +190,7 @@ def test_at_first_symbols_are_to_share_the_images():
 
     def found(loss):
         streams = SampleStreams(3, torch.arange(3)).at(0)
-        return loss(LossInputs(Denoiser(network, ReversePL(), features, False), process, items, streams))[0]
+        return loss(LossInputs(Denoiser(network, ReversePL(), features, False, items), process, items, streams))[0]
 
     shares = features.exp().view(-1, 4).mean(0)
     wanted = found(TrajectoryLoss()) - 7 * torch.distributions.Categorical(shares).entropy()
@@ -263,7 +264,7 @@ def test_the_gradient_without_labels_is_that_of_the_likelihood(make, entropy):
 
     net = Fixed(scores.clone())
     streams = SampleStreams(0, torch.arange(batch)).at(0)
-    one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False)
+    one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False, items.expand(batch, 3, 2))
     # the same shuffle for everyone: a walk of a fixed state
     taught = LossInputs(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
     walk = states.expand(batch, 1, 1, 3).contiguous()
@@ -307,7 +308,8 @@ def test_beams_of_five_items_find_the_most_probable_order(reverse):
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     with torch.no_grad():
-        denoiser = Denoiser(network, reverse, network.encode(torch.rand(18, 5).argsort(1)), False)
+        items = torch.rand(18, 5).argsort(1)
+        denoiser = Denoiser(network, reverse, network.encode(items), False, items)
         exact = laws(denoiser, [1, 2, 3, 4], point(5))[-1]
         streams = SampleStreams(0, torch.arange(18))
         orders, log_probs = Beam()(denoiser, [1, 2, 3, 4], streams)
@@ -330,7 +332,8 @@ def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
     """
     torch.manual_seed(0)
     net = SetTransformer(TokenEncoder(n, 16), n, prefix=True, width=16, depth=2, heads=2, scale=1.0).eval()
-    one = Denoiser(net, ReversePointer(), net.encode(torch.arange(n).repeat(2, 1)), False)
+    items = torch.arange(n).repeat(2, 1)
+    one = Denoiser(net, ReversePointer(), net.encode(items), False, items)
     every = all_permutations(n)
     law = one(torch.stack([every[:2], every[2:4]]), torch.tensor([2, 5]))  # [2 lists, 2 states]
     log_p = law.log_prob(every[:, None, None])

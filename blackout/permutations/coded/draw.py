@@ -179,8 +179,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     refuse(not any(name in data for name in ("item_shape", "num_conditions")), "input: this model has no context")
     file = Path(path).expanduser()
     if data.get("kind") not in (None, "rankings"):
-        source = model.require_source()
-        found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
+        found = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
     values = finite_numbers(load_array(existing_file(file), name), file)

@@ -24,6 +24,7 @@ from blackout.permutations.factorized import (
     any_order_loss,
     autoregressive_loss,
     code_log_prob,
+    digit_log_probs,
     fill_codes,
     most_certain,
     normalised,
@@ -52,8 +53,7 @@ def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor
     size, n = codes.shape
     total = torch.zeros(size, dtype=torch.float64, device=codes.device)
     for hidden in all_masks(n).to(codes.device)[1:]:
-        log_probs = normalised(denoiser(codes.masked_fill(hidden, n)), support)
-        found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1).double()
+        found = -digit_log_probs(denoiser, codes.masked_fill(hidden, n), codes, support).double()
         masked = int(hidden.sum())
         total += found[:, hidden].sum(1) / (masked * math.comb(n, masked))
     return total

@@ -213,6 +213,5 @@ def synthetic_rankings(
     each = min(3 * length, num_movies)
     gumbel = -torch.rand(users, num_movies, generator=g).clamp(min=1e-12).log().neg().log()
     rated = (0.5 * popularity + gumbel).topk(each, dim=1).indices
-    user = torch.arange(users).repeat_interleave(each)
-    made = Ratings(user, rated.flatten(), stars.gather(1, rated).flatten())
+    made = Ratings(torch.arange(users).repeat_interleave(each), rated.flatten(), stars.gather(1, rated).flatten())
     return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, seed)

@@ -20,7 +20,7 @@ from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
-from blackout.permutations.shuffle.decoding import Decoder, Lists, Look, Times
+from blackout.permutations.shuffle.decoding import Decoder, Lists, Look, Times, unseen
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving
 from blackout.permutations.tours import polar_tours, two_opt
@@ -86,14 +86,12 @@ class TwoOpt(Decoder):
 
     only: ClassVar[str | None] = "points"
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
         """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
         points = denoiser.items
-        assert points is not None
         tours = two_opt(points.cpu(), polar_tours(points.cpu())).to(points.device)
         orders = moving(tours, denoiser.first_fixed).unsqueeze(1)
-        if look is not None:
-            look(len(times), orders[:, 0])
+        look(len(times), orders[:, 0])
         return orders, torch.zeros(orders.shape[:2], device=points.device)
 
     def evaluations(self, steps: int, free: int) -> int:
@@ -128,18 +126,17 @@ class Seams(Decoder):
         if self.width < 1 or (self.weight is not None and not 0 <= self.weight < math.inf):
             raise ValueError(f"width must be at least 1 and weight not negative, not {self.width} and {self.weight}")
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
         """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
-        items, show = denoiser.items, look or (lambda step, orders: None)
-        assert items is not None
+        items = denoiser.items
         columns = square(items.shape[1])
         state, places = identity_like(torch.empty(items.shape[:2], device=items.device)).contiguous(), None
-        show(0, state)
+        look(0, state)
         for step, t in enumerate(reversed(times), 1) if self.network else ():
             law = denoiser(state.unsqueeze(1), t)
             if t != times[0]:
                 state = compose(state, law.mode.squeeze(1))
-                show(step, state)
+                look(step, state)
             elif isinstance(law, GeneralizedPlackettLuce):
                 scores = law.scores.squeeze(1).log_softmax(-1)
                 places = torch.empty_like(scores).scatter_(-1, state.unsqueeze(1).expand_as(scores), scores)
@@ -147,7 +144,7 @@ class Seams(Decoder):
         own = network.seams(denoiser.features) if isinstance(network, SeamNetwork) else seams(items)
         found = (1.0 if self.weight is None else self.weight) * own
         orders, sums = assembled(found, columns, self.width, places)
-        show(len(times), orders[:, 0])
+        look(len(times), orders[:, 0])
         return orders, sums.log_softmax(-1)
 
     def evaluations(self, steps: int, free: int) -> int:

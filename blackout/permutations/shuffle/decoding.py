@@ -35,6 +35,10 @@ Lists: TypeAlias = tuple[Tensor, Tensor]
 """Orders int64 [b, K, m] of the free items, and their log-probabilities [b, K]."""
 
 
+def unseen(step: int, orders: Tensor) -> None:
+    """Nobody looks."""
+
+
 class Decoder(ABC):
     """A way of choosing the steps back."""
 
@@ -43,7 +47,7 @@ class Decoder(ABC):
     bounds: ClassVar[bool] = False
     """Whether what its lists' probabilities lack of 1 is all that other ways have: then it can be sure of the best."""
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
         """Solve the lists of a denoiser's features.
 
         Args:
@@ -56,11 +60,10 @@ class Decoder(ABC):
         # the lists as they are given
         given = identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
         lists = given, torch.zeros(b, 1, device=device)
-        show = look or (lambda step, orders: None)
-        show(0, given[:, 0])
+        look(0, given[:, 0])
         for step, t in enumerate(reversed(times), 1):
             lists = self.step(denoiser, lists, t, streams.at(step))
-            show(step, lists[0][:, 0])
+            look(step, lists[0][:, 0])
         return lists
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
@@ -154,7 +157,7 @@ class Best(Greedy):
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
     """
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look | None = None) -> Lists:
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
         orders, log_probs = super().__call__(denoiser, times, streams, look)
         doubtful = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist() if denoiser.free <= _ALL else []
         for i in doubtful:
@@ -163,8 +166,7 @@ class Best(Greedy):
             orders = torch.cat([orders, orders[:, :1].expand(-1, more, -1)], 1)
             log_probs = F.pad(log_probs, (0, more), value=-torch.inf)
             orders[i, : found.shape[1]], log_probs[i, : own.shape[1]] = found[0], own[0]
-        if look is not None:
-            look(len(times), orders[:, 0])
+        look(len(times), orders[:, 0])
         return orders, log_probs
 
     def evaluations(self, steps: int, free: int) -> int:

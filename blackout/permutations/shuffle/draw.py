@@ -60,7 +60,7 @@ class ShuffleDraw(Draw):
 
     @property
     def steps(self) -> int:
-        return self.model.shuffle.steps
+        return len(self.model.shuffle.times)
 
     @property
     def nfe(self) -> int:

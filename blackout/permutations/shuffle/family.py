@@ -110,8 +110,7 @@ class ShuffleFamily(ComponentFamily):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)
                 scores["nll_bits"] += float(model.nll_bits(batch["items"].to(model.device), streams).sum())
-                without = _without_learning(source.kind, batch)
-                for name, each in {**ceilings(batch["ties"]), **without}.items():
+                for name, each in {**ceilings(batch["ties"]), **_without_learning(source.kind, batch)}.items():
                     scores[name] += float(each.double().sum())
         means = {name: total / source.held_out for name, total in scores.items()}
         return {"values": means, "held_out_puzzles": source.held_out}

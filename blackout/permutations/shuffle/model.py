@@ -164,7 +164,7 @@ class ShuffleDiffusion(Model):
     @property
     def validation_cost(self) -> int:
         """The steps of the bound and of a greedy solution."""
-        return 2 * self.shuffle.steps
+        return 2 * len(self.shuffle.times)
 
     def batches(
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, decoder: Decoder | None = None,
@@ -209,7 +209,7 @@ class ShuffleDiffusion(Model):
         self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None
     ) -> tuple[dict[str, Tensor], Lists]:
         """Solutions, and all orders [b, K, n] that were found with their log-probabilities [b, K]."""
-        fixed, steps = self.data["first_fixed"], self.shuffle.steps
+        fixed, steps = self.data["first_fixed"], len(self.shuffle.times)
 
         def look(step: int, orders: Tensor) -> None:
             if watch is not None:

@@ -152,13 +152,12 @@ class Denoiser:
     reverse: Reverse
     features: Tensor
     first_fixed: bool
-    items: Tensor | None = None
+    items: Tensor
     sharpness: float = 1.0
 
     def of(self, i: int) -> Denoiser:
         """That of list i alone."""
-        items = None if self.items is None else self.items[i : i + 1]
-        return replace(self, features=self.features[i : i + 1], items=items)
+        return replace(self, features=self.features[i : i + 1], items=self.items[i : i + 1])
 
     @property
     def free(self) -> int:
