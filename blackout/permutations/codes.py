@@ -85,9 +85,7 @@ class Code(ABC):
 class Lehmer(Code):
     """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
 
-    @staticmethod
-    def _encode(x: Tensor) -> Tensor:
-        return smaller_behind(x)
+    _encode = staticmethod(smaller_behind)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:

@@ -441,9 +441,6 @@ class Jigsaws(ImagePuzzles):
         cropped = images[:, :, : p * h, : p * w]
         return cropped.unflatten(2, (p, h)).unflatten(4, (p, w)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
-    def _content(self, split: Split) -> str:
-        return f"{super()._content(split)} {self._noise}"
-
 
 @component("dataset")
 def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Jigsaws:

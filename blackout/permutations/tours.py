@@ -209,9 +209,6 @@ class Tours(Puzzles):
             self._solved[split, number] = self._new(1, streams)[0]
         return self._solved[split, number]
 
-    def _content(self, split: Split) -> str:
-        return f"{self._instances}"
-
 
 class FileTours(StoredPuzzles):
     """Tours of a file, shown from any city on and, for training, in the plane's symmetries."""

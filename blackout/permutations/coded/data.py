@@ -348,8 +348,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         labels = [line.partition(",")[2].strip() for line in lines[1 : n + 1]]
         votes = [(i, *line.partition(",")[::2]) for i, line in enumerate(lines[n + 2 :], n + 3) if line]
     else:
-        named = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
-        labels, n = named, len(named)
+        labels = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
+        n = len(labels)
         votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
     if not 2 <= n == len(labels) or not votes:
         raise UserError(f"{file}: {len(labels)} alternatives and {len(votes)} votes are no file of PrefLib")

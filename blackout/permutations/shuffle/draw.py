@@ -21,7 +21,7 @@ from blackout.permutations.metrics import arranged, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
-from blackout.permutations.shuffle.model import BATCH, NOTHING, Asked, ShuffleDiffusion
+from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
 from blackout.training.instantiate import make
 
@@ -44,8 +44,8 @@ class ShuffleDraw(Draw):
     model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]
-    own: Mapping[str, Tensor] | None = None
-    asked: Asked = NOTHING
+    own: Mapping[str, Tensor] | None
+    asked: Asked
     batch_size: int = BATCH
     resumable = True
 

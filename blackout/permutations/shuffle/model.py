@@ -66,9 +66,6 @@ class Asked:
     draws: int = 0
 
 
-NOTHING = Asked()
-
-
 class ShuffleDiffusion(Model):
     """Shuffle diffusion: a list is shuffled step by step, and a network learns to take the steps back.
 
@@ -168,7 +165,7 @@ class ShuffleDiffusion(Model):
 
     def batches(
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, decoder: Decoder | None = None,
-        puzzles: Mapping[str, Tensor] | None = None, watch: Watch | None = None, asked: Asked = NOTHING,
+        puzzles: Mapping[str, Tensor] | None = None, watch: Watch | None = None, asked: Asked = Asked(),
     ) -> Drawn:  # fmt: skip
         """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
 
@@ -193,7 +190,7 @@ class ShuffleDiffusion(Model):
             with self.using():
                 solved, lists = self._solve(items, how, streams, watch)
                 solved = {name: values[: len(part)] for name, values in solved.items()}
-                if asked != NOTHING:
+                if asked != Asked():
                     seeds = [fold_seed(seed, k) for k in part.tolist()]
                     solved |= self._answers(items, lists, how, asked, seeds)
             yield part, {name: values[: len(part)].cpu() for name, values in {**solved, **given}.items()}
