@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.distributions import Matching, PlackettLuce
 from blackout.permutations.metrics import arranged
-from blackout.permutations.relaxations import Layout, comparators, relaxed_sort
+from blackout.permutations.relaxations import Layout, comparators, relaxed_sort, sinkhorn
 from blackout.permutations.shuffle import SinkhornLoss
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import with_first
@@ -35,7 +35,9 @@ class SinkhornPixelLoss(SinkhornLoss):
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         law, states, back = inputs.steps(1)
-        matrices = self.noisy(law, inputs.streams).log_matrix.exp()
+        assert isinstance(law, Matching)
+        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature
+        matrices = sinkhorn(noisy, self.iterations).exp()
         items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
         after, before = (  # [b, r, m, d]
             arranged(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), with_first(orders, fixed).flatten(0, 1))

@@ -484,12 +484,16 @@ class Pointers:
 class Layer(nn.Module):
     """Attention among the tokens that see each other, and a perceptron."""
 
+    linear: Callable[[int, int], nn.Module] = staticmethod(dense)
+    activation: Callable[[], nn.Module] = nn.ReLU
+
     def __init__(self, width: int, heads: int, expansion: int, dropout: float, norm_first: bool) -> None:
         super().__init__()
         self.heads, self.norm_first = heads, norm_first
         self.norm0, self.norm1 = LayerNorm(width), LayerNorm(width)
-        self.qkv, self.out = dense(width, 3 * width), dense(width, width)
-        self.perceptron, self.dropout = _perceptron(width, expansion, width), Dropout(dropout)
+        self.qkv, self.out, self.dropout = self.linear(width, 3 * width), self.linear(width, width), Dropout(dropout)
+        into, out = self.linear(width, expansion * width), self.linear(expansion * width, width)
+        self.perceptron = nn.Sequential(into, self.activation(), out)
 
     def forward(self, x: Tensor, seen: Tensor | None, kept: list[Tensor] | None = None) -> Tensor:
         """Tokens [B, m, width] -> the same.
@@ -521,5 +525,5 @@ def visible(items: int, extra: int) -> Tensor:
     return seen
 
 
-def _perceptron(width: int, expansion: int, outputs: int = 1) -> nn.Sequential:
-    return nn.Sequential(dense(width, expansion * width), nn.ReLU(), dense(expansion * width, outputs))
+def _perceptron(width: int, expansion: int) -> nn.Sequential:
+    return nn.Sequential(dense(width, expansion * width), nn.ReLU(), dense(expansion * width, 1))

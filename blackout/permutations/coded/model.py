@@ -9,13 +9,13 @@ from itertools import chain, combinations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure
 from blackout.family import Drawn, Watch
-from blackout.networks.layers import Dropout, LayerNorm
+from blackout.networks.layers import LayerNorm
+from blackout.networks.sets import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
 from blackout.permutations.factorized import (
@@ -154,7 +154,7 @@ class CodeTransformer(nn.Module):
         self.condition: nn.Module | None = None
         if num_conditions is not None:
             self.condition = nn.Sequential(nn.Linear(num_conditions, width), nn.GELU(), nn.Linear(width, width))
-        self.layers = nn.ModuleList([_Layer(width, heads, dropout) for _ in range(depth)])
+        self.layers = nn.ModuleList([_Layer(width, heads, 4, dropout, norm_first=True) for _ in range(depth)])
         self.norm, self.head = LayerNorm(width), nn.Linear(width, num_items)
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
@@ -184,22 +184,11 @@ class CodeTransformer(nn.Module):
         return self.head(self.norm(rows[:, -n:]))
 
 
-class _Layer(nn.Module):
-    """Attention and a perceptron, each added to what its norm saw."""
+class _Layer(Layer):
+    """Pre-norm, with PyTorch's first weights."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, Dropout(dropout)
-        self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
-        self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: Tensor, attends: Tensor | None) -> Tensor:
-        """x [B, rows, width]; `attends` bool [rows, rows] or None for all."""
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attends).transpose(1, 2).flatten(2)
-        x = x + self.dropout(self.mix(mixed))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+    linear = nn.Linear
+    activation = nn.GELU
 
 
 def _embedding(number: int, width: int) -> nn.Embedding:
