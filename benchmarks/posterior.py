@@ -102,7 +102,7 @@ class NoPrior(Method):
     passes: int = 50
     proposals: int | None = None
 
-    def sweeps(self, prior: Prior) -> int:
+    def length(self, prior: Prior) -> int:
         return self.passes
 
     def check(self, prior: Prior, problem: Any) -> None:

@@ -207,6 +207,7 @@ def _warned(law: Templates, method: Method, measurements: Measurements, samples:
         model=law, method=method, measurements=measurements, samples_of_each=samples, spent=[],
         nfe=sum(sweep["evaluations"] for sweep in found.trace),
         unconditional=lambda number, seed: prior.draw(number, SampleStreams(seed, torch.arange(number))),
+        restored=lambda x, number, seed: prior.restored(x, SampleStreams(seed, torch.arange(len(x))), number),
     )  # fmt: skip
     outputs = PosteriorOutputs(draw, 0)
     spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)

@@ -7,7 +7,7 @@
 
 from blackout.posterior.baselines import SMC, Auto, Overwrite, Steered
 from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.method import Command, Method, Posterior
+from blackout.posterior.method import Method, Posterior
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.operators import (
     And,
@@ -25,13 +25,13 @@ from blackout.posterior.operators import (
 )
 from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
 from blackout.posterior.rewards import Classifier, Reward
-from blackout.posterior.split_gibbs import Coupling, NoiseDenoise, Sgdd, SplitGibbs, anneal
+from blackout.posterior.split_gibbs import Coupling, NoiseDenoise, SplitGibbs, anneal
 
 __all__ = [
-    "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
+    "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier",
     "Coupling", "Decoded", "Direct", "Exact", "Flips", "Function", "Gaussian", "Identity",
     "Inpaint", "InpaintBox", "InpaintRandom", "Matrix", "Measured", "Method",
     "Noise", "NoiseDenoise", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
-    "Prior", "Problem", "Reward", "Sgdd", "SplitGibbs", "Steered",
+    "Prior", "Problem", "Reward", "SplitGibbs", "Steered",
     "Unknown", "Xor", "anneal", "conjugate",
 ]  # fmt: skip

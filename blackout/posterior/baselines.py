@@ -21,7 +21,7 @@ from blackout.errors import check_at_least_one, ensure, refuse
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.method import Method, Run
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
-from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
+from blackout.posterior.split_gibbs import HeatBath, SplitGibbs, known_mask, polished
 from blackout.random import SampleStreams, systematic, uniform
 
 _OF_EXPECTED, _ROLLOUTS = 0.5, 4
@@ -80,7 +80,7 @@ class SMC(Method):
     polish: int = 0
     greedy: bool = False
 
-    def sweeps(self, prior: Prior) -> int:
+    def length(self, prior: Prior) -> int:
         return len(prior.times) - 1 + self.polish
 
     def check(self, prior: Prior, problem: Problem) -> None:
@@ -244,16 +244,19 @@ class Overwrite(Method):
 
 
 @dataclass(frozen=True)
-class Auto(Sgdd):
+class Auto(SplitGibbs):
     """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
     weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
     moves that mend it, of images half as many as of the small; of black boxes, and of counts of which few numbers were
     measured, particles and such moves.
+
+    The sweeps find the posterior, the moves take away what the last level leaves of a bias, and shift the weights of
+    far modes, whatever the likelihood is. Nothing is asked of runs beyond their end, so that R-hat says nothing here.
     """
 
+    mixes: ClassVar[bool] = False
     sweeps: int = 42
     polish: int = 20
-    kind: ClassVar[type[SplitGibbs]] = Annealed
 
     def method(self, prior: Prior, problem: Problem) -> Method:
         found = conjugate(prior.process, problem, prior.shape)
@@ -262,10 +265,10 @@ class Auto(Sgdd):
         particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
         given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
         large = not given and math.prod(prior.shape) >= _LARGE
-        annealed = cast(SplitGibbs, Sgdd.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem))
+        annealed = SplitGibbs.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem)
         numbers = math.prod(problem.operator.measured(prior.shape)) if isinstance(problem, Measured) else math.inf
         few = isinstance(prior.process, PureDeath) and _FEWER * numbers < math.prod(prior.shape)
-        local = known or bool(given) or (not few and isinstance(annealed.likelihood_step(prior, problem), HeatBath))
+        local = known or bool(given) or (not few and isinstance(self.likelihood_step(prior, problem), HeatBath))
         name, chosen = (
             ("direct", Direct()) if direct
             else (f"{particles} particles", Overwrite(particles, steps)) if known

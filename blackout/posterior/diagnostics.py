@@ -164,31 +164,42 @@ def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, 
     return p
 
 
-FEWEST, _NEAREST, _FREEDOM = 16, 2, 20
-"""Measurements of the model's own that one is compared with, at least; of these the nearest; degrees of freedom."""
+FEWEST, _FREEDOM = 16, 20
+"""Measurements of the model's own that one is compared with, at least; degrees of freedom."""
 
 
-def prior_p_value(y: Tensor, own: Tensor) -> float:
-    """How often a measurement that the model itself could have given is as far from others of its own as y is, by the
-    distance to the nearest two [cf. Box 1980].
+def surprises(y: Tensor, simulated: Tensor) -> Tensor:
+    """In what measurements are unlike simulated ones, float64 [n, 3], by the rank of every element among these.
 
-    Elements are in units of sqrt(variance + its mean over elements). So few are compared that the tail is that of
-    Student's t with 20 degrees of freedom for the logarithm of the distance: ours (tests/posterior/test_parts.py).
-
-    NaN of fewer than 16, or where all are alike.
+    How far ranks lie in the tails (large where elements are not what others of the measurement let expect), how they go
+    with the mean (a gain, a background, saturation), and with their neighbour's (a region). The choice is ours.
 
     Args:
-        y: one measurement, float64 [K].
-        own: of draws of the model, float64 [N, K].
+        y: float64 [n, K].
+        simulated: for each of them, float64 [G, n, K].
     """
-    spread = own.var(0) if len(own) >= FEWEST else own.new_zeros(1)
-    if float(spread.sum()) <= 0:
+    u = ((simulated < y).sum(0) + 0.5 * ((simulated == y).sum(0) + 1)) / (len(simulated) + 1)
+    off, tails = u - 0.5, -(2 * torch.minimum(u, 1 - u)).log()
+    return torch.stack([tails.sum(1), (off * simulated.mean(0)).sum(1), (off[:, 1:] * off[:, :-1]).sum(1)], 1)
+
+
+def prior_p_value(found: Tensor, own: Tensor) -> float:
+    """How often a measurement that the model itself could have given is as surprising as one is [cf. Box 1980].
+
+    Four times the least of four tails: many and correlated surprises, and those that go with the mean or against it.
+    So few are compared that a tail is that of Student's t with 20 degrees of freedom: ours
+    (tests/posterior/test_parts.py).
+
+    NaN of fewer than 16 of the model's own, or where all are alike.
+
+    Args:
+        found: `surprises` of one, float64 [3], averaged over what is known of its data.
+        own: of measurements of draws of the model, float64 [N, 3].
+    """
+    if len(own) < FEWEST or float(own.var(0).min()) <= 0:
         return math.nan
-    both = torch.cat([y[None], own]) / (spread + spread.mean()).sqrt()
-    apart = torch.cdist(both, both[1:]).masked_fill(torch.eye(len(own) + 1, dtype=torch.bool)[:, 1:], math.inf)
-    far = (apart.topk(_NEAREST, largest=False).values ** 2).mean(1).clamp(min=1e-9).log()
-    t = (far[0] - far[1:].mean()) / (far[1:].std() * math.sqrt(1 + 1 / len(own)))
-    return float(stats.t.sf(float(t), _FREEDOM))
+    t = (found - own.mean(0)) / (own.std(0) * math.sqrt(1 + 1 / len(own)))
+    return min(1.0, 4 * float(stats.t.sf(float(torch.cat([t, -t[1:2]]).max()), _FREEDOM)))
 
 
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:

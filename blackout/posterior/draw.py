@@ -147,16 +147,14 @@ class Measurements:
             self._made[seed] = y, truths
         return self._made[seed]
 
-    def problem(self, seed: int) -> Measured:
-        """All of them, one for every row."""
-        return self._of(self.of(seed)[0])
-
-    def example(self) -> Measured:
-        """One problem of this kind, to see what can be done with it."""
-        y = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
-        return self._of(y if self.given is None else self.given[:1])
-
-    def _of(self, y: Tensor) -> Measured:
+    def problem(self, seed: int | None) -> Measured:
+        """All of them, one for every row; without a seed one of this kind, to see what can be done with it."""
+        if seed is not None:
+            y = self.of(seed)[0]
+        elif self.given is None:
+            y = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
+        else:
+            y = self.given[:1]
         given = (self.operator, self.noise, y)
         return Measured(*given) if self.unknown is None else Blind(*given, self.unknown)
 
@@ -290,7 +288,7 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
     """What `sample.py` draws.
 
     Args:
-        way: of sampling, a `method.Command`.
+        way: of sampling, a `method.Method`.
         model: a trained model of counts.
         sampler: kernel, grid and batches.
         request: `operator` and `noise` as descriptions, `measurement`, `num_samples`.
@@ -308,7 +306,7 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
     with error_context("posterior"):
         asked = _asked(request)
         measurements = replace(read_measurements(model, sampler, operator, noise, asked), unknown=unknown)
-        prior, problem = prior_of(model, sampler), measurements.example()
+        prior, problem = prior_of(model, sampler), measurements.problem(None)
         problem.terms(mean := model.mean[None].cpu().double())  # maps and matrices of another size are refused here
         _look_for_offset(problem, mean)
         method = way.method(prior, problem)
@@ -316,7 +314,8 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
         simulated = str(asked).startswith("model:")
         _refuse_unused(request.get("sampler") or {}, simulated or method.takes_steps(prior, problem))
     folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
-    return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], folder)
+    names = OutputNames(folder=f"posterior/{folder}")
+    return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], names)
 
 
 @dataclass
@@ -329,7 +328,7 @@ class PosteriorDraw(Draw):
         method: how to sample, a `method.Method`.
         measurements: what is given.
         samples_of_each: S.
-        folder: name of the directory of the results.
+        names: of the results.
     """
 
     model: Any
@@ -337,20 +336,15 @@ class PosteriorDraw(Draw):
     method: Any
     measurements: Measurements
     samples_of_each: int
-    folder: str
+    names: OutputNames
+    condition: Mapping[str, Any] = field(init=False)
+    batch_size: int = field(init=False)
     spent: list[dict[str, float]] = field(default_factory=list)
     """What a sample took, sweep by sweep, and the seconds of all, as `outputs` were given them."""
     resumable = True
 
-    @property
-    def names(self) -> OutputNames:  # type: ignore[override]
-        """In a folder of the operator's."""
-        return OutputNames(folder=f"posterior/{self.folder}")
-
-    @property
-    def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The measurements."""
-        return {"measurement": self.measurements.source}
+    def __post_init__(self) -> None:
+        self.condition, self.batch_size = {"measurement": self.measurements.source}, self.sampler.batch_size
 
     def rows(self, num_samples: int) -> int:
         """num_samples of each measurement."""
@@ -361,14 +355,9 @@ class PosteriorDraw(Draw):
         return PosteriorOutputs(self, seed)
 
     @property
-    def batch_size(self) -> int:
-        """The sampler's."""
-        return self.sampler.batch_size
-
-    @property
     def steps(self) -> int:
         """Sweeps."""
-        return int(self.method.sweeps(prior_of(self.model, self.sampler)))
+        return int(self.method.length(prior_of(self.model, self.sampler)))
 
     @property
     def nfe(self) -> int:
@@ -421,9 +410,18 @@ class PosteriorDraw(Draw):
         """So many draws of the model alone, counts [number, *shape], by few steps: evaluations are twice as many."""
         prior = prior_of(self.model, self.sampler)
         prior = replace(prior, times=prior.walk(prior.final_time, STEPS - 1))
+        return self._by_parts(number, seed, lambda part, streams: prior.draw(len(part), streams))
+
+    def restored(self, x: Tensor, number: int, seed: int) -> Tensor:
+        """See `Prior.restored`, of data [n, *shape]: counts [n, number, *shape], by one evaluation of each."""
+        prior = prior_of(self.model, self.sampler)
+        x = x.to(self.model.device)
+        return self._by_parts(len(x), seed, lambda part, streams: prior.restored(x[part], streams, number))
+
+    def _by_parts(self, number: int, seed: int, draw: Callable[[Tensor, SampleStreams], Tensor]) -> Tensor:
         parts = torch.arange(number, device=self.model.device).split(self.batch_size)
         with torch.no_grad(), self.sampler.evaluating(self.model.averaged):
-            return torch.cat([prior.draw(len(part), SampleStreams(seed, part)).cpu() for part in parts])
+            return torch.cat([draw(part, SampleStreams(seed, part)).cpu() for part in parts])
 
     def _streams(self, rows: Tensor, seed: int) -> SampleStreams:
         number, k = rows // self.samples_of_each, rows % self.samples_of_each

@@ -50,6 +50,7 @@ class Posterior:
     log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
+@dataclass
 class Run:
     """One run of a method: what it is given, and the trace it leaves.
 
@@ -63,21 +64,18 @@ class Run:
         observer: shown every sweep.
     """
 
-    def __init__(
-        self,
-        prior: Prior,
-        problem: Problem,
-        number: int,
-        streams: SampleStreams,
-        start: Tensor | None,
-        sweeps: int,
-        observer: Observer | None = None,
-    ) -> None:
-        self.prior, self.problem, self.number, self.streams, self.start = prior, problem, number, streams, start
-        self._sweeps, self._observer = sweeps, observer
-        self.trace: list[dict[str, float]] = []
-        self.chains: list[Tensor] = []
-        self.log_evidence = torch.empty(0)
+    prior: Prior
+    problem: Problem
+    number: int
+    streams: SampleStreams
+    start: Tensor | None
+    sweeps: int
+    observer: Observer | None = None
+    trace: list[dict[str, float]] = field(default_factory=list)
+    chains: list[Tensor] = field(default_factory=list)
+    log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __post_init__(self) -> None:
         self._mark()
 
     def _mark(self) -> None:
@@ -139,8 +137,8 @@ class Run:
         seconds = time.perf_counter() - self._since
         self.trace.append({"sweep": len(self.trace), "level": level, **means, **spent, "seconds": seconds})
         self.chains.append(torch.cat([kept, flat @ projections(flat.shape[1]).to(flat.device)], 1).float())
-        if self._observer is not None:
-            self._observer(len(self.trace), self._sweeps, x, z, level)
+        if self.observer is not None:
+            self.observer(len(self.trace), self.sweeps, x, z, level)
         self._mark()
 
 
@@ -150,20 +148,8 @@ def suggested(problem: Problem, number: int, shape: tuple[int, ...]) -> Tensor |
     return None if estimate is None else estimate(number, shape)
 
 
-class Command(ABC):
-    """One way of sampling, as the command line chooses it."""
-
-    @abstractmethod
-    def method(self, prior: Prior, problem: Problem) -> Method:
-        """The sampler for such a problem."""
-
-    def asked(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
-        """What `sample.py` draws, see `draw.requested`."""
-        return requested(self, model, sampler, request)
-
-
-class Method(Command):
-    """A posterior sampler; as a command itself, unless its settings depend on the problem."""
+class Method(ABC):
+    """A posterior sampler."""
 
     mixes: ClassVar[bool] = False
     """Whether its late sweeps are draws of Markov chains, of which R-hat and effective sizes say something."""
@@ -196,7 +182,7 @@ class Method(Command):
         """
         self.check(prior, problem)
         own = SampleStreams(seed, torch.arange(num_samples, device=prior.device)) if isinstance(seed, int) else seed
-        run = Run(prior, problem, num_samples, own, start, self.sweeps(prior), observer)
+        run = Run(prior, problem, num_samples, own, start, self.length(prior), observer)
         drawn = self.draw(run)
         repaired = getattr(problem, "repaired", None)
         x = drawn if repaired is None else repaired(drawn)
@@ -205,7 +191,12 @@ class Method(Command):
         return Posterior(x, log_l, run.trace, kept, pasted, run.log_evidence)
 
     def method(self, prior: Prior, problem: Problem) -> Method:
+        """Itself, or what its settings, as the command line has them, make of such a problem."""
         return self
+
+    def asked(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
+        """What `sample.py` draws, see `draw.requested`."""
+        return requested(self, model, sampler, request)
 
     def takes_steps(self, prior: Prior, problem: Problem) -> bool:
         """Whether anything is drawn by steps of the sampler's grid: walks, or unconditional samples to start from."""
@@ -221,7 +212,7 @@ class Method(Command):
         """Raise ValueError for what cannot be run, before anything long starts."""
         return
 
-    def sweeps(self, prior: Prior) -> int:
+    def length(self, prior: Prior) -> int:
         """How many there are, as observers count them."""
         return 1
 

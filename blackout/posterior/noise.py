@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -69,9 +70,10 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
     return tensor.reshape(1, *y.shape[1:])
 
 
-def _require(good: Tensor, rule: str, value: Map) -> None:
-    if not bool(good.all()):
-        raise ValueError(f"{rule}, not {value}")
+_RULES: dict[str, Callable[[Tensor], Tensor]] = {
+    "be positive": lambda v: v > 0, "not be negative": lambda v: v >= 0,
+    "be above 0 and at most 1": lambda v: (v > 0) & (v <= 1), "be finite": torch.isfinite,
+}  # fmt: skip
 
 
 class Noise(ABC):
@@ -81,6 +83,14 @@ class Noise(ABC):
     """Whether log p(y | m) changes gently between whole m."""
     whole: ClassVar[bool] = True
     """Whether y are whole numbers."""
+    allowed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What settings must be, maps all over: a key of `_RULES` by name."""
+
+    def __post_init__(self) -> None:
+        for name, rule in self.allowed.items():
+            value = getattr(self, name)
+            if not bool(_RULES[rule](as_map(value, name)).all()):
+                raise ValueError(f"{name} must {rule}, not {value}")
 
     @abstractmethod
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
@@ -91,8 +101,9 @@ class Noise(ABC):
         """y given m, float64 of m's shape."""
 
     def estimate(self, y: Tensor) -> Tensor:
-        """The m that y is expected of, float64 of y's shape, not negative."""
-        return y.double()
+        """The m that y is expected of, float64 of y's shape, not negative: the mean is a line in m."""
+        base = self.mean(torch.zeros_like(y))
+        return ((y.double() - base) / (self.mean(torch.ones_like(y)) - base)).clamp(min=0)
 
     def mean(self, m: Tensor) -> Tensor:
         """E[y | m], float64 of m's shape."""
@@ -153,9 +164,7 @@ class Flips(Exact):
     """
 
     penalty: float = 3.0
-
-    def __post_init__(self) -> None:
-        _require(as_map(self.penalty, "penalty") > 0, "penalty must be positive", self.penalty)
+    allowed: ClassVar = {"penalty": "be positive"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-penalty (y != m), [n, *measured], which is not normalised [Chu 2025, section 4.5]."""
@@ -174,10 +183,7 @@ class Binomial(Noise):
     """
 
     survival: Map = 0.3
-
-    def __post_init__(self) -> None:
-        p = as_map(self.survival, "survival")
-        _require((p > 0) & (p <= 1), "survival must be above 0 and at most 1", self.survival)
+    allowed: ClassVar = {"survival": "be above 0 and at most 1"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """log C(m, y) + y log p + (m - y) log(1 - p), [n, *measured], by log-gamma for real m; -inf where y > m.
@@ -193,10 +199,6 @@ class Binomial(Noise):
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Counts, float64 [n, *measured]."""
         return binomial(m.round().double(), like(self.survival, m, "survival").expand(m.shape), source).double()
-
-    def estimate(self, y: Tensor) -> Tensor:
-        """y / p, [n, *measured]."""
-        return y.double() / like(self.survival, y, "survival")
 
     def mean(self, m: Tensor) -> Tensor:
         """p m, [n, *measured]."""
@@ -226,10 +228,7 @@ class Poisson(Noise):
 
     exposure: Map = 1.0
     background: Map = 0.0
-
-    def __post_init__(self) -> None:
-        _require(as_map(self.exposure, "exposure") > 0, "exposure must be positive", self.exposure)
-        _require(as_map(self.background, "background") >= 0, "background must not be negative", self.background)
+    allowed: ClassVar = {"exposure": "be positive", "background": "not be negative"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """y log(s m + b) - (s m + b) - log y!, [n, *measured], a Poisson mass; -inf where the rate is negative."""
@@ -240,11 +239,6 @@ class Poisson(Noise):
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Counts, float64 [n, *measured]."""
         return poisson(self.mean(m), source)
-
-    def estimate(self, y: Tensor) -> Tensor:
-        """(y - b) / s, at least 0, [n, *measured]."""
-        background = like(self.background, y, "background")
-        return ((y.double() - background) / like(self.exposure, y, "exposure")).clamp(min=0)
 
     def mean(self, m: Tensor) -> Tensor:
         """s m + b, [n, *measured]."""
@@ -316,9 +310,7 @@ class Gaussian(Noise):
 
     whole: ClassVar[bool] = False
     std: Map = 1.0
-
-    def __post_init__(self) -> None:
-        _require(as_map(self.std, "std") > 0, "std must be positive", self.std)
+    allowed: ClassVar = {"std": "be positive"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi)), [n, *measured]: a normal density by definition."""
@@ -331,10 +323,6 @@ class Gaussian(Noise):
         u, v = (uniform(shape, source, m.device) for _ in range(2))
         normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
         return m.double() + normal * like(self.std, m, "std")
-
-    def estimate(self, y: Tensor) -> Tensor:
-        """y, at least 0, [n, *measured]."""
-        return y.double().clamp(min=0)
 
     def variance(self, m: Tensor) -> Tensor:
         """std^2, [n, *measured]."""
@@ -365,12 +353,7 @@ class Camera(Poisson):
     gain: Map = 1.0
     offset: Map = 0.0
     readout: Map = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("gain", "readout"):
-            _require(as_map(getattr(self, name), name) > 0, f"{name} must be positive", getattr(self, name))
-        as_map(self.offset, "offset")
+    allowed: ClassVar = {**Poisson.allowed, "gain": "be positive", "readout": "be positive", "offset": "be finite"}
 
     def _photons(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """(y - offset) / gain and the error's deviation in photons, of measurements [n, *measured]."""
@@ -392,10 +375,6 @@ class Camera(Poisson):
         """Photons, amplified and read out, [n, *measured]."""
         amplified = poisson(Poisson.mean(self, m), source) * like(self.gain, m, "gain")
         return like(self.offset, m, "offset") + Gaussian(self.readout).draw(amplified, source)
-
-    def estimate(self, y: Tensor) -> Tensor:
-        """(photons - b) / s, at least 0, [n, *measured]."""
-        return super().estimate(self._photons(y)[0])
 
     def mean(self, m: Tensor) -> Tensor:
         """offset + gain (s m + b), [n, *measured]."""

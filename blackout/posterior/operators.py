@@ -53,11 +53,8 @@ class Operator(ABC):
     """Whether every element of y is a sum of elements of x: units of m then vanish with those of x."""
     linear: ClassVar[bool] = False
     """Whether G(a x + b z) = a G(x) + b G(z): levels of an element are then tried at the price of a sum each."""
-
-    @property
-    def noise(self) -> Noise:
-        """How it is seen unless the user says otherwise."""
-        return Exact()
+    noise: Noise = Exact()
+    """How it is seen unless the user says otherwise."""
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
@@ -207,11 +204,7 @@ class Function(Operator):
     """
 
     function: Callable[[Tensor], Tensor]
-
-    @property
-    def noise(self) -> Noise:
-        """A normal error."""
-        return Gaussian()
+    noise = Gaussian()
 
     def __call__(self, x: Tensor) -> Tensor:
         """m = G(x) of x [n, *shape], float64 [n, *measured]."""
@@ -227,18 +220,15 @@ class Function(Operator):
 
 
 class Sums(Operator):
-    """m = A x with A >= 0."""
+    """m = A x with A >= 0, of photons."""
 
     linear = True
+    noise = Poisson()
 
-    @property
-    def noise(self) -> Noise:
-        """Photons."""
-        return Poisson()
-
-    @abstractmethod
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
-        """A^T m of m [n, *measured], float64 [n, *shape]."""
+        """A^T m of m [n, *measured], float64 [n, *shape]: the gradient of the sum of m A x."""
+        x = torch.zeros((len(m), *shape), dtype=torch.float64, device=m.device)
+        return torch.func.vjp(self, x)[1](m.double())[0]
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
         """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several.
@@ -276,17 +266,11 @@ class Pool(Sums):
         corners = [x[:, :, i :: self.size, j :: self.size] for i in range(self.size) for j in range(self.size)]
         return sum(corners[1:], corners[0].double())
 
-    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
-        """A^T m of m [n, *measured], float64 [n, *shape]."""
-        for axis in range(2, m.ndim) if m.ndim > 2 else (1,):
-            m = m.repeat_interleave(self.size, axis)
-        return m
-
     def incidence(self, shape: Shape) -> Tensor | None:
         """int64 [2, P]: see `Operator.incidence`."""
         blocks = self.measured(shape)
         number = torch.arange(math.prod(blocks)).view(1, *blocks)
-        return torch.stack([self.transposed(number, shape).flatten(), torch.arange(math.prod(shape))])
+        return torch.stack([self.transposed(number, shape).flatten().long(), torch.arange(math.prod(shape))])
 
 
 @dataclass(frozen=True)
@@ -315,10 +299,6 @@ class Blur(Sums):
         weights = torch.outer(line, line) / line.sum() ** 2
         flat = F.conv2d(x.double().flatten(0, 1)[:, None], weights[None, None], padding=self.size // 2)
         return flat.view(x.shape)
-
-    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
-        """A^T m of m [n, *measured], float64 [n, *shape]."""
-        return self(m)  # the weights are symmetric
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """int64 [2, P]: see `Operator.incidence`."""
@@ -350,11 +330,7 @@ class Matrix(Sums):
             raise ValueError(f"matrix must be finite numbers of shape [K, D], not of {tuple(values.shape)}")
         object.__setattr__(self, "values", values.double())
         object.__setattr__(self, "counting", bool(((values == 0) | (values == 1)).all()))
-
-    @property
-    def noise(self) -> Noise:
-        """Photons, if there is no negative number."""
-        return Gaussian() if bool((self.values < 0).any()) else Poisson()
+        object.__setattr__(self, "noise", Gaussian() if bool((values < 0).any()) else Poisson())
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
         """As of all sums; with negative numbers the data of least squares: [n, *shape]."""
@@ -371,10 +347,6 @@ class Matrix(Sums):
         """m = G(x) of x [n, *shape], float64 [n, *measured]."""
         self.measured(tuple(x.shape[1:]))
         return x.double().flatten(1) @ self.values.to(x.device).T
-
-    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
-        """A^T m of m [n, *measured], float64 [n, *shape]."""
-        return (m @ self.values.to(m.device)).view(-1, *shape)
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """int64 [2, P]: see `Operator.incidence`."""
@@ -396,14 +368,10 @@ class Pairs(Operator):
     ratio: float = 0.5
     seed: int = 0
     binary: ClassVar[bool] = True
+    noise = Flips()
 
     def __post_init__(self) -> None:
         ensure(0 < self.ratio < math.inf, f"ratio must be positive, not {self.ratio}")
-
-    @property
-    def noise(self) -> Noise:
-        """A violated pair costs three nats."""
-        return Flips()
 
     def measured(self, shape: Shape) -> Shape:
         """[pairs]."""
@@ -471,10 +439,8 @@ class Decoded(Operator):
     operator: Operator
     encoder: Callable[[Tensor], Tensor] | None = None
 
-    @property
-    def noise(self) -> Noise:
-        """G's."""
-        return self.operator.noise
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", self.operator.noise)
 
     def __call__(self, x: Tensor) -> Tensor:
         """G(decoder(x)), [n, *measured]."""

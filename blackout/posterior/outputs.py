@@ -19,7 +19,7 @@ from blackout.posterior import diagnostics
 from blackout.posterior.diagnostics import FIELDS, SHARES
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
-from blackout.posterior.problem import Blind
+from blackout.posterior.problem import Blind, Measured
 from blackout.posterior.rewards import Tilt
 from blackout.random import SampleStreams, fold_seed
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 _SHOWN, _SAMPLES_SHOWN = 8, 6
 _LARGEST_R_HAT, _LEAST_P, _MOST_PASTED = 1.05, 1e-3, 0.05
 """Beyond which the samples of a measurement are warned of."""
-_REPLICATED, _UNCONDITIONAL, _BAND = 13, 14, (0.005, 0.995)
+_REPLICATED, _UNCONDITIONAL, _AGAIN, _BAND = 13, 14, 15, (0.005, 0.995)
 STEPS, _OWN, _SHARE = 8, 64, 0.15
 """Of draws of the model alone, their number at most, and evaluations they may take, as a share of all others."""
+_GUESSES, _TURNS = 64, 2
+"""Of what else could have been measured, at each of so many noised states of every sample."""
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
 _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
 """Of what is kept of chains: log-likelihood, total, projections."""
@@ -56,9 +58,7 @@ class PosteriorOutputs:
         self._parts.append((indices, dict(samples)))
         spent = samples["_spent"]
         if not self._draw.spent:
-            for number, level, evaluations, calls, _ in spent[0].tolist():
-                whole = {"evaluations": int(evaluations), "calls": int(calls)}
-                self._draw.spent.append({"sweep": int(number), "level": level, **whole, "seconds": 0.0})
+            self._draw.spent += [{**dict(zip(SPENT, row, strict=True)), "seconds": 0.0} for row in spent[0].tolist()]
         for sweep, seconds in zip(self._draw.spent, spent[..., -1].sum(0).tolist(), strict=True):
             sweep["seconds"] += seconds
 
@@ -202,10 +202,11 @@ class PosteriorOutputs:
             y = one.y(self.shape)
             number = int(self._draw.measurements.numbers[self.chosen[m]])
             if len(own):
-                again = SampleStreams(fold_seed(self._seed, _UNCONDITIONAL), torch.arange(len(own))).fold(number)
-                both = torch.cat([y, one.noise.draw(one.operator(own), again.at(0))])
-                both = both.flatten(1) if seen is None else both[:, seen]
-                self.checks["prior_p"][m] = diagnostics.prior_p_value(both[0], both[1:])
+                if m == 0 or isinstance(self.problem, Blind):
+                    again = SampleStreams(fold_seed(self._seed, _AGAIN), torch.arange(len(own))).fold(number)
+                    of_own = self._surprises(one, own, one.noise.draw(one.operator(own.double()), again.at(0)))
+                of_y = self._surprises(one, self.x[rows], y.expand(len(rows), *y.shape[1:])).mean(0)
+                self.checks["prior_p"][m] = diagnostics.prior_p_value(of_y, of_own)
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())
                 chi_square = (diagnostics.residuals(noise, y, noiseless, seen) ** 2).sum(1) / kept
@@ -223,13 +224,27 @@ class PosteriorOutputs:
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
 
     def _own(self) -> Tensor:
-        """Draws of the model alone, float64 [n, *shape], for a small share of the run's evaluations; none where nothing
+        """Draws of the model alone, counts [n, *shape], for a small share of the run's evaluations; none where nothing
         was measured, or where too few could be had.
         """
         number = min(_OWN, int(_SHARE * self._draw.nfe * len(self.x) / (2 * STEPS)))
         if number < diagnostics.FEWEST or isinstance(self.problem.noise, Tilt):
             return torch.empty(0)
-        return torch.as_tensor(self._draw.unconditional(number, fold_seed(self._seed, _UNCONDITIONAL))).double()
+        return torch.as_tensor(self._draw.unconditional(number, fold_seed(self._seed, _UNCONDITIONAL)))
+
+    def _surprises(self, one: Measured, x: Tensor, y: Tensor) -> Tensor:
+        """What is surprising of measurements y [n, *measured] where the data x [n, *shape] behind them are known but
+        for what the model must guess: [n, 3], averaged over several guesses.
+        """
+        seen, found = one.operator.seen(self.shape), []
+        for turn in range(_TURNS):
+            seed = fold_seed(fold_seed(self._seed, _AGAIN), turn)
+            for row, guesses in enumerate(self._draw.restored(x, _GUESSES, seed)):
+                source = SampleStreams(seed, torch.arange(_GUESSES)).fold(row).at(0)
+                both = torch.cat([y[row : row + 1], one.noise.draw(one.operator(guesses.double()), source)])
+                both = both.flatten(1) if seen is None else both[:, seen]
+                found.append(diagnostics.surprises(both[:1], both[1:, None]))
+        return torch.cat(found).view(_TURNS, len(x), -1).mean(0)
 
     def _mixing(self) -> dict[str, float]:
         """Of the worst measurement, over the second half of the sweeps."""

@@ -23,6 +23,8 @@ from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
+_NOISED = 1.0
+"""Level at which two elements of three are forgotten, so that the model must tell them by the others."""
 Streams: TypeAlias = SampleStreams | torch.Generator | None
 """Where a whole loop takes its numbers from; streams make sample k a function of (seed, k)."""
 
@@ -144,6 +146,12 @@ class Prior:
         said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
         runs = (self.kernel(Reverse(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
+
+    def restored(self, x: Tensor, streams: SampleStreams, number: int) -> Tensor:
+        """What else data x [n, *shape] may be once they are noised: so many guesses, counts [n, number, *shape]."""
+        level = torch.tensor(min(_NOISED, self.final_time), dtype=torch.float64)
+        z = self.process.sample(x, level, streams.at(0))
+        return torch.stack(self.guess(z, level, streams.fold(0), number), 1)
 
 
 @runtime_checkable

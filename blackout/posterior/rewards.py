@@ -62,7 +62,7 @@ class Tilted(Operator):
     scale: float | Sequence[float]
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> Noise:  # type: ignore[override]
         """The tilt."""
         return Tilt(self.scale)
 

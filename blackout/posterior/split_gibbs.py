@@ -33,7 +33,7 @@ from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
-from blackout.posterior.method import Command, Method, Run, accepted, check_levels, suggested, where_rows
+from blackout.posterior.method import Method, Run, accepted, check_levels, suggested, where_rows
 from blackout.posterior.noise import Exact
 from blackout.posterior.problem import Blind, Measured, Prior, Problem
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
@@ -49,6 +49,10 @@ _MOST_COLOURS = 64
 """Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
 _CHUNK = 1 << 22
 """Terms of the likelihood evaluated at once."""
+_FEW_STATES = 3
+"""Of an element, up to which all pairs of levels of two elements are tried."""
+_NEVER, _FORBIDDEN = -1e8, -1e14
+"""Logarithms of K_t and of L where they are 0, so that the least impossible state is left where none is possible."""
 _TRIES, _NEARER = 40, 0.85
 """How many levels a possible state is looked for at, each a share of the one before."""
 
@@ -145,10 +149,6 @@ class Relaxed:
         tries = [problem.operator(x) + value * unit for x, value in zip(others, values, strict=True)]
         return self._mean([problem.terms_of(m.flatten(0, 1), shape) for m in tries])
 
-    def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
-        """That of some rows of a local problem."""
-        return replace(self, problem=cast(Measured, self.problem).select(rows, shape))
-
     def _mean(self, of_views: list[Tensor]) -> Tensor:
         """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
         if len(of_views) == 1:
@@ -190,30 +190,46 @@ def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[fl
 
 @dataclass(frozen=True)
 class SplitGibbs(Method):
-    """Annealed split Gibbs sampling [Chu 2025, Algorithm 1 and section 3.4].
+    """Annealed split Gibbs sampling [Chu 2025, Algorithm 1 and section 3.4], corrected.
 
     Args:
-        levels: one sweep at each, falling as a rule; see `anneal`.
+        levels: one sweep at each, falling as a rule; as a command none for `anneal` of the three settings below.
         step: "auto" draws local likelihoods by heat bath and others by Metropolis; or one of the two by name.
-        proposals: of Metropolis in every sweep; None for four per element.
-        passes: of the heat bath in every sweep.
+        proposals: of Metropolis in every sweep; None for four per element, as published two.
+        passes: of the heat bath in every sweep; None for two on bits, else one.
         polish: noise-denoise moves after the last sweep, which mend what its level leaves.
         start: "data" or "prior", see `method.Run.begin`.
-        published: as published, with both errors; Metropolis only.
-        steps: H, of each reverse run; None for one in each unit of the logit of survival.
+        published: as published, with its two errors, the wrong potential and the restarted Metropolis chain. Its levels
+            are the paper's, as far as the model goes. For comparison.
+        steps: H, of each reverse run; None for fewer at lower levels, see `Prior.walk`.
+        sweeps, first_level, last_level: of the ladder; None for the ends that suit the process.
     """
 
     mixes: ClassVar[bool] = True
-    levels: tuple[float, ...] = anneal()
+    levels: Sequence[float] = ()
     step: str = "auto"
     proposals: int | None = None
-    passes: int = 2
+    passes: int | None = None
     polish: int = 0
     start: str = "data"
     published: bool = False
     steps: int | None = None
+    sweeps: int = 60
+    first_level: float | None = None
+    last_level: float | None = None
 
-    def sweeps(self, prior: Prior) -> int:
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        check_at_least_one(passes=self.passes, proposals=self.proposals, steps=self.steps)
+        refuse(self.polish < 0, f"posterior.polish must not be negative, not {self.polish}")
+        if self.published and (self.step, self.passes) != ("auto", None):
+            raise UserError("posterior=sgdd_published takes Metropolis steps: leave out posterior.step and passes")
+        default = (_LAST_OF_COUNTS if prior.process.max_count > 1 else _LAST_OF_BITS, _LAST)
+        ends = _PUBLISHED if self.published else (_FIRST, default[not isinstance(prior.process, PureDeath)])
+        first = min(ends[0], prior.final_time) if self.first_level is None else self.first_level
+        last = min(ends[1], first) if self.last_level is None else self.last_level
+        return self if self.levels else replace(self, levels=anneal(self.sweeps, first, last))
+
+    def length(self, prior: Prior) -> int:
         return len(self.levels) + self.polish
 
     def draw(self, run: Run) -> Tensor:
@@ -245,67 +261,14 @@ class SplitGibbs(Method):
         """z given x; raises ValueError for one that the problem does not allow."""
         kind = "metropolis" if self.published else self.step
         problem = problem.settled() if isinstance(problem, Blind) else problem
-        return make_step(problem, self.coupling(prior), prior.shape, kind, self.proposals, self.passes, self.published)
+        proposals = self.proposals or (2 if self.published else 4) * math.prod(prior.shape)
+        passes = self.passes or (2 if prior.process.max_count == 1 else 1)
+        return make_step(problem, self.coupling(prior), prior.shape, kind, proposals, passes, self.published)
 
     def coupling(self, prior: Prior) -> Coupling:
         """K_t, or the published potential [Chu 2025, eq. 10]."""
         mismatch = float(prior.process.max_count) if self.published and isinstance(prior.process, Uniform) else 1.0
         return Coupling(prior.process, mismatch, rescaled=not self.published)
-
-
-@dataclass(frozen=True)
-class Annealed(SplitGibbs):
-    """Split Gibbs sampling and moves that mend it, every sample being a run of its own.
-
-    The sweeps find the posterior, the moves take away what the last level leaves of a bias, and shift the weights of
-    far modes, whatever the likelihood is. Nothing is asked of runs beyond their end, so that R-hat says nothing here.
-    """
-
-    mixes: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Sgdd(Command):
-    """Split Gibbs sampling, corrected; see `SplitGibbs`.
-
-    Args:
-        sweeps: how many.
-        first_level, last_level: ends of the ladder; None for what suits the process.
-        polish: noise-denoise moves at the end.
-        start: data or prior.
-        step: auto, heat_bath or metropolis.
-        proposals: of Metropolis; None for four per element.
-        passes: of the heat bath; None for two on bits, else one.
-        steps: H, of each reverse run; None for fewer at lower levels, see `Prior.walk`.
-        published: as published, with its two errors: the wrong potential and the restarted Metropolis chain. Its levels
-            are the paper's, as far as the model goes, its proposals two per element. For comparison.
-    """
-
-    sweeps: int = 60
-    first_level: float | None = None
-    last_level: float | None = None
-    polish: int = 0
-    start: str = "data"
-    step: str = "auto"
-    proposals: int | None = None
-    passes: int | None = None
-    steps: int | None = None
-    published: bool = False
-    kind: ClassVar[type[SplitGibbs]] = SplitGibbs
-
-    def method(self, prior: Prior, problem: Problem) -> Method:
-        check_at_least_one(passes=self.passes, proposals=self.proposals, steps=self.steps)
-        refuse(self.polish < 0, f"posterior.polish must not be negative, not {self.polish}")
-        if self.published and (self.step, self.passes) != ("auto", None):
-            raise UserError("posterior=sgdd_published takes Metropolis steps: leave out posterior.step and passes")
-        largest, counts = prior.process.max_count, isinstance(prior.process, PureDeath)
-        default = (_LAST_OF_COUNTS if largest > 1 else _LAST_OF_BITS) if counts else _LAST
-        ends = _PUBLISHED if self.published else (_FIRST, default)
-        first = min(ends[0], prior.final_time) if self.first_level is None else self.first_level
-        levels = anneal(self.sweeps, first, min(ends[1], first) if self.last_level is None else self.last_level)
-        passes = self.passes or (2 if largest == 1 else 1)
-        proposals = self.proposals or (2 * math.prod(prior.shape) if self.published else None)
-        return self.kind(levels, self.step, proposals, passes, self.polish, self.start, self.published, self.steps)
 
 
 def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:
@@ -354,7 +317,8 @@ def make_step(
     ensure(kind in ("auto", "heat_bath", "metropolis"), f"step must be auto, heat_bath or metropolis, not {kind}")
     if isinstance(problem, Measured) and kind != "metropolis":
         incidence = problem.incidence(shape)
-        made = [] if incidence is None else blocks(incidence, math.prod(shape))
+        trees = coupling.process.num_states <= _FEW_STATES
+        made = [] if incidence is None else forests(incidence, math.prod(shape), trees)
         if made and (kind == "heat_bath" or len(made) <= _MOST_COLOURS):
             return HeatBath(problem, coupling, made, passes)
     if kind == "heat_bath":
@@ -362,105 +326,144 @@ def make_step(
     return Metropolis(problem, coupling, proposals or 4 * math.prod(shape), restarted)
 
 
-class Block(NamedTuple):
-    """Elements that share no term.
+class Forest(NamedTuple):
+    """Elements drawn together: no two share a term but neighbours in a tree, whose terms have no other element.
 
     Attributes:
         elements: their numbers, int64 [E].
-        terms, places: term terms[p] is of element elements[places[p]], int64 [P].
+        odd: which are an odd number of branches from their tree's root, bool [E].
+        terms, places: term terms[p] has the element elements[places[p]] alone of these, int64 [P].
+        branches: places of child and parent, and number of their term, int64 [3, B], by distance from the roots.
     """
 
     elements: Tensor
+    odd: Tensor
     terms: Tensor
     places: Tensor
+    branches: list[Tensor]
 
 
-def blocks(incidence: Tensor, elements: int) -> list[Block]:
-    """All elements in blocks, by greedy colouring, those with most terms first [Welsh and Powell 1967].
+def forests(incidence: Tensor, elements: int, trees: bool = False) -> list[Forest]:
+    """All elements in forests, by greedy colouring, those with most terms first [Welsh and Powell 1967].
 
     Args:
         incidence: pairs (term, element), int64 [2, P].
         elements: D.
+        trees: whether an element may become a leaf where it shares a term of two elements with one of a forest.
     """
     of_term, of_element = defaultdict(list), defaultdict(list)
     for term, element in incidence.T.tolist():
         of_term[term].append(element)
         of_element[element].append(term)
-    colour = torch.full((elements,), -1)
+    colour, depth, parent, tie = torch.full((4, elements), -1)
     chosen: dict[int, int] = {}
     for element in sorted(range(elements), key=lambda i: -len(of_element[i])):
-        taken = {chosen[other] for term in of_element[element] for other in of_term[term] if other in chosen}
-        chosen[element] = next(c for c in range(len(taken) + 1) if c not in taken)
-        colour[element] = chosen[element]
+        met = defaultdict(list)  # of every colour, whom it has terms with
+        for term in of_element[element]:
+            for other in of_term[term]:
+                if other in chosen:
+                    met[chosen[other]].append((other, term))
+        own = {c: len(of_term[ties[0][1]]) == 2 and len(ties) == 1 and trees for c, ties in met.items()}
+        chosen[element] = colour[element] = next(c for c in itertools.count() if own.get(c, True))
+        depth[element] = 0
+        for other, term in met.get(chosen[element], ()):
+            parent[element], tie[element], depth[element] = other, term, depth[other] + 1
     made = []
     for number in range(int(colour.max()) + 1):
         members = (colour == number).nonzero()[:, 0]
         place = torch.full((elements,), -1)
         place[members] = torch.arange(len(members))
-        mine = colour[incidence[1]] == number
-        made.append(Block(members, incidence[0, mine], place[incidence[1, mine]]))
+        alone = (colour[incidence[1]] == number) & ~torch.isin(incidence[0], tie[members])
+        leaves = [members[depth[members] == d] for d in range(1, int(depth[members].max()) + 1)]
+        branches = [torch.stack([place[leaf], place[parent[leaf]], tie[leaf]]) for leaf in leaves]
+        odd = depth[members] % 2 == 1
+        made.append(Forest(members, odd, incidence[0, alone], place[incidence[1, alone]], branches))
     return made
 
 
 @dataclass(frozen=True)
 class HeatBath:
-    """Blocks drawn from their exact conditionals, one after the other; with one block it is exact.
+    """Forests drawn from their exact conditionals, one after the other; with one forest it is exact.
+
+    What the terms say is summed up from the leaves, then levels are drawn from the roots on (belief propagation, exact
+    on trees [Pearl 1988]); of elements that share no term each is a root.
 
     Args:
         problem: local.
         coupling: K_t.
-        blocks: see `blocks`.
-        passes: over all elements; one is enough where there is one block.
+        forests: see `forests`.
+        passes: over all elements; one is enough where there is one forest.
     """
 
     problem: Measured
     coupling: Coupling
-    blocks: list[Block]
+    forests: list[Forest]
     passes: int = 1
 
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
         """A step of z given x, [n, *shape] each, at time t."""
-        table = self.coupling.log_table(t, x.device)
+        table = self.coupling.log_table(t, x.device).clamp(min=_NEVER)
         relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
-        for turn in range(self.passes if len(self.blocks) > 1 else 1):
-            for number, block in enumerate(self.blocks):
-                source = streams.at(turn * len(self.blocks) + number)
-                flat, elements = z.flatten(1).clone(), block.elements.to(x.device)
-                log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
-                reached = int((log_k > -math.inf).flatten(0, 1).any(0).nonzero()[-1]) + 1  # of pure death: x's largest
-                log_l = self._log_levels(z, relaxed, block, reached)
-                weight = torch.softmax(log_k[..., :reached] + log_l, -1)
-                impossible = torch.isnan(weight).any(-1, keepdim=True)
-                if bool(impossible.any()):
-                    log_l = self._log_levels(z, relaxed, block, table.shape[1])
-                    weight = torch.where(impossible, _rescue(log_k, log_l), torch.softmax(log_k + log_l, -1))
-                flat[:, elements] = categorical(weight, source).to(flat.dtype)
+        for turn in range(self.passes if len(self.forests) > 1 else 1):
+            for number, forest in enumerate(self.forests):
+                log_k = table[x.flatten(1)[:, forest.elements].long()]  # [n, E, S]
+                reached = int((log_k > _NEVER).flatten(0, 1).any(0).nonzero()[-1]) + 1  # of pure death: x's largest
+                summed = self._summed(z, relaxed, forest, log_k[..., :reached])
+                if bool((summed[0].amax(-1) <= _NEVER / 2).any()):  # impossible already
+                    summed = self._summed(z, relaxed, forest, log_k)
+                flat, source = z.flatten(1).clone(), streams.at(turn * len(self.forests) + number)
+                flat[:, forest.elements] = _drawn(forest, *summed, source).to(flat.dtype)
                 z = flat.view_as(z)
-                calls += reached
+                calls += reached ** (2 if forest.branches else 1)
         return StepInfo(z, 1.0, calls)
 
-    def _log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
-        """log Lt for every state of every element of a block, the others being z: float64 [n, E, states]."""
-        shape, elements = tuple(z.shape[1:]), block.elements.to(z.device)
-        rows = max(1, _CHUNK // (states * max(z[0].numel(), len(block.terms), 1)))
-        parts = []
-        for chunk in torch.arange(len(z), device=z.device).split(rows):
-            terms = relaxed.select(chunk, shape).terms(z[chunk], elements, states)
-            mine = terms[:, block.terms.to(z.device)].view(states, len(chunk), -1)
-            total = torch.zeros(states, len(chunk), len(elements), dtype=torch.float64, device=z.device)
-            parts.append(total.index_add_(2, block.places.to(z.device), mine).permute(1, 2, 0))
-        return torch.cat(parts)
+    def _summed(self, z: Tensor, relaxed: Relaxed, forest: Forest, log_k: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The logarithm of what every level of every element is worth, the branches beyond it summed over, the other
+        elements being z: [n, E, S]; and of the terms of each distance's branches, by levels of parent and child:
+        [n, B, S, S].
+        """
+        (n, elements, states), parts = log_k.shape, []
+        evaluated = states ** (2 if forest.branches else 1) * max(z[0].numel(), len(forest.terms), 1)
+        odd, places = forest.odd.to(z.device), forest.places.to(z.device)
+        for chunk in torch.arange(n, device=z.device).split(max(1, _CHUNK // evaluated)):
+            of_chunk = replace(relaxed, problem=cast(Measured, relaxed.problem).select(chunk, tuple(z.shape[1:])))
+            terms = self._terms(z[chunk], of_chunk, forest, states)
+            own = terms[..., forest.terms]
+            own = torch.where(odd[places], own[0], own[:, 0])
+            total = torch.zeros(states, len(chunk), elements, dtype=torch.float64, device=z.device)
+            weight = log_k[chunk] + total.index_add_(2, places, own).permute(1, 2, 0)
+            pairs = [terms[..., term] for _, _, term in forest.branches]
+            for d, (_, parent, _) in enumerate(forest.branches):
+                pairs[d] = torch.where(odd[parent], pairs[d].transpose(0, 1), pairs[d]).permute(2, 3, 0, 1)
+            for (child, parent, _), pair in zip(forest.branches[::-1], pairs[::-1], strict=True):
+                weight.index_add_(1, parent.to(z.device), torch.logsumexp(weight[:, child, None] + pair, -1))
+            parts.append((weight, *pairs))
+        weight, *pairs = (torch.cat(part) for part in zip(*parts, strict=True))
+        return weight, pairs
+
+    @staticmethod
+    def _terms(z: Tensor, relaxed: Relaxed, forest: Forest, states: int) -> Tensor:
+        """Every term where the even elements of a forest are at one level and its odd ones at another, if there are
+        any: [states, states or 1, n, K].
+        """
+        parts, even, odd = [], forest.elements[~forest.odd].to(z.device), forest.elements[forest.odd]
+        for level in range(states if forest.branches else 1):
+            flat = z.flatten(1).clone()
+            flat[:, odd] = level
+            parts.append(relaxed.terms(flat.view_as(z), even, states).view(states, len(z), -1))
+        return torch.stack(parts, 1).clamp(min=_FORBIDDEN)
 
 
-def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:
-    """Weights where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, so that chains find a way.
-
-    The split law has no mass at such an x, and a chain at one level that has left them never comes back
-    (`tests/posterior/test_laws.py`): limits are as they are without it. It is a new start, not a draw from any law.
-    """
-    first = 2.0 ** -torch.arange(log_l.shape[-1], device=log_l.device).double()
-    possible = torch.where(torch.isneginf(log_l), 0.0, first)
-    return torch.where(possible.sum(-1, keepdim=True) > 0, possible, (log_k > -math.inf).double())
+def _drawn(forest: Forest, log_weight: Tensor, log_pair: list[Tensor], source: RandomSource) -> Tensor:
+    """Levels of all elements, int64 [n, E], from the roots on; see `HeatBath._summed`."""
+    child = torch.cat([torch.empty(0, dtype=torch.int64), *(children for children, _, _ in forest.branches)])
+    root = ~torch.isin(torch.arange(len(forest.elements)), child)
+    drawn = torch.zeros(log_weight.shape[:2], dtype=torch.int64, device=log_weight.device)
+    drawn[:, root] = categorical(torch.softmax(log_weight[:, root], -1), source)
+    for (child, parent, _), pair in zip(forest.branches, log_pair, strict=True):
+        given = pair.gather(2, drawn[:, parent, None, None].expand(-1, -1, 1, pair.shape[-1]))[:, :, 0]
+        drawn[:, child] = categorical(torch.softmax(log_weight[:, child] + given, -1), source)
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -544,7 +547,7 @@ class NoiseDenoise(Method):
         near = self.start == "data" and isinstance(problem, Measured) and problem.estimate(1, prior.shape) is not None
         return replace(self, levels=tuple(min(t, prior.final_time) for t in (_NEAR if near else _FAR)))
 
-    def sweeps(self, prior: Prior) -> int:
+    def length(self, prior: Prior) -> int:
         return self.moves
 
     def check(self, prior: Prior, problem: Problem) -> None:
@@ -563,7 +566,12 @@ class NoiseDenoise(Method):
         for number in range(self.moves):
             t, turn = self.levels[number % len(self.levels)], streams.fold(number)
             if mask is not None:
-                before, x = x, self._beside(run.prior, x, mask, t, turn)
+                prior, before = run.prior, x
+                x = sample_particles(
+                    prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), turn, number=self.candidates,
+                    kernel=prior.kernel, known=KnownElements(x, mask.to(x.device).expand(x.shape)), threshold=0.0,
+                    held=True, device=x.device,
+                ).samples  # fmt: skip
                 moved = (before != x).flatten(1).any(1).double()
                 run.record(t, x, before, acceptance=moved, evaluations=self.candidates * run.spent)
                 continue
@@ -575,14 +583,6 @@ class NoiseDenoise(Method):
             x, now = where_rows(yes, proposed, x), where_rows(yes, then, now)
             run.record(t, x, z, now, yes)
         return x
-
-    def _beside(self, prior: Prior, x: Tensor, mask: Tensor, t: float, streams: SampleStreams) -> Tensor:
-        """A move of particles beside the known elements of x, from a level."""
-        known = KnownElements(x, mask.to(x.device).expand(x.shape))
-        return sample_particles(
-            prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), streams, number=self.candidates,
-            kernel=prior.kernel, known=known, threshold=0.0, held=True, device=x.device,
-        ).samples  # fmt: skip
 
 
 def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:

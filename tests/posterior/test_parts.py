@@ -9,6 +9,7 @@ from scipy import stats
 
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.schedules import logit_survival
+from blackout.laws.claims import p_value
 from blackout.posterior import (
     And,
     Binomial,
@@ -43,9 +44,10 @@ from blackout.posterior.diagnostics import (
     quantiles,
     r_hat,
     rank_p_value,
+    surprises,
     tail_size,
 )
-from blackout.posterior.split_gibbs import Coupling, blocks, make_step, possible_state
+from blackout.posterior.split_gibbs import Coupling, forests, make_step, possible_state
 from blackout.random import SampleStreams
 
 SHAPE = (2, 6, 6)
@@ -68,10 +70,10 @@ def test_an_operator_depends_on_what_it_says(operator, shape):
         other = operator(changed.view_as(x)).flatten() != m
         other = other if seen is None else other & seen.flatten()
         assert {(int(k), element) for k in other.nonzero()[:, 0]} <= pairs
-    made = blocks(operator.incidence(shape), elements)
-    assert sorted(torch.cat([block.elements for block in made]).tolist()) == list(range(elements))
-    for block in made:
-        assert len(block.terms.unique()) == len(block.terms)
+    made = forests(operator.incidence(shape), elements)
+    assert sorted(torch.cat([forest.elements for forest in made]).tolist()) == list(range(elements))
+    for forest in made:
+        assert len(forest.terms.unique()) == len(forest.terms) and not forest.branches
     # its levels tried one by one, as all at once where the operator is linear
     problem = Measured(operator, Poisson(0.5, 0.2), torch.ones(1, *operator.measured(shape)))
     relaxed = Coupling(PureDeath(7)).relaxed(problem, shape, 0.3)
@@ -90,8 +92,10 @@ def test_a_box_hides_its_first_and_its_last_row_and_column():
 
 
 def test_colours_are_few():
-    assert len(blocks(Pool(2).incidence((1, 8, 8)), 64)) == 4 and len(blocks(Identity().incidence((1, 8, 8)), 64)) == 1
-    assert len(blocks(Xor(0.5).incidence((1, 32, 32)), 1024)) <= 5
+    assert (
+        len(forests(Pool(2).incidence((1, 8, 8)), 64)) == 4 and len(forests(Identity().incidence((1, 8, 8)), 64)) == 1
+    )
+    assert len(forests(Xor(0.5).incidence((1, 32, 32)), 1024)) <= 5
 
 
 def test_sums_are_what_they_are_called():
@@ -232,11 +236,30 @@ def test_what_cannot_work_is_refused():
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_a_heat_bath_passes_over_all_blocks_as_often_as_it_is_told(passes):
-    problem = Measured(Xor(0.5), Exact(), torch.zeros(3))
-    step = make_step(problem, Coupling(Uniform(1)), (1, 2, 3), "heat_bath", passes=passes)
-    x, streams = torch.zeros(2, 1, 2, 3, dtype=torch.uint8), SampleStreams(0, torch.arange(2))
-    assert len(step.blocks) > 1 and step(x, x, 0.5, streams).calls == passes * len(step.blocks) * 2
+def test_a_heat_bath_passes_over_all_forests_as_often_as_it_is_told(passes):
+    problem = Measured(Pool(3), Flips(), torch.zeros(4))
+    step = make_step(problem, Coupling(Uniform(1)), (12,), "heat_bath", passes=passes)
+    x, streams = torch.zeros(2, 12, dtype=torch.uint8), SampleStreams(0, torch.arange(2))
+    assert len(step.forests) == 3 and step(x, x, 0.5, streams).calls == passes * 3 * 2
+
+
+@pytest.mark.parametrize("process", [Uniform(1), PureDeath(1), Absorbing(1)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operator, count", [(Xor(0.6), 1), (And(1.5), 2)], ids=["xor", "and"])
+def test_trees_of_pairs_are_drawn_from_their_exact_conditional(process, operator, count):
+    """Six bits and a penalty of one nat, by enumeration: of one forest after a single pass."""
+    shape, t, n = (1, 2, 3), 0.7, 20_000
+    problem = Measured(operator, Flips(1.0), (torch.arange(math.prod(operator.measured(shape))) % 2).double())
+    coupling, x = Coupling(process), torch.tensor([0, 1, 1, 1, 1, 0], dtype=torch.uint8).view(1, *shape)
+    step = make_step(problem, coupling, shape, passes=5)
+    assert len(step.forests) == count and any(forest.branches for forest in step.forests)
+    z = step(x.expand(n, *shape), x.expand(n, *shape), t, SampleStreams(0, torch.arange(n))).z
+    states = torch.cartesian_prod(*[torch.arange(process.num_states)] * 6)
+    log_k = coupling.log_table(t)[x.flatten().long().expand(len(states), -1), states].sum(1)
+    weight = torch.softmax(log_k + coupling.relaxed(problem, shape, t).log_likelihood(states.view(-1, *shape)), 0)
+    found = torch.bincount(
+        (z.flatten(1).long() * process.num_states ** torch.arange(5, -1, -1)).sum(1), minlength=len(weight)
+    )
+    assert p_value(found.numpy(), weight.numpy()) > 1e-3
 
 
 def test_elements_are_hidden_by_a_seed():
@@ -336,14 +359,25 @@ def test_the_next_draw_lies_within_an_interval_as_often_as_it_says():
     assert float(((ends[0] < x[0]) & (x[0] < ends[-1])).double().mean()) == pytest.approx(0.9, abs=0.01)
 
 
-def test_a_measurement_unlike_those_of_the_model_is_told_from_others():
-    """Two kinds of 24 elements, 64 draws: p of right ones is below .05 about as often, of those out of order small."""
+def test_measurements_that_the_model_would_not_give_are_told_from_others():
+    """64 of its own: of right ones p is small no more often than it says; of four faults it is below .001."""
     rng = np.random.default_rng(0)
-    kinds = rng.gamma(2.0, 8.0, (2, 24))
-    own, right = (torch.from_numpy(rng.poisson(kinds[rng.integers(2, size=n)]).astype(float)) for n in (64, 400))
-    p, wrong = (np.array([prior_p_value(y, own) for y in of]) for of in (right, right[:40].roll(1, 1)))
-    assert 0.02 < (p < 0.05).mean() < 0.09 and (p < 1e-3).sum() <= 1 and wrong.max() < 1e-3
-    assert np.isnan([prior_p_value(right[0], few) for few in (own[:15], right[:1].repeat(20, 1))]).all()
+
+    def found(n, fault=lambda y, mean: y):
+        mean = rng.gamma(4.0, 2.0, (n, 48))  # what is known of each; it is off by a little
+        y, simulated = (rng.poisson(mean * rng.gamma(50.0, 0.02, (*size, n, 48))) for size in ((), (64,)))
+        return surprises(*(torch.from_numpy(np.asarray(one, dtype=float)) for one in (fault(y, mean), simulated)))
+
+    own = found(64)
+    p = np.array([prior_p_value(one, own) for one in found(600)])
+    assert (p < 0.05).mean() < 0.06 and (p < 1e-3).mean() < 0.004
+    faults = {
+        "dead": lambda y, mean: np.where(np.arange(48) < 12, 0, y), "saturated": lambda y, mean: np.minimum(y, 6),
+        "gain": lambda y, mean: np.round(1.5 * y), "another order": lambda y, mean: y[:, ::-1],
+    }  # fmt: skip
+    for name, fault in faults.items():
+        assert np.mean([prior_p_value(one, own) < 1e-3 for one in found(40, fault)]) > 0.8, name
+    assert np.isnan([prior_p_value(own[0], few) for few in (own[:15], own[:1].repeat(20, 1))]).all()
 
 
 def test_a_noise_without_variance_has_no_predictive_p_value():
