@@ -55,6 +55,8 @@ _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountI
 _PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
 """Of a perceptron, which costs a quarter of the others and needs more, and of the others; passes over the data beyond
 which a perceptron learns few samples by heart, and steps that it takes at least."""
+_ROUNDS = 20
+"""Of an iteration that settles in fewer."""
 _BYTES, _ARRAYS = 8, 3
 """Of a number, and how many arrays [B, *shape, S] any training step holds at once: logits, probabilities, gradients.
 Losses of rates hold about four times as many; what might fit is not refused."""
@@ -143,14 +145,22 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
 
-        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape].
+        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape]. Of vectors these are drawn together, and
+        `plain_mean` are those of the training samples, beside which a network learns them.
         """
-        mean, labels, number = mean_image(source.train, source.sums), source.train_labels, source.num_classes
-        measured = elements_of(source.train, mean, source.sums)
+        known_sums = source.sums or sums(source.train)
+        mean, labels, number = mean_image(source.train, known_sums), source.train_labels, source.num_classes
+        measured = elements_of(source.train, mean, known_sums)
         known = {"mean": mean, "concentration": measured.concentration, "gain": measured.gain}
         if labels is None or number is None or number * mean.numel() > _LARGEST_MEANS:
             return known
-        return known | {"class_mean": class_means(source.train, labels, number, mean, [*source.covariates.values()])}
+        plain = class_means(source.train, labels, number, mean, [*source.covariates.values()])
+        if mean.ndim > 1 or source.covariates:
+            return known | {"class_mean": plain}
+        sizes = labels.bincount(minlength=number)
+        within = known_sums.square - (sizes[:, None] * plain.double().square()).sum(0)
+        r = concentration(mean.double(), within / len(labels))
+        return known | {"class_mean": shrunk_means(plain, sizes, r), "plain_mean": plain}
 
     def training(self, settings: Plain) -> dict[str, Any]:
         """`label_dropout` and `validation_draws`; warns of scores of samples that are never learnt."""
@@ -169,7 +179,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make(described["network"], "network")
         if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
-            measure(parts["network"], elements, shifts(description["data"], known))
+            plain, of_class = tensors.get("plain_mean"), known.get("class_mean")
+            learnt = None if plain is None or of_class is None else torch.log(_with_none(plain / of_class))
+            measure(parts["network"], elements, shifts(description["data"], known), learnt)
         parts["head"] = make_head(described["head"], parts["process"], elements)
         return self.made(**known, **parts, **training)
 
@@ -367,7 +379,38 @@ def shifts(data: Plain, known: Mapping[str, Tensor]) -> Tensor | None:
     """log E[X_0 | class] - log E[X_0] of every class and of none, where there are covariates."""
     if "covariates" not in data or "class_mean" not in known:
         return None
-    return torch.log(torch.cat([known["class_mean"], known["mean"][None]]) / known["mean"])
+    return torch.log(_with_none(known["class_mean"] / known["mean"]))
+
+
+def _with_none(ratio: Tensor) -> Tensor:
+    """Ratios of every class and, 1, of none, [num_classes + 1, *shape]."""
+    return torch.cat([ratio, torch.ones_like(ratio[:1])])
+
+
+def shrunk_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
+    """Means of classes drawn towards a base that they share, float32 [K, D]: what few samples of one would miss. Ours.
+
+    Adaptive shrinkage [Stephens 2017] of logarithms, whose errors are known: an element of a class lies on the base, or
+    beside it by a normal number. Share and variance of those, and the base of every element, are fitted to all
+    (empirical Bayes); its law, that errors become smaller, is tested in `tests/diffusion/test_class_starts.py`.
+
+    Args:
+        means: of every class, positive, [K, D].
+        sizes: samples of every class, [K].
+        concentration: of every element within classes, [D].
+    """
+    log_mean, n = torch.log(means.double()), sizes.double().clamp(min=0.5)[:, None]
+    base, share, slab = log_mean.median(0).values, torch.tensor(0.5).double(), torch.tensor(1.0).double()
+    for k in range(_ROUNDS):
+        error = (torch.exp(-torch.maximum(log_mean, base)) + 1 / concentration) / n
+        beside, wide, near = log_mean - base, error + slab, error + slab * 0.25**k
+        log_odds = torch.logit(share) - torch.log(near / wide) / 2 - beside.square() * (1 / near - 1 / wide) / 2
+        on = torch.sigmoid(log_odds)
+        weight = on / near + (1 - on) / wide
+        base = (weight * log_mean).sum(0) / weight.sum(0)
+        square = (beside * slab / wide).square() + error * slab / wide
+        share, slab = on.mean().clamp(0.01, 0.99), ((1 - on) * square).sum() / (1 - on).sum().clamp(min=1e-6)
+    return torch.exp(base + (1 - on) * (log_mean - base) * slab / (error + slab)).float()
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

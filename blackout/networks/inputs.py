@@ -175,7 +175,9 @@ class CountNetwork(nn.Module):
         self.body, self.inputs, self.noise = body, inputs, getattr(body, "noise", 0)
         self.channels_last, self.final_time = channels_last, final_time
         self.shifts: Tensor | None
-        self.register_buffer("shifts", None, persistent=False)
+        self.learnt: Tensor | None
+        for name in ("shifts", "learnt"):
+            self.register_buffer(name, None, persistent=False)
         self._arrange()
 
     def _apply(self, fn: Any, recurse: bool = True) -> CountNetwork:
@@ -229,6 +231,8 @@ class CountNetwork(nn.Module):
         raw = raw.unflatten(1, (-1, counts.shape[1])).float()
         if shift is not None:
             raw[:, 0] += self.inputs.told(t, shift)  # type: ignore[attr-defined]
+        if self.training and classes is not None and self.learnt is not None:  # what is learnt stands beside it
+            raw[:, 0] += self.inputs.told(t, self.learnt[classes])  # type: ignore[attr-defined]
         return raw
 
 
@@ -336,16 +340,17 @@ class CountInputs(nn.Module):
         return shift - torch.log((r + expected * torch.exp(shift)) / (r + expected))
 
 
-def measure(network: nn.Module, elements: Elements, shifts: Tensor | None = None) -> None:
+def measure(network: nn.Module, elements: Elements, shifts: Tensor | None = None, learnt: Tensor | None = None) -> None:
     """Give the data's elements to every part of a network that asks for them.
 
     Args:
         network: or a part of one.
         elements: of all data.
         shifts: log E[X_0 | class] - log E[X_0] of every class and, 0, of none, [num_classes + 1, *shape].
+        learnt: the same of the training samples' means beside the model's, for training alone.
     """
     for part in network.modules():
         if isinstance(part, CountInputs):
             part.measure(elements)
         elif isinstance(part, CountNetwork) and isinstance(part.inputs, CountInputs):
-            part.shifts = shifts
+            part.shifts, part.learnt = shifts, learnt

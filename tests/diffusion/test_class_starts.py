@@ -7,7 +7,7 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.data import CountData
-from blackout.diffusion.family import CountDiffusion, class_means, elements_of, mean_image, shifts
+from blackout.diffusion.family import CountDiffusion, class_means, elements_of, mean_image, shifts, shrunk_means
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
@@ -55,6 +55,37 @@ def test_combinations_of_words_that_were_never_seen_have_the_product_of_their_fa
     torch.testing.assert_close(dark, known["class_mean"], rtol=1e-3, atol=0)
     alike = network.inputs(known["class_mean"].int(), torch.tensor([1e-9]), network.shifts[:12])
     assert float(alike.abs().max()) < 0.1  # means of combinations are 0 for the body
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.4, 0.7), (1.0, 1.05)])
+def test_means_of_classes_that_share_most_elements_come_nearer_to_the_truth(share, most):
+    """Squared errors of logarithms beside those of plain means; where nothing is shared they stay as they are."""
+    generator = torch.Generator().manual_seed(0)
+    sizes, r = torch.tensor([60, 100, 200] * 4), torch.full((400,), 2.0)
+    beside = torch.randn(12, 400, generator=generator) * (torch.rand(12, 400, generator=generator) < share)
+    truth = torch.exp(1 + torch.randn(400, generator=generator) + beside)
+    error = torch.sqrt((1 / truth + 1 / r) / sizes[:, None])
+    plain = truth * torch.exp(error * torch.randn(12, 400, generator=generator))
+    found, before = (torch.log(x / truth).square().mean() for x in (shrunk_means(plain, sizes, r), plain))
+    assert float(found) < most * float(before)
+    torch.testing.assert_close(shrunk_means(plain, sizes * 10**9, r), plain)
+    plain[0, 0] = 1e-4  # hardly ever seen in 60 samples: no error of theirs
+    assert float(shrunk_means(plain, sizes, r)[0, 0]) < 2e-4
+
+
+def test_a_network_that_learns_the_plain_means_says_those_that_are_drawn_together():
+    generator = torch.Generator().manual_seed(0)
+    rates = 5 * torch.exp(0.1 * torch.randn(3, 6, generator=generator))
+    labels = torch.arange(120) % 3
+    counts = torch.poisson(rates[labels], generator=generator).int()
+    known = CountDiffusion().tensors(CountData("toy", counts, counts, 50, labels, labels))
+    body = ResidualMLP(shape=(6,), width=8, depth=1, num_classes=3)
+    network, elements = CountNetwork(body, CountInputs((6,))), elements_of(counts, known["mean"])
+    ratio = torch.cat([known["plain_mean"] / known["class_mean"], torch.ones(1, 6)])
+    measure(network, elements, learnt=torch.log(ratio))
+    dark = [network.train(mode)(torch.zeros(4, 6).int(), torch.tensor(40.0), torch.arange(4)) for mode in (True, False)]
+    torch.testing.assert_close(torch.exp(dark[0] - dark[1])[:, 0], ratio)
+    assert float(torch.log(ratio).abs().max()) > 0.01
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 2.5])
