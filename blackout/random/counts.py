@@ -70,20 +70,14 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels
         return _without_looking(draw, flat, p, flipped, kernels).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
     largest = int(n.max()) if n.numel() else 0
-    if p.ndim == 0:
-        digits = _WHOLE if p < _SMALL else _DIVIDED
-        tables = _tables(p.view(1), largest, digits)
-        for i in range(0, len(flat), size):
-            part = slice(i, i + size)
-            drawn[part] = _look_up(draw.samples(part), flat[part], flipped, digits, tables, kernels)
-        return drawn.view(n.shape)
-    order, few = p.argsort(), int((p < _SMALL).sum())  # tables of like length are made together
+    order, few = torch.arange(len(n)), len(n) * int(p.ndim == 0 and p < _SMALL)
+    if p.ndim:
+        order, few = p.argsort(), int((p < _SMALL).sum())  # tables of like length are made together
     for digits, ranks in ((_WHOLE, order[:few]), (_DIVIDED, order[few:])):
         for which in ranks.split(size) if len(ranks) else ():
-            tables = _tables(p[which], largest, digits)
-            some = flat.index_select(0, which)
-            found = _look_up(draw.samples(which), some, flipped[which], digits, tables, kernels)
-            drawn.index_copy_(0, which, found)
+            own, turned = (p[which], flipped[which]) if p.ndim else (p.view(1), flipped)
+            some, tables = flat.index_select(0, which), _tables(own, largest, digits)
+            drawn.index_copy_(0, which, _look_up(draw.samples(which), some, turned, digits, tables, kernels))
     return drawn.view(n.shape)
 
 

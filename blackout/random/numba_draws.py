@@ -32,7 +32,7 @@ _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).nump
 """log k! as the general path has it, where counts usually are."""
 
 
-def compiled(signature: str, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function, whose name must be its own.
 
     Compiled code finds other functions by name, and numba numbers those of one name by their order in a process: from
@@ -40,7 +40,6 @@ def compiled(signature: str, name: str | None = None, **options: Any) -> Callabl
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
-        function.__qualname__ = name or function.__qualname__
         try:
             return numba.njit(signature, cache=True, nogil=True, error_model="numpy", **options)(function)
         except (RuntimeError, OSError):  # no folder to keep it in
@@ -62,17 +61,17 @@ def poisson(keys: Tensor, rate: Tensor) -> Tensor:
     Raises:
         ValueError: a rate is not finite, or there are not B of them.
     """
-    return _drawn(_poisson, keys, rate, rate)
+    return _drawn(True, keys, rate, rate)
 
 
 def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; errors as of `poisson`."""
-    return _drawn(_binomial, keys, n, p)
+    return _drawn(False, keys, n, p)
 
 
-def _drawn(kernel: Any, keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
+def _drawn(rates: bool, keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     drawn = torch.empty_like(n)
-    if not kernel(keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL):
+    if not _counts(rates, keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL):
         raise ValueError("a rate or probability is not finite")
     return drawn
 
@@ -137,91 +136,70 @@ def _search(left: float, mass: float, most: float, falls: float, odds: float) ->
     return k
 
 
-def _rejection_of(rates: bool) -> Any:
-    """PTRS for Poisson counts or BTRS: compiled once each, because asking at every proposal takes time."""
-
-    @compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])", "_ptrs" if rates else "_btrs")
-    def rejection(
-        key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
-    ) -> float:
-        """See `counts._transformed_rejection`; u and v are the uniforms of the first attempt, rates are p."""
-        if rates:
-            deviation = math.sqrt(p)
-            b = 0.931 + 2.53 * deviation
-            a = -0.059 + 0.02483 * b
-            centre, squeeze = p + 0.43, 0.9277 - 3.6224 / (b - 2)
-        else:
-            deviation = math.sqrt(n * p * (1 - p))
-            b = 1.15 + 2.53 * deviation
-            a = -0.0873 + 0.0248 * b + 0.01 * p
-            centre, squeeze = n * p + 0.5, 0.92 - 4.2 / b
-        attempt = 1
-        while True:
-            u -= 0.5
-            edge = 0.5 - abs(u)
-            k = np.floor((2 * a / edge + b) * u + centre)
-            if edge >= 0.07 and v <= squeeze:
+@compiled("f8(b1, i8, i8, f8, f8, f8, f8, f8, f8[::1])")
+def _rejection(
+    rates: bool, key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
+) -> float:
+    """PTRS of `rates` p or BTRS, see `counts._transformed_rejection`; u and v are the uniforms of the first attempt."""
+    if rates:
+        deviation = math.sqrt(p)
+        b = 0.931 + 2.53 * deviation
+        a = -0.059 + 0.02483 * b
+        centre, squeeze = p + 0.43, 0.9277 - 3.6224 / (b - 2)
+    else:
+        deviation = math.sqrt(n * p * (1 - p))
+        b = 1.15 + 2.53 * deviation
+        a = -0.0873 + 0.0248 * b + 0.01 * p
+        centre, squeeze = n * p + 0.5, 0.92 - 4.2 / b
+    attempt = 1
+    while True:
+        u -= 0.5
+        edge = 0.5 - abs(u)
+        k = np.floor((2 * a / edge + b) * u + centre)
+        if edge >= 0.07 and v <= squeeze:
+            return k
+        if k >= 0 and (rates or k <= n):
+            if rates:
+                hat = 1.1239 + 1.1328 / (b - 3.4)
+                density = k * math.log(p) - p - _log_factorial(k, table)
+            else:
+                hat = (2.83 + 5.1 / b) * deviation
+                mode = np.floor((n + 1) * p)
+                ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
+                density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
+            if math.log(v * hat / (a / (edge * edge) + b)) <= density:
                 return k
-            if k >= 0 and (rates or k <= n):
-                if rates:
-                    hat = 1.1239 + 1.1328 / (b - 3.4)
-                    density = k * math.log(p) - p - _log_factorial(k, table)
-                else:
-                    hat = (2.83 + 5.1 / b) * deviation
-                    mode = np.floor((n + 1) * p)
-                    ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
-                    density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
-                if math.log(v * hat / (a / (edge * edge) + b)) <= density:
-                    return k
-            attempt += 2
-            u, v = uniform_of(pair_of(key, attempt), element), uniform_of(pair_of(key, attempt + 1), element)
-
-    return rejection
+        attempt += 2
+        u, v = uniform_of(pair_of(key, attempt), element), uniform_of(pair_of(key, attempt + 1), element)
 
 
-_ptrs, _btrs = _rejection_of(True), _rejection_of(False)
-
-
-def _counts_of(rates: bool) -> Any:
-    """Poisson counts where the shares are `rates`, else binomial ones; they return whether all are finite."""
-
-    @compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])", "_poisson" if rates else "_binomial")
-    def counts(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
-        finite = True
-        p = odds = log_stays = log_odds = 0.0  # most often many elements share p
-        uniforms = np.empty((3, sizes.shape[1]))
-        for sample in range(keys.size):
-            own = shares[sample]
-            large = np.any(own >= INVERSION_LIMIT) if rates else np.any(sizes[sample] * own >= INVERSION_LIMIT)
-            for attempt in range(3 if large else 1):
-                _uniforms(keys[sample], attempt, uniforms[attempt])
-            for element in range(sizes.shape[1]):
-                share, u = own[element], uniforms[0, element]
-                if rates:
-                    n = mean = share
-                else:
-                    n = sizes[sample, element]
-                    mean = n * share
-                    if share != p:
-                        p = share
-                        odds, log_stays = p / (1 - p), math.log1p(-p)
-                        log_odds = math.log(p) - log_stays
-                if mean < INVERSION_LIMIT:
-                    if rates:
-                        drawn[sample, element] = _search(u, math.exp(-share), share, 0.0, 1.0)
-                    else:
-                        drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
-                elif mean < np.inf:
-                    u, v = uniforms[1, element], uniforms[2, element]
-                    if rates:
-                        drawn[sample, element] = _ptrs(keys[sample], element, u, v, n, share, 0.0, table)
-                    else:
-                        drawn[sample, element] = _btrs(keys[sample], element, u, v, n, share, log_odds, table)
-                else:
-                    finite = False
-        return finite
-
-    return counts
-
-
-_poisson, _binomial = _counts_of(True), _counts_of(False)
+@compiled("b1(b1, i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
+def _counts(
+    rates: bool, keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray
+) -> bool:
+    """Poisson counts where the shares are `rates`, else binomial ones; returns whether all are finite."""
+    finite = True
+    p = odds = log_stays = log_odds = 0.0  # most often many elements share p
+    uniforms = np.empty((3, sizes.shape[1]))
+    for sample in range(keys.size):
+        own = shares[sample]
+        large = np.any(own >= INVERSION_LIMIT) if rates else np.any(sizes[sample] * own >= INVERSION_LIMIT)
+        for attempt in range(3 if large else 1):
+            _uniforms(keys[sample], attempt, uniforms[attempt])
+        for element in range(sizes.shape[1]):
+            share, n, u = own[element], sizes[sample, element], uniforms[0, element]
+            if not rates and share != p:
+                p = share
+                odds, log_stays = p / (1 - p), math.log1p(-p)
+                log_odds = math.log(p) - log_stays
+            mean = share if rates else n * share
+            if not mean < np.inf:
+                finite = False
+            elif mean >= INVERSION_LIMIT:
+                u, v = uniforms[1, element], uniforms[2, element]
+                drawn[sample, element] = _rejection(rates, keys[sample], element, u, v, n, share, log_odds, table)
+            elif rates:
+                drawn[sample, element] = _search(u, math.exp(-share), share, 0.0, 1.0)
+            else:
+                drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
+    return finite
