@@ -17,12 +17,14 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.kernels import Kernel, Reverse, fitting, leap, reverse_rates
-from blackout.diffusion.processes import JumpProcess, Process
+from blackout.diffusion.predictions import require
+from blackout.diffusion.processes import JumpProcess
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
 from blackout.errors import ensure
 
 MOST_STEPS = 1_000_000
 """Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
+_NEEDED = "a process in continuous time: a chain of steps has no rates"
 
 
 class Corrector(Protocol):
@@ -60,7 +62,7 @@ class ThinAndBridge:
         u_s, u_t = logit_survival(at.s), logit_survival(at.t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
         # as X_(earlier - s) given X_0 = X_s
-        decayed = _with_rates(self, at.process).sample(at.x, earlier - at.s, at.generator)
+        decayed = require(at.process, JumpProcess, self, at.process, _NEEDED).sample(at.x, earlier - at.s, at.generator)
         return kernel(replace(at, x=decayed, t=earlier))
 
 
@@ -86,19 +88,16 @@ class LevelCorrector:
 
     def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
         """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
-        jump, needed = _with_rates(self, at.process), "a head that predicts what rates need"
+        jump, needed = (
+            require(at.process, JumpProcess, self, at.process, _NEEDED),
+            "a head that predicts what rates need",
+        )
         prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, needed)
         moves = [
             (reverse_rates(jump, prediction, at.x, at.s), jump.reverse_jumps(at.x)),
             (jump.forward_rates(at.x, at.s), jump.forward_jumps(at.x)),
         ]
         return leap(jump, at.x, moves, self.fraction * float(at.t - at.s), at.generator)
-
-
-def _with_rates(part: object, process: Process) -> JumpProcess:
-    if isinstance(process, JumpProcess):
-        return process
-    raise ValueError(f"{type(part).__name__} needs a process in continuous time: a chain of steps has no rates")
 
 
 THIN_AND_BRIDGE = ThinAndBridge()

@@ -7,8 +7,7 @@ First exp(Q tau) for a generator Q and many tau; processes that forget what they
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from typing import TypeAlias
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ _CACHE_BYTES = 640 << 20
 """Enough for 1,000 times of 256 states in float64."""
 _TERMS = 20
 """Taylor terms of exp(x), x <= 1, to 1 / 20! = 4e-19."""
-_Key: TypeAlias = tuple[torch.device, float]
 
 
 class MatrixExponential:
@@ -44,23 +42,17 @@ class MatrixExponential:
         self.generator = generator
         self.rate = float(-generator.diagonal().min())
         self._powers: dict[torch.device, Tensor] = {}
-        self._cache: OrderedDict[_Key, Tensor] = OrderedDict()
+        self._kept = lru_cache(max(1, _CACHE_BYTES // (8 * generator.numel())))(self._of_one)
 
     def __call__(self, tau: Tensor) -> Tensor:
         """float64 [*tau.shape, S, S] on tau's device, rows summing to 1."""
-        if len(self.generator) < _CACHED_FROM:
+        if len(self.generator) < _CACHED_FROM or not tau.numel():
             return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
-        keys = [(tau.device, value) for value in tau.reshape(-1).tolist()]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
-        for start in range(0, len(missing), 64):
-            part = missing[start : start + 64]
-            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=tau.device)
-            for key, matrix in zip(part, self._compute(times), strict=True):
-                self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
-        stacked = torch.stack([self._cache[key] for key in keys])
-        while len(self._cache) * 8 * self.generator.numel() > _CACHE_BYTES:
-            self._cache.popitem(last=False)
-        return stacked.view(*tau.shape, *self.generator.shape)
+        found = [self._kept(tau.device, value) for value in tau.reshape(-1).tolist()]
+        return torch.stack(found).view(*tau.shape, *self.generator.shape)
+
+    def _of_one(self, device: torch.device, tau: float) -> Tensor:
+        return self._compute(torch.tensor([tau], dtype=torch.float64, device=device))[0]
 
     def _compute(self, tau: Tensor) -> Tensor:
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
