@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -392,17 +392,15 @@ def continuous_bits(
     return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:], place)
 
 
-def _of_images(
-    module: Bounded,
-    counts: Tensor,
-    labels: Tensor | None,
-    bound: Callable[[Denoiser, Tensor, Tensor, Tensor], Tensor],
-    *parts: int,
-) -> Tensor:
+_Bound: TypeAlias = Callable[[Denoiser, Tensor, Tensor, Tensor], Tensor]
+"""(denoiser, x0 [b, *shape], E[X_0], numbers of the images, int64 [b]) -> nats [*parts, b]."""
+
+
+def _of_images(module: Bounded, counts: Tensor, labels: Tensor | None, bound: _Bound, *parts: int) -> Tensor:
     """A bound of every image in nats, float64 [*parts, n]; given their classes, or not.
 
     Args:
-        bound: (denoiser, x0 [b, *shape], E[X_0], numbers of the images, int64 [b]) -> nats [*parts, b].
+        bound: see `_Bound`.
         parts: of the bound, if it has any.
     """
     total = torch.zeros(*parts, len(counts), dtype=torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser, calibration, distances, tied
 from blackout.diffusion.conditions import labels_asked, total_asked
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
+from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
@@ -370,12 +370,11 @@ class BlackoutDiffusion(Model):
 
         Guidance doubles them where it acts, P particles make P times as many.
         """
-        guidance = sampler.towards if with_classes else Guidance()
         number = number_of_particles(sampler, self.process, with_classes, with_known)
         sampler = taken_apart(sampler) if number > 1 else sampler
         times = self.times(sampler)
         shape = (1,) if self.gain is None else self.shape
-        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance, shape)
+        of_one = count_evaluations(times, self.process, self.head, sampler, with_classes, shape)
         return of_one * number
 
 

@@ -100,7 +100,7 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 last one made in that step: of X_0 given an earlier state; None at the start."""
 
 BINOMIAL_BRIDGE, TRAPEZOIDAL = BinomialBridge(), Trapezoidal()
-NO_CORRECTION, NO_GUIDANCE = Correction(), Guidance()
+NO_CORRECTION = Correction()
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
@@ -179,45 +179,6 @@ def sample(
 def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
     """The numbers of one step; a torch generator simply goes on."""
     return generator.at(step) if isinstance(generator, SampleStreams) else generator
-
-
-def count_evaluations(
-    times: Tensor,
-    process: Process,
-    head: Head,
-    kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = NO_CORRECTION,
-    guidance: Guidance = NO_GUIDANCE,
-    shape: tuple[int, ...] = (1,),
-) -> int:
-    """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
-
-    Args:
-        times, process, kernel, correction: as for `sample`.
-        head: the model's, which is given zeros in place of a network's output.
-        guidance: where it acts on a step, judged by the time the step starts at, each evaluation counts twice.
-        shape: of what is drawn, for heads that know the data's elements.
-    """
-    ended: list[int] = []
-    if isinstance(process, FiniteProcess):  # a kernel asks as often of two levels, which need no matrix for every time
-        process = Uniform(1)
-        head = LevelHead(process, 1)
-
-    def corrected(kernel: Kernel, at: Reverse) -> Tensor:
-        before = counting.evaluations
-        x = correction.corrector(kernel, at)
-        counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
-        return x
-
-    counting = CountingDenoiser(lambda xt, t: head(torch.zeros(1, head.outputs, *shape), xt, t))
-    once = replace(correction, steps=min(correction.steps, 1), corrector=corrected)
-    sample(
-        counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
-        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=once,
-    )  # fmt: skip
-    per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
-    starts = reversed(times[1:].tolist())
-    return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
 
 
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
@@ -310,6 +271,40 @@ class Sampler:
                 parameter.requires_grad_(False)
             for module, mode in modes.items():
                 module.training = mode
+
+
+def count_evaluations(
+    times: Tensor, process: Process, head: Head, sampler: Sampler, guided: bool = False, shape: tuple[int, ...] = (1,)
+) -> int:
+    """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
+
+    Args:
+        times, process: as for `sample`.
+        head: the model's, which is given zeros in place of a network's output.
+        sampler: its kernel and correctors are counted.
+        guided: where its guidance acts on a step, judged by the time the step starts at, each evaluation counts twice.
+        shape: of what is drawn, for heads that know the data's elements.
+    """
+    ended, correction = list[int](), sampler.correction
+    if isinstance(process, FiniteProcess):  # a kernel asks as often of two levels, which need no matrix for every time
+        process = Uniform(1)
+        head = LevelHead(process, 1)
+
+    def corrected(kernel: Kernel, at: Reverse) -> Tensor:
+        before = counting.evaluations
+        x = correction.corrector(kernel, at)
+        counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
+        return x
+
+    counting = CountingDenoiser(lambda xt, t: head(torch.zeros(1, head.outputs, *shape), xt, t))
+    once = replace(correction, steps=min(correction.steps, 1), corrector=corrected)
+    sample(
+        counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
+        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=sampler.kernel, correction=once,
+    )  # fmt: skip
+    per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
+    starts = reversed(times[1:].tolist())
+    return sum(n * (2 if guided and sampler.towards.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
 
 
 def named_sampler(name: str) -> Sampler:

@@ -50,7 +50,7 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import count_evaluations, sample
+from blackout.diffusion.samplers import Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import toys as chains
 from blackout.laws.toys import (
@@ -557,7 +557,7 @@ class PureDeathSubject(Subject):
 def evaluations(kernel: str, times: Tensor) -> int:
     """NFE of a kernel of pure death on a grid."""
     head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
-    return count_evaluations(times, PureDeath(1), head, KERNELS[kernel])
+    return count_evaluations(times, PureDeath(1), head, Sampler(KERNELS[kernel]))
 
 
 def survivals(times: Tensor) -> Array:

@@ -39,13 +39,7 @@ class FiLMBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        features: int,
-        dropout: float = 0.0,
-        attend: bool = False,
-        axes: int = 2,
+        self, in_channels: int, out_channels: int, features: int, dropout: float, attend: bool = False, axes: int = 2
     ) -> None:
         super().__init__()
         self.norm0 = group_norm(in_channels)

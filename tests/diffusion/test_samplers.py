@@ -122,7 +122,7 @@ def test_every_run_has_a_fresh_kernel():
     assert torch.equal(first, again) and kernel.last == []
     plain = sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=PoissonLeap())
     assert not torch.equal(first, plain)
-    assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), kernel) == 8 and kernel.last == []
+    assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), Sampler(kernel)) == 8 and kernel.last == []
 
 
 FULL = LogisticMixtureHead(SoftplusHead(), 9, 4.0, 2.0)
@@ -153,7 +153,10 @@ BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
 @pytest.mark.parametrize("times, process, head, kernel, correction, guidance, expected", BY_HAND)
 def test_network_evaluations_are_those_counted_by_hand(times, process, head, kernel, correction, guidance, expected):
     state = torch.random.get_rng_state()
-    assert count_evaluations(times, process, head, kernel, correction, guidance) == expected
+    corrected = {"steps": correction.steps, "between": correction.between}
+    corrected = {f"corrector_{name}": value for name, value in corrected.items()} | {"corrector": correction.corrector}
+    how = Sampler(kernel, guidance=guidance.scale, guidance_between=guidance.between, **corrected)
+    assert count_evaluations(times, process, head, how, guided=True) == expected
     assert torch.equal(torch.random.get_rng_state(), state)
     if guidance == Guidance():
         counting = CountingDenoiser(of_head(head, 0.0))

@@ -25,7 +25,7 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import count_evaluations, sample
+from blackout.diffusion.samplers import Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_survival, logit_times, time_of_logit
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
@@ -185,7 +185,8 @@ def test_kernels_stay_within_the_counts(name):
 
 def test_nearest_rounding_rounds():
     law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
-    assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), BinomialBridge(nearest_rounding)) == 7
+    nearest = Sampler(BinomialBridge(nearest_rounding))
+    assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), nearest) == 7
     n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
     assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1
 

@@ -8,7 +8,6 @@ import torch
 
 from blackout import from_data
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
-from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, Reverse, Trapezoidal
@@ -73,9 +72,10 @@ def test_evaluations_are_counted(kernel, correction, expected):
         return CountPrediction(torch.ones(xt.shape), torch.zeros(xt.shape))
 
     sample(denoiser, PureDeath(50), times, (1, 1), torch.Generator(), kernel=kernel, correction=correction)
-    assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), kernel, correction) == expected
-    doubled = count_evaluations(times, PureDeath(50), SoftplusHead(), kernel, correction, Guidance(2.0))
-    assert doubled == 2 * expected
+    steps, corrector, between = correction.steps, correction.corrector, correction.between
+    how = Sampler(kernel, corrector_steps=steps, corrector=corrector, corrector_between=between, guidance=2.0)
+    assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), how) == expected
+    assert count_evaluations(times, PureDeath(50), SoftplusHead(), how, guided=True) == 2 * expected
 
 
 class ExactJointKernel:
