@@ -49,31 +49,27 @@ class KnownElements:
         """The rows at `index`, int64 [B], if x0 has one per sample; else the same for all."""
         return self if len(self.x0) == 1 else KnownElements(self.x0[index], self.mask[index])
 
+    def of_batch(self, shape: tuple[int, ...], device: torch.device) -> KnownElements:
+        """The same on a device, one row for each of a batch of `shape`, [B, ...]."""
+        return KnownElements(*(one.to(device).expand(shape) for one in (self.x0, self.mask)))
+
 
 class KnownPath:
     """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}.
 
     Args:
-        known: elements of the batch.
+        known: elements of the batch, see `KnownElements.of_batch`.
         process: forward.
-        shape: of the batch, [B, ...].
         generator: streams make the path of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
     """
 
     def __init__(
-        self,
-        known: KnownElements,
-        process: Process,
-        shape: tuple[int, ...],
-        generator: torch.Generator | SampleStreams | None,
-        device: torch.device,
-        copies: int = 1,
+        self, known: KnownElements, process: Process, generator: torch.Generator | SampleStreams | None, copies: int = 1
     ) -> None:
-        x0, mask = (one.to(device).expand(shape) for one in (known.x0, known.mask))
-        self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (x0, mask))
+        self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (known.x0, known.mask))
         self._process, self._generator, self._copies = process, generator, copies
-        self._origin, self._state, self._time = x0, x0, torch.empty(0)
+        self._origin, self._state, self._time = known.x0, known.x0, torch.empty(0)
         self._step: int | None = None
         self._source: RandomSource = None
 

@@ -408,7 +408,7 @@ def sample_particles(
     start = process.prior((shape[0] * number, *shape[1:]), last, prior_source, mean=start_mean)
     weights = list(potentials)
     if known is not None:
-        path = KnownPath(known, process, shape, generator, device, number)
+        path = KnownPath(known.of_batch(shape, device), process, generator, number)
         start = path.at(len(times) - 1, times[-1], start)
         weights.append(KnownWeight(process, path.x0, path.mask))
         start = path.hold() if held else start

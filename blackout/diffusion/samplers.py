@@ -152,7 +152,7 @@ def sample(
     else:
         what = f"{start.dtype} {tuple(start.shape)}"
         raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {what}")
-    path = None if known is None else KnownPath(known, process, shape, generator, device)
+    path = None if known is None else KnownPath(known.of_batch(shape, device), process, generator)
     counting = CountingDenoiser(denoiser)
     if isinstance(kernel, MultistepLeap) and start is None:
         kernel = kernel.fresh(mean)
