@@ -445,8 +445,8 @@ def finite_time_bits(
     process, times = _pure_death(module), module.schedule.grid(num_steps)
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
-        start = start_bound(process, x0, times[-1], mean)
-        parts = torch.stack([start, torch.zeros_like(start), torch.zeros_like(start)])
+        parts = torch.zeros(3, len(x0), dtype=torch.float64, device=x0.device)
+        parts[0] = start_bound(process, x0, times[-1], mean)
         streams = SampleStreams(fold_seed(seed, _FINITE), index)
         for k in range(num_steps, 0, -1):
             parts[1 if k > 1 else 2] += step_bound(denoiser, process, x0, times[k - 1], times[k], streams.at(k))

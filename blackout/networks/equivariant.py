@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -341,10 +341,9 @@ class GraphBatch:
         return ((self.classes[:, None] == numbers[:, None, None]) & pairs).float()
 
     @cached_property
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+    def edges(self) -> tuple[Tensor, ...]:
         """Row, one end and the other end of every edge, in both directions: int64 [E] each. A device is waited for."""
-        row, one, other = self.adjacent.nonzero(as_tuple=True)
-        return row, one, other
+        return self.adjacent.nonzero(as_tuple=True)
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -353,8 +352,7 @@ class GraphBatch:
 
     def rows(self, which: Tensor) -> GraphBatch:
         """Some of them, by number or mask."""
-        parts = self.adjacent, self.classes, self.mask, self.weights, self.fields
-        return GraphBatch(*(part[which] for part in parts))
+        return GraphBatch(*(getattr(self, part.name)[which] for part in fields(self)))
 
 
 def distance_classes(adjacent: Tensor) -> Tensor:

@@ -164,15 +164,13 @@ class UNet(nn.Module):
         with full_precision(x):
             h = self.stem(x) + self.position
         skips: list[Tensor] = []
-        for level, shrink in enumerate(self.shrink):
-            h = self._through(self.down[level], h, embedding)
-            skips.append(h)
-            h = shrink(h)
+        for blocks, shrink in zip(self.down, self.shrink, strict=True):
+            skips.append(self._through(blocks, h, embedding))
+            h = shrink(skips[-1])
         h = self._through(self.middle, h, embedding)
-        for level in reversed(range(len(self.grow))):
-            h = self.grow[level](h)
-            h = torch.cat([h, skips.pop().to(h.dtype)], dim=1)
-            h = self._through(self.up[level], h, embedding)
+        for blocks, grow in reversed(list(zip(self.up, self.grow, strict=True))):
+            h = grow(h)
+            h = self._through(blocks, torch.cat([h, skips.pop().to(h.dtype)], dim=1), embedding)
         with full_precision(h):
             raw = self.head(self.norm.active(h.to(self.position.dtype)))
         return unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
