@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> None:
         own = reference(model, given.backwards)[0][: given.backwards]
         times = spaced(model, given.sweeps, seed, moves).flip(0)  # from the target to noise
         streams = SampleStreams(seed + 1000, torch.arange(len(own)))
-        _, gain = _walk(model, moves)(model, States.of(model, own), times, streams, 1)
+        _, gain = _walk(model, moves)(States.of(model, own), times, streams, 1)
         upper, lower = -float(gain.mean()), float(w.mean())
         error = float((w.var() / len(w) + gain.var() / len(gain)).sqrt())
         share = torch.softmax(w, 0)

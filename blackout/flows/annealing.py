@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -14,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.flows.path import States
-from blackout.flows.refinement import Gibbs, Refinement
+from blackout.flows.refinement import COMPILED, Gibbs, Refinement
 from blackout.flows.simulation import RESAMPLING, Paths, record, resampled
 from blackout.flows.targets import Target, can_enumerate, enumerated
 from blackout.flows.weights import NORMAL
@@ -66,7 +67,7 @@ def anneal(
             record(paths, float(times[k]), weights, states)
         if resample_below is not None and k:
             states, weights = resampled(states, weights, numbers, drawn_by, k, resample_below, size)
-        states, gain = walk(target, states, times[k : k + block + 1], streams, k + 1)
+        states, gain = walk(states, times[k : k + block + 1], streams, k + 1)
         weights = weights + gain
     record(paths, 1.0, weights, states)
     paths.states, paths.log_weights = states, weights
@@ -120,7 +121,7 @@ def temper(
     states = States.uniform(target, own.at(0).next_draw().uniform((temperatures * sets, target.sites)))
     seen, kept = list[Tensor](), list[Tensor]()
     for k in range(rounds):
-        states, _ = walk(target, states, at, own, 1 + k * _BETWEEN)
+        states, _ = walk(states, at, own, 1 + k * _BETWEEN)
         density, place = states.log_density.view(size), torch.arange(temperatures * sets).view(size)
         first = torch.arange(k % 2, temperatures - 1, 2)
         gain = times.diff()[first, None] * (density[first] - density[first + 1])
@@ -154,11 +155,11 @@ def _and_without(sums: Tensor) -> Tensor:
     return torch.cat([total, total + torch.log1p(-(sums - total).exp())], 1)
 
 
-_Walk: TypeAlias = Callable[[Target, States, Tensor, SampleStreams, int], tuple[States, Tensor]]
+_Walk: TypeAlias = Callable[[States, Tensor, SampleStreams, int], tuple[States, Tensor]]
 """States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
 
-Given target, states, times, streams and `first`: the draws of the first move are those of the streams' step `first`.
-Times [L, K + 1] are those of L parts of the chains, each as many.
+Given states, times, streams and `first`: the draws of the first move are those of the streams' step `first`. Times
+[L, K + 1] are those of L parts of the chains, each as many.
 """
 
 
@@ -166,42 +167,36 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
     """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one."""
     near = target if isinstance(target, Near) else None
     pairs = (target if near is None else near.inner).pairs()
-    if refine is None and pairs is not None and target.device.type == "cpu":
-        try:
-            from blackout.flows.targets.numba_sweeps import Sweeps
-        except ImportError:
-            pass
-        else:
-            sites = Sweeps(*pairs, torch.cat(target.independent_sites()))
+    if refine is not None or pairs is None or target.device.type != "cpu" or not COMPILED:
+        return partial(_one_by_one, refine or Gibbs())
+    from blackout.flows.targets.numba_sweeps import Sweeps  # only here: numba is loaded late
 
-            def compiled(
-                target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
-            ) -> tuple[States, Tensor]:
-                keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
-                start = (None, 0.0) if near is None else (near.centres, near.pull)
-                x, log_density, gain = sites.swept(states.x, states.log_density, keys, times, *start)
-                span = (times[..., -1] - times[..., 0]).reshape(-1)
-                gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
-                return States(x, log_density, target), gain
+    sites = Sweeps(*pairs, torch.cat(target.independent_sites()))
+    start: tuple[Tensor | None, float] = (None, 0.0) if near is None else (near.centres, near.pull)
 
-            return compiled
-    moves = Gibbs() if refine is None else refine
+    def compiled(states: States, times: Tensor, streams: SampleStreams, first: int) -> tuple[States, Tensor]:
+        keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
+        x, log_density, gain = sites.swept(states.x, states.log_density, keys, times, *start)
+        span = (times[..., -1] - times[..., 0]).reshape(-1)
+        gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
+        return States(x, log_density, target), gain
 
-    def one_by_one(
-        target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
-    ) -> tuple[States, Tensor]:
-        gain = torch.zeros_like(states.log_density)
-        if times.ndim == 2:
-            parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
-            moved = [one_by_one(target, states.rows(own), t, streams.rows(own), first) for own, t in parts]
-            x, density = (torch.cat(part) for part in zip(*((s.x, s.log_density) for s, _ in moved), strict=True))
-            return States(x, density, target), torch.cat([gained for _, gained in moved])
-        for k, (before, t) in enumerate(pairwise(times.tolist())):
-            gain = gain + (t - before) * states.dlogp_dt
-            states = moves(target, states, t, streams.at(first + k))
-        return states, gain
+    return compiled
 
-    return one_by_one
+
+def _one_by_one(
+    moves: Refinement, states: States, times: Tensor, streams: SampleStreams, first: int
+) -> tuple[States, Tensor]:
+    gain, target = torch.zeros_like(states.log_density), states.target
+    if times.ndim == 2:
+        parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
+        moved = [_one_by_one(moves, states.rows(own), t, streams.rows(own), first) for own, t in parts]
+        x, density = (torch.cat(part) for part in zip(*((s.x, s.log_density) for s, _ in moved), strict=True))
+        return States(x, density, target), torch.cat([gained for _, gained in moved])
+    for k, (before, t) in enumerate(pairwise(times.tolist())):
+        gain = gain + (t - before) * states.dlogp_dt
+        states = moves(target, states, t, streams.at(first + k))
+    return states, gain
 
 
 class Near(Target):
@@ -264,5 +259,5 @@ def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refi
         return states[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
     streams = SampleStreams(seed, torch.arange(number, device=target.device))
     chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
-    chains, _ = _walk(target, refine)(target, chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
+    chains, _ = _walk(target, refine)(chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
     return chains.x.cpu()

@@ -15,6 +15,9 @@ from blackout.flows.path import States
 from blackout.flows.targets import Target
 from blackout.random import StepStreams
 
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+"""Whether numba may compile moves."""
+
 
 class Refinement(ABC):
     """Some moves at a fixed time.
@@ -92,8 +95,7 @@ class Clusters(Refinement):
 def attracts(target: Target) -> bool:
     """Whether log rho is a sum over pairs that gain by being equal, so that clusters move it; they are compiled."""
     pairs = target.pairs()
-    compiled = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-    return compiled and pairs is not None and bool((pairs[0] >= 0).all())
+    return COMPILED and pairs is not None and bool((pairs[0] >= 0).all())
 
 
 class DMALA(Refinement):

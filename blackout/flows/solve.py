@@ -100,8 +100,7 @@ def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> Non
 def _graphs(given: argparse.Namespace) -> list[Graph]:
     """The graphs in files, or those that a trained flow held out."""
     if given.ckpt is None:
-        if given.graphs is None:
-            raise UserError("give a file or folder of graphs, or --ckpt of a trained flow: the graphs it held out")
+        refuse(given.graphs is None, "give a file or folder of graphs, or --ckpt of a trained flow: those it held out")
         return read_graphs(given.graphs)
     target = getattr(load_model(given.ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != given.problem:

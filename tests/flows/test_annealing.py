@@ -40,9 +40,9 @@ def test_compiled_sweeps_draw_what_sweeps_draw(target: Target) -> None:
 def test_parts_of_the_chains_may_be_at_times_of_their_own(target: Target, refine: Gibbs | None) -> None:
     times, streams = torch.tensor([[0.1, 0.4], [0.7, 0.8]], dtype=torch.float64), SampleStreams(0, torch.arange(140))
     states, walk = States.of(target, samples_of(target, 140, 0, 1)), _walk(target, refine)
-    moved, gain = walk(target, states, times, streams, 1)
+    moved, gain = walk(states, times, streams, 1)
     for rows, own in zip(torch.arange(140).view(2, 70), times, strict=True):
-        alone, its = walk(target, states.rows(rows), own, streams.rows(rows), 1)
+        alone, its = walk(states.rows(rows), own, streams.rows(rows), 1)
         assert torch.equal(alone.x, moved.x[rows]) and torch.allclose(its, gain[rows])
 
 

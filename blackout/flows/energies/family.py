@@ -231,10 +231,9 @@ class EnergyFamily(ComponentFamily):
         ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
         if not ours or not isinstance(negative, NegativeSampler):
             raise UserError("objective, rollout and negative must be this family's: loss@objective=dnfs, negative=flow")
-        if loss.learns_partition:
-            raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
-        if settings["start"] not in ("likelihood", "zero"):
-            raise UserError(f"start must be likelihood or zero, not {settings['start']!r}")
+        refuse(loss.learns_partition, "leaps learns one energy's normaliser: one in training needs loss@objective=dnfs")
+        start = settings["start"]
+        refuse(start not in ("likelihood", "zero"), f"start must be likelihood or zero, not {start!r}")
         numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr", "start")}
         numbers["alone"] = int(_ALONE * (settings["trainer"]["max_steps"] or 0))
         return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
@@ -260,6 +259,5 @@ def _states(data: Any) -> StateData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
     refuse(data.train_seen is not None, "dataset: missing entries need family=blackout")
-    if data.max_count >= _MOST_LEVELS:
-        raise UserError(f"dataset: states must be from 0 to {_MOST_LEVELS - 1}; this data has {data.max_count}")
+    refuse(data.max_count >= _MOST_LEVELS, f"dataset: states go from 0 to {_MOST_LEVELS - 1}, not to {data.max_count}")
     return StateData(**{one.name: getattr(data, one.name) for one in fields(data) if one.init})

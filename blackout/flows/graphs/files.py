@@ -72,8 +72,7 @@ def _graph(nodes: int, pairs: Any, weights: Any = (), of_nodes: Any = None, firs
         first: what the ends call the first node, 0 or 1.
         more: `labels` of the nodes, and the `offset` of a quadratic model: see `Graph`.
     """
-    if not 1 <= nodes <= _MOST_NODES:
-        raise UserError(f"it has {nodes} nodes: a graph has 1 to {_MOST_NODES:,}" if nodes else "it is empty")
+    refuse(not 1 <= nodes <= _MOST_NODES, f"it has {nodes} nodes, and a graph has 1 to {_MOST_NODES:,}")
     labels = range(1, nodes + 1) if first else more.pop("labels", None)
     ends = np.array(pairs, np.int64).reshape(-1, 2) - first
     if len(loops := ends[ends[:, 0] == ends[:, 1], 0]):
@@ -188,8 +187,7 @@ def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str
 
 def _quadratic(labels: list[str], linear: Any, pairs: Any, biases: Any, offset: float, vartype: Any) -> Graph:
     """A quadratic model of numbers 0 and 1; spins are 2x - 1."""
-    if vartype not in ("BINARY", "SPIN"):
-        raise UserError("it is a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
+    refuse(vartype not in ("BINARY", "SPIN"), "a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
     a, b = np.array(linear, float), np.array(biases, float)
     if vartype == "SPIN":
         offset += float(b.sum() - a.sum())

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.family import Drawn, Watch
 from blackout.flows.graphs.problems import GraphTarget, OnGraphs
 from blackout.flows.model import BATCH, LawsFlow
@@ -28,8 +29,7 @@ class GraphFlow(LawsFlow):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.simulation.resample_below is not None:
-            raise ValueError("simulation.resample_below is for targets of one law, not for graphs")
+        ensure(self.simulation.resample_below is None, "simulation.resample_below is for one law, not for graphs")
 
     def look_at(self, paths: Paths) -> None:
         """Mean value of solutions without refinement."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure, refuse
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.graphs.solvers import Solution, value_of
@@ -71,8 +71,7 @@ class GraphTarget(Target):
                 f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: "
                 "one must be trained on, and 1 / T be positive"
             )
-        if nodes > MOST_NODES:
-            raise ValueError(f"flows take at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
+        ensure(nodes <= MOST_NODES, f"flows take {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
         self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8
         self.weights = nn.Buffer(torch.zeros(graphs, nodes, nodes, dtype=kind))
@@ -84,15 +83,12 @@ class GraphTarget(Target):
 
     def graph(self, number: int) -> Graph:
         """One of the graphs, as a list of edges."""
-        nodes, kept = int(self.nodes[number]), [what for what in TAKES[self.problem] if self.weighted]
-        weights = self.weights[number].cpu().triu(1)
+        nodes, weights = int(self.nodes[number]), self.weights[number].cpu().triu(1)
         edges = torch.nonzero(weights)
-        return Graph(
-            self.names[number], nodes, edges.numpy(),
-            weights[tuple(edges.T)].numpy() if "edges" in kept else None,
-            self.node_weights[number, :nodes].cpu().numpy() if "nodes" in kept else None,
-            offset=float(self.offset[number]) if "model" in kept else None,
-        )  # fmt: skip
+        of_edges, of_nodes = weights[tuple(edges.T)].numpy(), self.node_weights[number, :nodes].cpu().numpy()
+        told = {"weights": of_edges, "node_weights": of_nodes, "offset": float(self.offset[number])}
+        kept: dict[str, Any] = {what: told[what] for what in TAKES[self.problem] if self.weighted}
+        return Graph(self.names[number], nodes, edges.numpy(), **kept)
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """From which one of the same sizes is made."""
@@ -392,11 +388,10 @@ class Problem(NamedTuple):
         return float(self.value(value_of(self.base, self.graph, x).max()))
 
 
-TAKES = {
-    "mis": ("nodes",), "maxcut": ("edges",), "clique": ("nodes",), "vertex_cover": ("nodes",), "colouring": (),
-    "qubo": ("nodes", "edges", "model"),
-}  # fmt: skip
-"""Problem -> what its weights are of."""
+_NODES = ("node_weights",)
+TAKES = {"mis": _NODES, "maxcut": ("weights",), "clique": _NODES, "vertex_cover": _NODES, "colouring": ()}
+TAKES["qubo"] = "node_weights", "weights", "offset"
+"""Problem -> what it takes of a `Graph`."""
 
 
 def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = False) -> Problem:
@@ -414,11 +409,11 @@ def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = F
     """
     if unit_weights and graph.offset is None:
         graph = replace(graph, weights=None, node_weights=None)
-    has = {"nodes": graph.node_weights, "edges": graph.weights, "model": graph.offset}
     if (name == "qubo") != (graph.offset is not None):
         raise UserError(f"{graph.name} is {'no' if name == 'qubo' else 'a'} quadratic model, which qubo is for")
-    if strange := [what for what, weights in has.items() if weights is not None and what not in TAKES[name]]:
-        raise UserError(f"{graph.name}: {name} takes no weights of {strange[0]}; solve --unit-weights takes all as 1")
+    for what, given in (("nodes", "node_weights"), ("edges", "weights")):
+        if getattr(graph, given) is not None and given not in TAKES[name]:
+            raise UserError(f"{graph.name}: {name} takes no weights of {what}; solve --unit-weights takes all as 1")
     if name == "clique":  # an independent set of the graph of all other pairs
         _refuse_many(graph, graph.nodes * (graph.nodes - 1) // 2)
         other = np.triu(np.ones((graph.nodes, graph.nodes), bool), 1)
@@ -449,5 +444,4 @@ def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = F
 
 
 def _refuse_many(graph: Graph, pairs: int) -> None:
-    if pairs > _MOST_PAIRS:
-        raise UserError(f"{graph.name}: the problem has {pairs:,} pairs of nodes; at most {_MOST_PAIRS:,} are possible")
+    refuse(pairs > _MOST_PAIRS, f"{graph.name}: a problem of {pairs:,} pairs of nodes; at most {_MOST_PAIRS:,} will do")

@@ -276,9 +276,8 @@ def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
     refuse((path is None) == (ckpt is None), "give either target.path, an .npz, or target.ckpt, a run of family=energy")
     if path is not None:
         return read_energy_network(path)
-    target = getattr(load_model(str(ckpt)), "target", None)
-    if not isinstance(target, Target):
-        raise UserError(f"ckpt: {ckpt} has no target; give a run of family=energy or family=flow")
+    target: Any = getattr(load_model(str(ckpt)), "target", None)
+    refuse(not isinstance(target, Target), f"ckpt: {ckpt} has no target; give a run of family=energy or family=flow")
     return target.requires_grad_(False)
 
 

@@ -364,7 +364,6 @@ def read_couplings(path: str | Path) -> Couplings:
     """
     arrays = {name: array for name, array in read_arrays(path, alone="J").items() if name in ("J", "h")}
     refuse("J" not in arrays, f"target.path: {path} has no array J [d, d]")
-    if any(array.dtype.kind not in "iuf" for array in arrays.values()):
-        raise UserError(f"target.path: {path}: J and h must hold real numbers")
+    refuse(any(part.dtype.kind not in "iuf" for part in arrays.values()), f"target.path: {path}: J and h must be real")
     with error_context(f"target.path: {path}"):
         return Couplings(torch.from_numpy(arrays["J"]), torch.from_numpy(arrays["h"]) if "h" in arrays else None)
