@@ -14,7 +14,7 @@ from blackout.family import Drawn, Watch
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
-from blackout.flows.replay import LawsReplay, Replay, ReplayBatch, Rollout, roll_out
+from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, known_values, log_mean_exp
@@ -156,7 +156,6 @@ class FlowSampler(ChainSampler):
     """
 
     means: ClassVar[tuple[str, ...]] = ("val/ess", "val/log_z")
-    replay_type: ClassVar[type[Replay]] = Replay
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class FlowSampler(ChainSampler):
         self.simulation: Simulation = Events(16) if simulation is None else simulation
         self.objective = EstimatedPartition() if objective is None else objective
         self.rollout = rollout
-        self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
+        self.replay_buffer = None if rollout is None else Replay(rollout, target.levels, target.sites, target.many)
 
     # --- training
 
@@ -224,7 +223,6 @@ class LawsFlow(FlowSampler):
     """
 
     means: ClassVar[tuple[str, ...]] = ("val/ess",)
-    replay_type = LawsReplay
     target: Any
     each = 64
     """Chains of every law in a validation."""
@@ -238,14 +236,12 @@ class LawsFlow(FlowSampler):
 
     def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
         """Some laws, drawn for this rollout, each with chains of its own."""
-        assert isinstance(replay, LawsReplay)
         laws = rollout.chains // rollout.chains_per_law
         law = self.target.drawn(laws, rollout.chains_per_law, seed, rollout.relabel).to(self.device)
         replay.law[replay.slot] = law
         roll_out(rollout, self.target.of(law), self.rates(trained=True), seed, replay, number, laws)
 
     def informed(self, seen: ReplayBatch) -> ReplayBatch:
-        assert seen.law is not None
         return replace(seen, context=self.target.of(seen.law).context())
 
     @torch.no_grad()

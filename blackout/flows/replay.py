@@ -93,7 +93,7 @@ class ReplayBatch:
         ratios: log-ratios at t = 1, [b, d, S].
         dlogp_dt: f, [b].
         partition_slope: d log Z_t / dt, [b].
-        law: numbers of the laws, int64 [b], where there are many.
+        law: numbers of the laws, int64 [b]; 0 where there is one.
         context: what the network is told about these laws.
     """
 
@@ -102,28 +102,33 @@ class ReplayBatch:
     ratios: Tensor
     dlogp_dt: Tensor
     partition_slope: Tensor
-    law: Tensor | None = None
+    law: Tensor
     context: tuple[Any, ...] = ()
 
 
 class Replay(nn.Module):
     """The last rollouts, in a ring of fixed size; all of it is in every checkpoint. `slopes` are d log p~_t / dt.
 
+    d log Z_t / dt of one law is best told by the newest rollout; that of many differs between them, and is kept with
+    the chains of the law (ours).
+
     Args:
         rollout: how they are made.
         levels, sites: of the target.
+        many: whether it is many laws.
     """
 
-    def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
+    def __init__(self, rollout: Rollout, levels: int, sites: int, many: bool = False) -> None:
         super().__init__()
         ring = rollout.kept, rollout.points, rollout.chains
         self.x = nn.Buffer(torch.zeros(*ring, sites, dtype=torch.uint8))
         self.ratios = nn.Buffer(torch.zeros(*ring, sites, levels))
         self.slopes = nn.Buffer(torch.zeros(*ring))
         self.times = nn.Buffer(torch.zeros(ring[:2], dtype=torch.float64))
-        self.curve_times = nn.Buffer(torch.zeros(rollout.points, dtype=torch.float64))
-        self.curve = nn.Buffer(torch.zeros(rollout.points, dtype=torch.float64))
+        self.curves = nn.Buffer(torch.zeros(*ring[:2], ring[2] if many else 1, dtype=torch.float64))
+        self.law = nn.Buffer(torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
         self.made = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.many = many
 
     @property
     def slot(self) -> int:
@@ -131,60 +136,24 @@ class Replay(nn.Module):
         return int(self.made) % len(self.x)
 
     def add(self, times: Tensor, x: Tensor, ratios: Tensor, slopes: Tensor, curve: Tensor) -> None:
-        """Keep a rollout: [points], [points, chains, d], ..., d log Z_t / dt [points, laws]."""
+        """Keep a rollout: [points], [points, chains, d], ..., d log Z_t / dt [points, laws].
+
+        Chains of one law follow each other.
+        """
         slot = self.slot
         self.x[slot], self.ratios[slot], self.slopes[slot], self.times[slot] = x, ratios, slopes, times
-        self.remember(times, curve)
+        self.curves[slot] = curve.repeat_interleave(self.curves.shape[2] // curve.shape[1], 1)
         self.made.add_(1)
-
-    def remember(self, times: Tensor, curve: Tensor) -> None:
-        """Keep d log Z_t / dt [points, 1], the newest of which is best for all states."""
-        self.curve.copy_(curve[:, 0])
-        self.curve_times.copy_(times)
 
     def pick(self, uniforms: Tensor) -> ReplayBatch:
         """States by uniforms [b, 3]."""
-        filled = min(int(self.made), len(self.x))
-        sizes = torch.tensor([filled, *self.x.shape[1:3]], device=uniforms.device)
-        which = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
-        t, slope = self.times[which[0], which[1]], self.partition_slope(which)
-        return ReplayBatch(
-            self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), self.laws(which)
-        )
-
-    def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
-        """d log Z_t / dt for states by their numbers (slot, time, chain), [b]."""
-        return interpolated(self.times[which[0], which[1]], self.curve_times, self.curve)
-
-    def laws(self, which: tuple[Tensor, ...]) -> Tensor | None:
-        """Numbers of the laws of these states, int64 [b]; None where there is one."""
-        return None
-
-
-class LawsReplay(Replay):
-    """The same for many laws: d log Z_t / dt differs between them, and is kept with the chains of the law. Ours.
-
-    Args:
-        rollout: how they are made.
-        levels, sites: of the target.
-    """
-
-    def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
-        super().__init__(rollout, levels, sites)
-        self.law = nn.Buffer(torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
-        self.curves = nn.Buffer(torch.zeros(rollout.kept, rollout.points, rollout.chains))
-
-    def remember(self, times: Tensor, curve: Tensor) -> None:
-        """Keep d log Z_t / dt of every law, [points, laws]; chains of one law follow each other."""
-        self.curves[self.slot] = curve.repeat_interleave(self.curves.shape[2] // curve.shape[1], 1).float()
-
-    def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
-        """Of each state's own law, [b]."""
-        return self.curves[which]
-
-    def laws(self, which: tuple[Tensor, ...]) -> Tensor:
-        """The number of each state's law, int64 [b]."""
-        return self.law[which[0], which[2]]
+        made, kept = int(self.made), len(self.x)
+        sizes = torch.tensor([min(made, kept), *self.x.shape[1:3]], device=uniforms.device)
+        which = slot, time, chain = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
+        t, newest = self.times[slot, time], (made - 1) % kept
+        slope = self.curves[which] if self.many else interpolated(t, self.times[newest], self.curves[newest, :, 0])
+        law = self.law[slot, chain]
+        return ReplayBatch(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), law)
 
 
 def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from torch import Tensor
 from blackout.errors import refuse
 from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_chains
+from blackout.flows.graphs import solvers
 from blackout.flows.graphs.files import read_graphs
-from blackout.flows.graphs.model import GraphFlow
+from blackout.flows.graphs.model import GraphFlow, solved
 from blackout.flows.graphs.outputs import graphs_picture, tabulated
 from blackout.flows.graphs.problems import GraphTarget, problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
-from blackout.flows.graphs.solvers import solved, solver
 from blackout.flows.plots import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
@@ -72,9 +72,11 @@ class GraphDraw(ChainDraw):
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
             began = time.process_time()
             graph = self.numbers[(part // self.each) % len(self.numbers)]
-            solved = self.model.solve(part, seed, self.target, graph, self.simulation, self.refine, watch)
+            on, model = self.target.of(graph.to(self.model.device)), self.model
+            paths = self.simulation.run(on, model.rates(), part.to(model.device), seed, self.refine, watch)
+            found = solved(paths, graph)
             self.seconds += time.process_time() - began
-            yield part, solved
+            yield part, found
 
     def outputs(self, seed: int) -> Outputs | None:
         return GraphOutputs(self)
@@ -111,7 +113,7 @@ class GraphOutputs(Collected):
             first = torch.stack([rows[(sign * arrays["value"][rows]).argmax()] for rows in chosen.values()])
             add_array(file, "best", arrays["solutions"][first])
             add_array(file, "best_value", arrays["value"][first])
-        oracle = solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else [None] * len(graphs)
+        oracle = solvers.solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else [None] * len(graphs)
         known = [own and problem.solution(own) for problem, own in zip(problems, oracle, strict=True)]
         seconds = draw.seconds / max(1, len(chosen))
         others = {
@@ -146,7 +148,7 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     refuse(simulation.resample_below is not None, "simulation.resample_below is for targets of one law, not for graphs")
     where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if (oracle := request.get("oracle")) is not None:
-        solver(oracle)  # whether it is there
+        solvers.solver(oracle)  # whether it is there
     refuse(set(where) - {"path"}, "target: a trained model keeps its problem; target.path=... gives it other graphs")
     target = model.target
     if where:

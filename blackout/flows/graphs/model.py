@@ -7,11 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from blackout.errors import ensure
-from blackout.family import Drawn, Watch
+from blackout.family import Drawn
 from blackout.flows.graphs.problems import GraphTarget, OnGraphs
 from blackout.flows.model import BATCH, LawsFlow
-from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Paths, Simulation
+from blackout.flows.simulation import Paths
 
 
 class GraphFlow(LawsFlow):
@@ -37,36 +36,23 @@ class GraphFlow(LawsFlow):
         assert isinstance(on, OnGraphs)
         self.record("val/value", on.solutions(paths.states.x)[1])
 
-    def solve(
-        self,
-        part: Tensor,
-        seed: int,
-        target: GraphTarget,
-        law: Tensor,
-        simulation: Simulation | None = None,
-        refine: Refinement | None = None,
-        watch: Watch | None = None,
-    ) -> dict[str, Tensor]:
-        """Chains with the numbers `part`, int64 [b], on graphs `law` [b] of `target`, and the solutions they end in.
-
-        Returns:
-            samples and solutions uint8 [b, d], graph and nodes int64 [b], value and log_weights float64 [b].
-        """
-        on = target.of(law.to(self.device))
-        paths = (simulation or self.simulation).run(on, self.rates(), part.to(self.device), seed, refine, watch)
-        solutions, value = on.solutions(paths.states.x)
-        return {
-            "samples": paths.states.x,
-            "solutions": solutions,
-            "value": value,
-            "graph": law,
-            "nodes": on.nodes,
-            "log_weights": paths.log_weights,
-        }
-
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
-        """Solutions of the held-out graphs, one of each in turn, without refinement; see `solve`."""
+        """Solutions of the held-out graphs, one of each in turn, without refinement; see `solved`."""
         self.target.to(self.device)
-        numbers = self.target.numbers
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
-            yield part, self.solve(part, seed, self.target, numbers[part % len(numbers)])
+            law = self.target.numbers[part % len(self.target.numbers)]
+            on = self.target.of(law.to(self.device))
+            yield part, solved(self.simulation.run(on, self.rates(), part.to(self.device), seed), law)
+
+
+def solved(paths: Paths, law: Tensor) -> dict[str, Tensor]:
+    """The solutions that chains on graphs with these numbers, int64 [b], end in.
+
+    Returns:
+        samples and solutions uint8 [b, d], graph and nodes int64 [b], value and log_weights float64 [b].
+    """
+    on, x = paths.states.target, paths.states.x
+    assert isinstance(on, OnGraphs)
+    solutions, value = on.solutions(x)
+    found = {"samples": x, "solutions": solutions, "value": value, "log_weights": paths.log_weights}
+    return found | {"graph": law, "nodes": on.nodes}
