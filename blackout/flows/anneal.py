@@ -38,11 +38,8 @@ def _target(given: argparse.Namespace) -> Target:
     refuse((given.ckpt is None) == (given.target is None), "give either --ckpt, whose target is taken, or --target")
     if given.ckpt is not None:
         return read_energy(ckpt=given.ckpt)
-    settings: dict[str, Any] = {}
-    for word in given.settings:
-        name, equals, value = word.partition("=")
-        refuse(not equals, f"{word}: settings of the target are given as name=value, such as size=10")
-        settings[name] = yaml.safe_load(value)
+    refuse(any("=" not in word for word in given.settings), "settings of the target are name=value, such as size=10")
+    settings = {name: yaml.safe_load(value) for name, value in (word.split("=", 1) for word in given.settings)}
     own = "." in given.target
     refuse(not own and given.target not in _TARGETS, f"--target {given.target} is none of {', '.join(_TARGETS)}")
     return make_target({"_target_": given.target if own else f"blackout.flows.{_TARGETS[given.target]}", **settings})

@@ -71,7 +71,7 @@ class GraphTarget(Target):
                 f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: "
                 "one must be trained on, and 1 / T be positive"
             )
-        ensure(nodes <= MOST_NODES, f"flows take {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
+        ensure(nodes <= MOST_NODES, f"at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
         self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8
         self.weights = nn.Buffer(torch.zeros(graphs, nodes, nodes, dtype=kind))
