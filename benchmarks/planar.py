@@ -89,8 +89,8 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
     _, backwards = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
     figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
     rows = (
-        ("the chain, from noise", observed.states_at, True),
-        ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
+        ("the chain, from noise", [states.x for states in observed.states_at], True),
+        ("Gibbs chains, annealed\nwith the law p_t", [states.x for states in gibbs.states_at], True),
         ("the reverse chain,\nfrom their ends", backwards, False),
     )
     for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):

@@ -119,22 +119,15 @@ class FlowDraw(ChainDraw):
 
 
 class FlowOutputs(Collected):
-    """Estimates from the samples, and pictures.
+    """Estimates from the samples of a `FlowDraw`, and pictures."""
 
-    Args:
-        draw: where the samples come from.
-        seed: of the samples.
-    """
-
-    def __init__(self, draw: FlowDraw, seed: int) -> None:
-        super().__init__()
-        self._draw, self._seed = draw, seed
+    draw: FlowDraw
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write diagnostics.png; with `path` also what the law is at every temperature."""
-        draw, target, arrays = self._draw, self._draw.model.target, self.arrays()
+        draw, target, arrays = self.draw, self.draw.model.target, self.arrays()
         number = draw.own or len(arrays["samples"])
-        observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self._seed, number), observe=True)
+        observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self.seed, number), observe=True)
         if draw.own is not None:
             arrays = {name: values.cpu() for name, values in named(observed, draw.model.shape).items()}
             number = len(arrays["samples"])
@@ -144,15 +137,15 @@ class FlowOutputs(Collected):
         for name in ("evaluations", "jumps"):
             values[f"{name}_per_sample"] = float(arrays[name].double().mean())
         values |= draw.model.known()
-        flags = checks.judge(target, x, weights, values, fold_seed(self._seed, _CHECKED), groups)
+        flags = checks.judge(target, x, weights, values, fold_seed(self.seed, _CHECKED), groups)
         path = save_path(target, observed.times, arrays["path"], directory, groups) if draw.path else None
-        values |= upper_bound(draw.model, fold_seed(self._seed, _CHECKED))
+        values |= upper_bound(draw.model, fold_seed(self.seed, _CHECKED))
         said: dict[str, Any] = {"values": values, "estimated_from": number, **checks.said(flags)}
         said |= {"path": path} if path else {}
         if flags:
             print(f"warning: {said['warning']}")
         if not isinstance(draw.simulation, Events):
-            said["time_steps"] = compared_with_truth(draw, values, self._seed)
+            said["time_steps"] = compared_with_truth(draw, values, self.seed)
             print(said["time_steps"])
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
         return said

@@ -141,9 +141,15 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
 
 
 class Collected:
-    """Samples of a draw, taken batch by batch in order."""
+    """Samples of a draw, taken batch by batch in order.
 
-    def __init__(self) -> None:
+    Args:
+        draw: where the samples come from.
+        seed: of the samples.
+    """
+
+    def __init__(self, draw: Any, seed: int) -> None:
+        self.draw, self.seed = draw, seed
         self._taken: list[Samples] = []
         self._indices: list[Tensor] = []
 
@@ -163,21 +169,17 @@ class Collected:
 
 def named(paths: Paths, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """The arrays of samples.npz."""
-    return {
-        "samples": paths.states.x.view(-1, *shape),
-        "log_weights": paths.log_weights,
-        "log_density": paths.states.log_density,
-        "jumps": paths.jumps.int(),
-        "evaluations": paths.evaluations.int(),
-    }
+    weighted = {"log_weights": paths.log_weights, "log_density": paths.states.log_density}
+    costs = {"jumps": paths.jumps.int(), "evaluations": paths.evaluations.int()}
+    return {"samples": paths.states.x.view(-1, *shape), **weighted, **costs}
 
 
 def observed_path(target: Target, paths: Paths) -> Tensor:
     """Of chains that were observed: w, -log rho and every statistic at the times of the path, float32 [N, K + 1, .]."""
     parts = []
-    for x, w, dlogp_dt in zip(paths.states_at, paths.log_weights_at, paths.dlogp_dt_at, strict=True):
-        others = (value.float() for value in target.statistics(x).values())
-        parts.append(torch.stack([w, target.log_volume - dlogp_dt, *others], -1))
+    for states, w in zip(paths.states_at, paths.log_weights_at, strict=True):
+        others = (value.float() for value in target.statistics(states.x).values())
+        parts.append(torch.stack([w, -states.log_density.float(), *others], -1))
     return torch.stack(parts, 1)
 
 

@@ -42,8 +42,8 @@ class Paths:
         jumps: of every chain, int64 [B].
         evaluations: network evaluations of every chain, int64 [B].
         times: at which it was observed, K + 1 of them.
-        log_weights_at, dlogp_dt_at: w and f there, float32 [B] each; empty unless asked for.
-        states_at: the states there, uint8 [B, d] each.
+        log_weights_at: w there, float32 [B] each; empty unless asked for.
+        states_at: the states there.
     """
 
     states: States
@@ -52,14 +52,13 @@ class Paths:
     evaluations: Tensor
     times: list[float] = field(default_factory=list)
     log_weights_at: list[Tensor] = field(default_factory=list)
-    dlogp_dt_at: list[Tensor] = field(default_factory=list)
-    states_at: list[Tensor] = field(default_factory=list)
+    states_at: list[States] = field(default_factory=list)
 
     def rows(self, which: Tensor) -> Paths:
         """Some of the chains, int64 [b]."""
-        lists = ([part[which] for part in parts] for parts in (self.log_weights_at, self.dlogp_dt_at, self.states_at))
         own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
-        return Paths(*own, self.times, *lists)
+        at = [w[which] for w in self.log_weights_at], [states.rows(which) for states in self.states_at]
+        return Paths(*own, self.times, *at)
 
 
 _Step: TypeAlias = tuple[States, Tensor, Tensor, Tensor]
@@ -255,8 +254,7 @@ def record(paths: Paths, t: float, weights: Tensor, states: States) -> None:
     """Note a time of chains on their way, with weights [B]."""
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
-    paths.dlogp_dt_at.append(states.dlogp_dt.float())
-    paths.states_at.append(states.x)
+    paths.states_at.append(replace(states, scores=None, known=None))
 
 
 def run_backwards(

@@ -134,13 +134,9 @@ def estimated(
 ) -> dict[str, float]:
     """The same of the means of quantities, name -> [N]."""
     w = log_weights.double()
-    values = {
-        "log_z": float(log_mean_exp(w)),
-        "log_z_error": jackknife(w, groups) if log_z_error is None else log_z_error,
-        "log_z_lower": float(w.mean()),
-        "ess": float(effective_sample_size(w)),
-        "pareto_k": pareto_shape(w),
-    }
+    error = jackknife(w, groups) if log_z_error is None else log_z_error
+    values = {"log_z": float(log_mean_exp(w)), "log_z_error": error, "log_z_lower": float(w.mean())}
+    values |= {"ess": float(effective_sample_size(w)), "pareto_k": pareto_shape(w)}
     values |= _ends("log_z", values, w, groups)
     if groups is not None:
         sums = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])

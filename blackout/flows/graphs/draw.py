@@ -79,7 +79,7 @@ class GraphDraw(ChainDraw):
             yield part, found
 
     def outputs(self, seed: int) -> Outputs | None:
-        return GraphOutputs(self)
+        return GraphOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
@@ -88,22 +88,16 @@ class GraphDraw(ChainDraw):
 
 
 class GraphOutputs(Collected):
-    """The best solution of every graph, and table.csv.
+    """The best solution of every graph of a `GraphDraw`, and table.csv."""
 
-    Args:
-        draw: where the samples come from.
-    """
-
-    def __init__(self, draw: GraphDraw) -> None:
-        super().__init__()
-        self._draw = draw
+    draw: GraphDraw
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Add `best` and `best_value` to solutions.npz, write table.csv; returns drops from the oracle's values.
 
         Beside them stands what greedy and annealing find in the processor time of the draw.
         """
-        draw, target, arrays = self._draw, self._draw.target, self.arrays()
+        draw, target, arrays = self.draw, self.draw.target, self.arrays()
         rows_of = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in draw.numbers.tolist()}
         chosen = {number: rows for number, rows in rows_of.items() if len(rows)}
         values = [arrays["value"][rows] for rows in chosen.values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,14 @@ _STEPS = 1 << 20
 """Values of a parameter in a range of laws, which have numbers."""
 
 
-def lattice_bonds(size: int | Sequence[int]) -> tuple[list[int], Tensor]:
+Size: TypeAlias = int | Sequence[int]
+"""The side of a lattice, or [height, width]."""
+Range: TypeAlias = float | Sequence[float]
+"""A number, or [start, end]."""
+Numbers: TypeAlias = Tensor | Sequence[Any]
+
+
+def lattice_bonds(size: Size) -> tuple[list[int], Tensor]:
     """(shape [H, W], pairs of sites beside each other on this torus, each once and in order: int64 [n, 2]).
 
     Args:
@@ -56,7 +63,7 @@ class Potts(Target):
         ValueError: an impossible size, or q below 2.
     """
 
-    def __init__(self, size: int | Sequence[int] = 4, q: int = 3, beta: float = 1.0) -> None:
+    def __init__(self, size: Size = 4, q: int = 3, beta: float = 1.0) -> None:
         shape, pairs = lattice_bonds(size)
         super().__init__(q, shape)
         self.lattice = shape
@@ -160,19 +167,13 @@ class Couplings(Target):
         ValueError: shapes that do not fit, or values that are not finite.
     """
 
-    def __init__(
-        self,
-        J: Tensor | Sequence[Sequence[float]] | None = None,
-        h: Tensor | Sequence[float] | None = None,
-        shape: Sequence[int] | None = None,
-    ) -> None:
-        matrix, field = (None if part is None else torch.as_tensor(part, dtype=torch.float64) for part in (J, h))
-        given = field if matrix is None else matrix
+    def __init__(self, J: Numbers | None = None, h: Numbers | None = None, shape: Sequence[int] | None = None) -> None:
+        given = h if J is None else J
         ensure(given is not None or shape is not None, "couplings need J, h or a shape")
-        super().__init__(2, list(shape) if shape is not None else list(given.shape[:1]) if given is not None else [])
+        super().__init__(2, [len(given)] if shape is None and given is not None else list(shape or []))
         d = self.sites
-        matrix = torch.zeros(d, d, dtype=torch.float64) if matrix is None else matrix
-        field = torch.zeros(d, dtype=torch.float64) if field is None else field
+        matrix = torch.as_tensor(torch.zeros(d, d) if J is None else J, dtype=torch.float64)
+        field = torch.as_tensor(torch.zeros(d) if h is None else h, dtype=torch.float64)
         ensure(matrix.shape == (d, d), f"J must be square, [{d}, {d}] for {d} sites, not {list(matrix.shape)}")
         ensure(field.shape == (d,), f"h must be [{d}] as J is [{d}, {d}], not {list(field.shape)}")
         ensure(bool(torch.isfinite(matrix).all() and torch.isfinite(field).all()), "J and h must be finite")
@@ -223,9 +224,7 @@ class Ising(Couplings):
         ValueError: an impossible size, or a range that has not two ends.
     """
 
-    def __init__(
-        self, size: int | Sequence[int] = 4, sigma: float | Sequence[float] = 0.1, bias: float | Sequence[float] = 0.0
-    ) -> None:
+    def __init__(self, size: Size = 4, sigma: Range = 0.1, bias: Range = 0.0) -> None:
         shape, pairs = lattice_bonds(size)
         ends = [[part, part] if isinstance(part, int | float) else list(part) for part in (sigma, bias)]
         ensure(all(len(part) == 2 for part in ends), f"sigma, bias: numbers or [start, end], not {sigma}, {bias}")
@@ -344,9 +343,7 @@ class SpinGlass(Couplings):
         seed: of both.
     """
 
-    def __init__(
-        self, size: int | Sequence[int] = 4, coupling: float = 0.4, disorder: float = 0.2, seed: int = 0
-    ) -> None:
+    def __init__(self, size: Size = 4, coupling: float = 0.4, disorder: float = 0.2, seed: int = 0) -> None:
         shape, pairs = lattice_bonds(size)
         d = shape[0] * shape[1]
         generator = torch.Generator().manual_seed(seed)
