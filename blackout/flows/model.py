@@ -161,17 +161,15 @@ class FlowSampler(ChainSampler):
         self,
         network: LocallyEquivariant,
         target: Target,
-        simulation: Simulation | None = None,
-        objective: EstimatedPartition | None = None,
+        simulation: Simulation = Events(16),
+        objective: EstimatedPartition = EstimatedPartition(),
         rollout: Rollout | None = None,
         ema_decay: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        self.target = target.requires_grad_(False)
-        self.simulation: Simulation = Events(16) if simulation is None else simulation
-        self.objective = EstimatedPartition() if objective is None else objective
-        self.rollout = rollout
+        self.target, self.rollout = target.requires_grad_(False), rollout
+        self.simulation, self.objective = simulation, objective
         self.replay_buffer = None if rollout is None else Replay(rollout, target.levels, target.sites, target.many)
 
     # --- training

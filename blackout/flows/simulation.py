@@ -108,12 +108,14 @@ class Simulation(ABC):
         states = States.uniform(target, streams.at(0).next_draw().uniform(size))
         weights, none = torch.zeros_like(indices, dtype=torch.float64), torch.zeros_like(indices)
         paths = Paths(states, weights, none, none)
-        for k, (a, b) in enumerate(pairwise(times)):
+        for k, a in enumerate(times):
             if watch is not None:
                 watch(k, self.num_steps, states.x)
             if observe:
                 record(paths, a, weights, states)
-            stream = streams.at(k + 1)
+            if k == self.num_steps:
+                break
+            stream, b = streams.at(k + 1), times[k + 1]
             states, gain, jumps, evaluations = self.step(target, scores, states, a, b, stream)
             weights = weights + gain
             paths.jumps, paths.evaluations = paths.jumps + jumps, paths.evaluations + evaluations
@@ -122,10 +124,6 @@ class Simulation(ABC):
                 states, weights = resampled(states, weights, indices, drawn_by, k, low, self.group)
             if (moves := refine or self.moves) is not None:
                 states = moves(target, states, b, stream)
-        if watch is not None:
-            watch(self.num_steps, self.num_steps, states.x)
-        if observe:
-            record(paths, 1.0, weights, states)
         return replace(paths, states=states, log_weights=weights)
 
 

@@ -69,9 +69,9 @@ class EnergySampler(ChainSampler):
     def __init__(
         self,
         network: Pair,
-        simulation: Simulation | None = None,
+        simulation: Simulation = Events(16),
         negative: NegativeSampler | None = None,
-        objective: EstimatedPartition | None = None,
+        objective: EstimatedPartition = EstimatedPartition(),
         rollout: Rollout | None = None,
         inner: int = 10,
         pretraining: int = 0,
@@ -83,11 +83,10 @@ class EnergySampler(ChainSampler):
         super().__init__(network, ema_decay, seed)
         if inner < 1 or pretraining < 0 or not energy_lr > 0:
             raise ValueError("inner must be at least 1, pretraining 0, and energy_lr positive")
-        self.simulation: Simulation = Events(16) if simulation is None else simulation
+        self.simulation, self.objective = simulation, objective
         self.negative: NegativeSampler = FlowSamples() if negative is None else negative
         if self.negative.sampled and not isinstance(self.simulation, Events):
             raise ValueError("simulation must be events: those in time steps have no exact weights")
-        self.objective = EstimatedPartition() if objective is None else objective
         self.rollout, self.inner, self.energy_lr, self.learned = rollout, inner, energy_lr, learned
         self.pretraining = pretraining if learned else 0
         energy = network.energy

@@ -180,11 +180,8 @@ class OnGraphs(Target):
     def __init__(self, family: GraphTarget, graph: GraphBatch, colours: Tensor, nodes: Tensor, units: Tensor) -> None:
         super().__init__(2, [graph.mask.shape[1]])
         vars(self)["family"] = family  # not a submodule: its graphs are not this target's state
-        self.graph, self.colours, self.nodes, self.units, self.frozen = graph, colours, nodes, units, ~graph.mask
-
-    @property
-    def device(self) -> torch.device:
-        return self.nodes.device
+        self.graph, self.colours, self.units, self.frozen = graph, colours, units, ~graph.mask
+        self.nodes = nn.Buffer(nodes)
 
     @property
     def log_volume(self) -> Tensor:

@@ -190,13 +190,9 @@ class Wrapped(Target):
     def __init__(self, inner: Any) -> None:
         shape = getattr(inner, "shape", None) or [inner.sites]
         super().__init__(inner.levels, [int(n) for n in shape])
-        self.inner = inner
+        self.inner, self.log_density = inner, inner.log_density  # type: ignore[method-assign]
         if hasattr(inner, "log_ratios"):
             self.log_ratios = inner.log_ratios  # type: ignore[method-assign]
-
-    def log_density(self, x: Tensor) -> Tensor:
-        """Of states [..., d], [...]."""
-        return self.inner.log_density(x)
 
 
 class Conserved(Target):

@@ -307,12 +307,8 @@ class _IsingRows(Target):
 
     def __init__(self, ising: Ising, parameters: Tensor) -> None:
         super().__init__(2, ising.shape)
-        vars(self)["ising"], self.parameters_of = ising, parameters
+        vars(self)["ising"], self.parameters_of = ising, nn.Buffer(parameters)
         self._groups = ising._groups = ising._groups or ising.independent_sites()
-
-    @property
-    def device(self) -> torch.device:
-        return self.parameters_of.device
 
     def rows(self, which: Tensor) -> Target:
         return _IsingRows(self.ising, self.parameters_of[which])
