@@ -86,7 +86,8 @@ def paths_of(replay: Replay, uniforms: Tensor) -> ReplayBatch:
         return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
 
     t, slopes = replay.times[slot].float().repeat(len(chain)), flat(replay.slopes)
-    return ReplayBatch(flat(replay.x), t, flat(replay.ratios), slopes, torch.zeros_like(slopes))
+    law = torch.zeros(len(slopes), dtype=torch.int64)
+    return ReplayBatch(flat(replay.x), t, flat(replay.ratios), slopes, torch.zeros_like(slopes), law)
 
 
 class Training:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from blackout.component import component
@@ -149,8 +150,8 @@ class GraphTarget(Target):
         """Classes of pairs of nodes, and colours of nodes; found once."""
         if self._known is None or self._known[0].device != self.nodes.device:
             colours = torch.zeros(self.nodes.shape[0], self.sites, dtype=torch.uint8)
-            for k, adjacent in enumerate(self.weights.cpu() != 0):
-                for colour, group in enumerate(coloured(adjacent)):
+            for k, weights in enumerate(self.weights.cpu().numpy()):
+                for colour, group in enumerate(coloured(csr_array(weights))):
                     colours[k, group] = colour
             self._known = distance_classes(self.weights != 0), colours.to(self.nodes.device)
         return self._known

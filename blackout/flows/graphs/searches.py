@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blackout.flows.graphs.graphs import Graph
+from blackout.flows.targets.base import coloured
 
 Array = NDArray[Any]
 _HOT, _COLD = {"mis": 1.0, "maxcut": 0.6}, {"mis": 0.2, "maxcut": 0.04}
@@ -70,7 +71,7 @@ def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, se
 
     began, rng, sizes = time.process_time(), np.random.default_rng(seed), [graph.nodes for graph in graphs]
     matrix = block_diag([graph.matrix() for graph in graphs], format="csr")
-    groups = _coloured(matrix)
+    groups = coloured(matrix)
     starts, gain = np.cumsum([0, *sizes[:-1]]), np.concatenate([graph.of_nodes for graph in graphs])
     if problem == "mis":
         matrix.data[:] = 1
@@ -113,12 +114,3 @@ def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, se
             best = x > 0
             break
     return [part.T.astype(np.uint8) for part in np.split(best, starts[1:])]
-
-
-def _coloured(matrix: Any) -> list[Array]:
-    """Nodes in groups without edges inside, greedily, nodes of many neighbours first [Welsh and Powell 1967]."""
-    colours, rows = np.full(matrix.shape[0], -1), np.split(matrix.indices, matrix.indptr[1:-1])
-    for node in np.argsort(-np.diff(matrix.indptr), kind="stable"):
-        taken = set(colours[rows[node]].tolist())
-        colours[node] = next(colour for colour in range(len(taken) + 1) if colour not in taken)
-    return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from blackout.errors import UserError, error_context, refuse
@@ -130,7 +132,9 @@ class Target(nn.Module):
     def independent_sites(self) -> list[Tensor]:
         """Sites in groups, int64 [n] each: those of a group are independent given all others."""
         pairs = self.pairs()
-        return list(torch.arange(self.sites).split(1)) if pairs is None else coloured(pairs[0] != 0)
+        if pairs is None:
+            return list(torch.arange(self.sites).split(1))
+        return [torch.from_numpy(group) for group in coloured(csr_array(pairs[0].cpu().numpy()))]
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """A Gibbs sweep at time t: every site drawn from its conditional law p_t, independent sites together.
@@ -256,14 +260,17 @@ class Conserved(Target):
         return self.inner.statistics(x)
 
 
-def coloured(adjacent: Tensor) -> list[Tensor]:
-    """Sites in groups without neighbours, int64 each, by the greedy colouring of a graph, bool [d, d]."""
-    d = len(adjacent)
-    colour = torch.full((d,), -1)
-    for site in range(d):
-        taken = set(colour[adjacent[site].cpu()].tolist())
-        colour[site] = next(c for c in range(d) if c not in taken)
-    return [torch.nonzero(colour == c).flatten() for c in range(int(colour.max()) + 1)]
+def coloured(matrix: Any) -> list[NDArray[np.int64]]:
+    """Sites in groups without neighbours, greedily, those of many neighbours first [Welsh and Powell 1967].
+
+    Args:
+        matrix: SciPy's CSR matrix [d, d], in which neighbours have an entry.
+    """
+    colours, rows = np.full(matrix.shape[0], -1), np.split(matrix.indices, matrix.indptr[1:-1])
+    for node in np.argsort(-np.diff(matrix.indptr), kind="stable"):
+        taken = set(colours[rows[node]].tolist())
+        colours[node] = next(colour for colour in range(len(taken) + 1) if colour not in taken)
+    return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]
 
 
 def of_flips(flips: Tensor, x: Tensor) -> Tensor:
