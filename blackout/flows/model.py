@@ -44,33 +44,18 @@ class ChainSampler(Model):
         """Shape of one sample."""
         return self.target.shape
 
-    @torch.no_grad()
-    def scores(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """G(tau, i | x) by the averaged weights, where there are any: rates out [G]_+ and in [-G]_+.
-
-        Args:
-            x: states, integers [B, d].
-            t: times in [0, 1], [B] or one for all.
-
-        Returns:
-            [B, d, S] of the network's precision.
-        """
-        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x), self.target.context())
-
-    def _evaluate(
-        self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
-    ) -> Tensor:
-        dtype = next(network.parameters()).dtype
-        times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
-        return network(x, times, ratios.to(dtype), *context)
-
     def rates(self, trained: bool = False) -> Scores:
-        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
+        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones.
+
+        G(tau, i | x): rates out [G]_+ and in [-G]_+.
+        """
         network = self.network if trained else self.averaged
+        dtype = next(network.parameters()).dtype
 
         def scores(states: States, t: float) -> Tensor:
             with torch.no_grad():
-                return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
+                times = torch.full((len(states.x),), t, dtype=dtype, device=states.x.device)
+                return network(states.x, times, states.ratios.to(dtype), *states.target.context()).double()
 
         return scores
 
@@ -204,7 +189,7 @@ class FlowSampler(ChainSampler):
             raise UserError(f"target: log_density and log_ratios of 2 states have shapes {shapes}")
         if not bool(torch.isfinite(density).all() and torch.isfinite(ratios).all()):
             raise UserError("target: the log-density is not finite at some state")
-        self._evaluate(self.network, x, 0.5, ratios)
+        self.rates(trained=True)(States.of(self.target, x), 0.5)
 
     def tensors(self) -> dict[str, Tensor]:
         """The target's."""

@@ -14,6 +14,7 @@ from blackout.errors import UserError
 from blackout.flows import Events, FlowSampler, Gibbs, Ising, Rollout
 from blackout.flows.draw import requested
 from blackout.flows.model import LawsFlow
+from blackout.flows.path import States
 from blackout.flows.targets import exact_values
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.networks import LEMLP, LESite
@@ -44,7 +45,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
     model = load_model(directory)
     couplings.with_suffix(".moved").rename(couplings)
     assert float(model.target.pair.abs().sum()) > 0 and model.sample(5).shape == (5, 6)
-    assert model.scores(torch.zeros(2, 6, dtype=torch.int64), 0.5).shape == (2, 6, 2)
+    assert model.rates()(States.of(model.target, torch.zeros(2, 6, dtype=torch.int64)), 0.5).shape == (2, 6, 2)
     assert "replay" not in " ".join(model.state_dict())
     report = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()

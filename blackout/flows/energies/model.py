@@ -13,6 +13,7 @@ from blackout.errors import refuse
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import VALIDATION, ChainSampler
+from blackout.flows.path import States
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found
@@ -164,4 +165,5 @@ class EnergySampler(ChainSampler):
 
     def try_once(self) -> None:
         """Evaluate energy and rates at two states."""
-        self.scores(torch.zeros(2, self.energy.sites, dtype=torch.uint8, device=self.device), 0.5)
+        x = torch.zeros(2, self.energy.sites, dtype=torch.uint8, device=self.device)
+        self.rates(trained=True)(States.of(self.energy, x), 0.5)
