@@ -94,20 +94,16 @@ def judge(
         if abs(other - log_z) > 2 * spread:
             reach += [other - its, other + its]
         if abs(other - log_z) > _SIGMAS * spread:
-            flags["annealing_disagrees"] = (
-                f"annealing apart from these samples says log Z {other:.4g} +- {its:.2g}, they say {log_z:.4g} +- "
-                f"{error:.2g}"
-            )
+            mine = f"these samples say {log_z:.4g} +- {error:.2g}"
+            flags["annealing_disagrees"] = f"{mine} for log Z, annealing apart from them {other:.4g} +- {its:.2g}"
     few = values["ess"] * len(log_weights) < _FEW
     if few or not flags.keys().isdisjoint(("low_ess", "infinite_variance")):
         reach.append(other + NORMAL * its)  # such weights do not know their own error
     missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1)) if target.flips else 0.0
     if missed > 0:
         reach.append(log_z + math.log1p(missed))
-        flags["missed_mode"] = (
-            f"a mode is missed: near states of high density there is mass that these samples lack, at least "
-            f"{100 * missed / (1 + missed):.0f} % of all"
-        )
+        share = f"at least {100 * missed / (1 + missed):.0f} % of all"
+        flags["missed_mode"] = f"a mode is missed: near states of high density is mass that these lack, {share}"
     if not math.isfinite(error):
         error = its + abs(other - log_z) / NORMAL
         values |= {"log_z_low": log_z - NORMAL * error, "log_z_high": log_z + NORMAL * error}
@@ -122,10 +118,8 @@ def _of_itself(values: dict[str, float], groups: Tensor | None) -> Flags:
     if ess < _LEAST_ESS:
         flags["low_ess"] = f"ESS {ess:.2g} is below {_LEAST_ESS}: estimates and errors are not to be trusted"
     elif values.get("pareto_k", -math.inf) > _MOST_SHAPE:
-        flags["infinite_variance"] = (
-            f"the largest weights have a Pareto shape of {values['pareto_k']:.2f}, above {_MOST_SHAPE}: their "
-            f"variance is as good as infinite, and errors are too small"
-        )
+        shape = f"the largest weights have a Pareto shape of {values['pareto_k']:.2f}, above {_MOST_SHAPE}"
+        flags["infinite_variance"] = f"{shape}: their variance is as good as infinite, and errors are too small"
     if groups is not None and len(groups.unique()) < 2:
         flags["one_group"] = "all chains were resampled together and cannot tell their error: draw more of them"
     if values.get("r_hat", math.nan) > _MOST_R_HAT:

@@ -156,21 +156,16 @@ def _edge_list(file: Path) -> Graph:
     if "vartype" in said or (any(i == j for i, j in pairs) and weights):
         return _coo(pairs, weights, said.get("vartype"))
     headed = pairs and len(pairs) - 1 == pairs[0][1] and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
-    if headed and not said and not weights:
-        raise UserError(
-            f"line {rows[0][0]} reads as a header of {pairs[0][0]} nodes and {pairs[0][1]} edges: "
-            "a file with a header is named .gset, and in one without a comment `# nodes: N` says how many there are"
-        )
+    advice = "a file with one is named .gset; in one without a comment `# nodes: N` says how many there are"
+    refuse(headed and not said and not weights, f"its first line reads as a header: {advice}")
     used = {node for pair in pairs for node in pair}
     least, most = (min(used), max(used)) if used else (0, -1)
     nodes = _whole(said["nodes"], 1, _MOST_NODES, 1) if "nodes" in said else None
     first = _whole(said["first"], 0, 1, 1) if "first" in said else int(least > 0 and nodes in (None, most))
     count = most + 1 - first if nodes is None else nodes
-    if least < first or most >= first + count or (nodes is None and len(used) < count):
-        raise UserError(
-            f"{len(used)} nodes with numbers {least} to {most} are in edges: `# nodes: N, first: 0` in a comment says "
-            "how many there are and what the first is called (0 or 1)"
-        )
+    strange = least < first or most >= first + count or (nodes is None and len(used) < count)
+    advice = "`# nodes: N, first: 0` in a comment says how many there are and what the first is called (0 or 1)"
+    refuse(strange, f"{len(used)} nodes with numbers {least} to {most} are in edges: {advice}")
     return _graph(count, pairs, weights, first=first)
 
 

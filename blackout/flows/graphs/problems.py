@@ -67,11 +67,8 @@ class GraphTarget(Target):
         self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, weighted: bool = False
     ) -> None:
         super().__init__(2, [nodes])
-        if not 0 <= held_out < graphs or not 0 < inverse_temperature < math.inf:
-            raise ValueError(
-                f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: "
-                "one must be trained on, and 1 / T be positive"
-            )
+        ensure(0 <= held_out < graphs, f"of {graphs} graphs {held_out} are held out: one must be trained on")
+        ensure(0 < inverse_temperature < math.inf, f"1 / T must be positive, not {inverse_temperature}")
         ensure(nodes <= MOST_NODES, f"at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
         self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8
