@@ -127,9 +127,8 @@ def temper(
         gain = times.diff()[first, None] * (density[first] - density[first + 1])
         uniforms = swaps.at(k).next_draw().uniform((sets, temperatures)).T[first]
         swap = uniforms.log() < gain
-        place[first], place[first + 1] = (
-            torch.where(swap, place[one], place[two]) for one, two in ((first + 1, first), (first, first + 1))
-        )
+        one, two = place[first], place[first + 1]
+        place[first], place[first + 1] = torch.where(swap, two, one), torch.where(swap, one, two)
         states = states.rows(place.flatten())
         if k >= rounds // 2:
             seen.append(states.dlogp_dt.view(size))

@@ -77,9 +77,7 @@ class Clusters(Refinement):
         pairs = target.pairs()
         if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
             field = ", single ones no field" if self.single else ""
-            raise UserError(
-                f"refine: clusters need an energy of pairs that attract each other{field}, and numba: use refine=gibbs"
-            )
+            raise UserError(f"refine: clusters need pairs that attract each other{field}, and numba: use refine=gibbs")
         from blackout.flows.targets.numba_sweeps import draw_clusters  # only here: numba is loaded late
 
         if self._of is not target:

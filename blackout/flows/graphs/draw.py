@@ -142,7 +142,7 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     refuse(simulation.resample_below is not None, "simulation.resample_below is for targets of one law, not for graphs")
     where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if (oracle := request.get("oracle")) is not None:
-        solvers.solver(oracle)  # whether it is there
+        solvers.solved(oracle, "mis", [], 0)  # whether it is there
     refuse(set(where) - {"path"}, "target: a trained model keeps its problem; target.path=... gives it other graphs")
     target = model.target
     if where:

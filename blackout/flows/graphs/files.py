@@ -269,9 +269,8 @@ def _metis(file: Path) -> Graph:
 def _matrix_market(file: Path) -> Graph:
     """`rows columns entries` from 1 on, read here: SciPy's reader ends the process on damaged files."""
     (_, banner), *rows = _rows(file) or [(1, [])]
-    found = re.fullmatch(
-        "%%matrixmarket matrix coordinate (real|integer|pattern) (symmetric|general)", " ".join(banner).lower()
-    )
+    form = "%%matrixmarket matrix coordinate (real|integer|pattern) (symmetric|general)"
+    found = re.fullmatch(form, " ".join(banner).lower())
     rows = [(line, words) for line, words in rows if not words[0].startswith("%")]
     if not found or not rows or len(rows[0][1]) != 3:
         raise UserError("of MatrixMarket, real symmetric coordinate matrices are graphs")

@@ -73,16 +73,15 @@ def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, se
     matrix = block_diag([graph.matrix() for graph in graphs], format="csr")
     groups = coloured(matrix)
     starts, gain = np.cumsum([0, *sizes[:-1]]), np.concatenate([graph.of_nodes for graph in graphs])
+    units = [np.sqrt(2 * (graph.of_edges**2).sum() / graph.nodes) for graph in graphs]
     if problem == "mis":
         matrix.data[:] = 1
-        scale = np.repeat([np.abs(graph.of_nodes).mean() for graph in graphs], sizes)
-    else:
-        scale = np.repeat([np.sqrt(2 * (graph.of_edges**2).sum() / graph.nodes) for graph in graphs], sizes)
+        units = [np.abs(graph.of_nodes).mean() for graph in graphs]
+    scale = np.repeat(units, sizes)
     exact = bool(((gain if problem == "mis" else matrix.data) == 1).all())
     kind: Any = np.float32 if exact else np.float64
     matrix, gain = matrix.astype(kind), gain.astype(kind)[:, None]
-    if problem == "mis":
-        groups = [group[gain[group, 0] > 0] for group in groups]
+    groups = [group[gain[group, 0] > 0] for group in groups]
     parts = [(group, matrix[group], matrix[:, group].tocsr(), scale[group].astype(kind)[:, None]) for group in groups]
     shape = (len(gain), chains)
     x = np.zeros(shape, kind) if problem == "mis" else np.where(rng.random(shape) < 0.5, kind(-1), kind(1))

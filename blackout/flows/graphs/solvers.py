@@ -120,26 +120,16 @@ EXACT: dict[str, Callable[[str, Graph, float], Solution]] = {"milp": by_milp, "c
 """Method -> solver of one graph."""
 
 
-def solver(method: str) -> Callable[[str, Graph, float], Solution]:
-    """The solver of that name.
-
-    Raises:
-        UserError: there is none, or its package is not installed.
-    """
-    refuse(method not in EXACT, f"{method}: no such solver; one of {', '.join(EXACT)}")
-    missing = method == "cpsat" and importlib.util.find_spec("ortools") is None
-    refuse(missing, "cpsat needs ortools, which is not installed: pip install 'blackout-diffusion[solvers]'")
-    return EXACT[method]
-
-
 def solved(method: str, problem: str, graphs: Iterable[Graph], limit: float) -> list[Solution]:
     """Solutions of `mis` or `maxcut` on these graphs, each in at most `limit` seconds.
 
     Raises:
         UserError: there is no such solver, its package is not installed, or it does not take such weights.
     """
-    solve = solver(method)
-    return [solve(problem, graph, limit) for graph in graphs]
+    refuse(method not in EXACT, f"{method}: no such solver; one of {', '.join(EXACT)}")
+    missing = method == "cpsat" and importlib.util.find_spec("ortools") is None
+    refuse(missing, "cpsat needs ortools, which is not installed: pip install 'blackout-diffusion[solvers]'")
+    return [EXACT[method](problem, graph, limit) for graph in graphs]
 
 
 def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]:

@@ -170,7 +170,7 @@ class Couplings(Target):
     def __init__(self, J: Numbers | None = None, h: Numbers | None = None, shape: Sequence[int] | None = None) -> None:
         given = h if J is None else J
         ensure(given is not None or shape is not None, "couplings need J, h or a shape")
-        super().__init__(2, [len(given)] if shape is None and given is not None else list(shape or []))
+        super().__init__(2, list(torch.as_tensor(given).shape[:1] if shape is None else shape))
         d = self.sites
         matrix = torch.as_tensor(torch.zeros(d, d) if J is None else J, dtype=torch.float64)
         field = torch.as_tensor(torch.zeros(d) if h is None else h, dtype=torch.float64)
