@@ -71,7 +71,6 @@ class Clusters(Refinement):
     def __init__(self, moves: int = 1, single: bool = False) -> None:
         super().__init__(moves)
         self.single = single
-        self._of: Target | None = None
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         pairs = target.pairs()
@@ -80,13 +79,12 @@ class Clusters(Refinement):
             raise UserError(f"refine: clusters need pairs that attract each other{field}, and numba: use refine=gibbs")
         from blackout.flows.targets.numba_sweeps import draw_clusters  # only here: numba is loaded late
 
-        if self._of is not target:
-            one, two = torch.triu(pairs[0]).cpu().nonzero(as_tuple=True)
-            self._of, self._bonds = target, (one.numpy(), two.numpy(), pairs[0].cpu()[one, two].numpy())
+        one, two = torch.triu(pairs[0]).cpu().nonzero(as_tuple=True)
+        bonds = one.numpy(), two.numpy(), pairs[0].cpu()[one, two].numpy()
         keys = np.stack([stream.next_draw().keys.cpu().numpy() for _ in range(2 + self.single)])
         x, density = states.x.cpu().numpy().copy(), states.log_density.cpu().numpy().copy()
-        bound = -np.expm1(-t * self._bonds[2])
-        draw_clusters(keys, x, density, *self._bonds, bound, pairs[1].cpu().contiguous().numpy(), t, self.single)
+        bound = -np.expm1(-t * bonds[2])
+        draw_clusters(keys, x, density, *bonds, bound, pairs[1].cpu().contiguous().numpy(), t, self.single)
         return States(torch.from_numpy(x).to(states.x), torch.from_numpy(density).to(states.log_density), target)
 
 

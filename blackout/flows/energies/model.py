@@ -123,17 +123,13 @@ class EnergySampler(ChainSampler):
         refuse(world_size() > 1, "family=energy trains on one device: trainer.devices=1")
         number = batch["batch"]
         with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers
-            if number < self.pretraining:
-                return self._energy_step(self._before, batch)
-            turn = (number - self.pretraining) % (self.inner + 1)
-            if self.learned and (not self.negative.sampled or turn == self.inner):
-                return self._energy_step(self.negative, batch)
+            before, turn = number < self.pretraining, (number - self.pretraining) % (self.inner + 1)
+            if before or (self.learned and (not self.negative.sampled or turn == self.inner)):
+                phase, seed = self._before if before else self.negative, fold_seed(self.seed, _NEGATIVE, number)
+                loss = phase.loss(self, batch["x0"].flatten(1), seed)
+                self.log("train/energy_loss", loss.detach())
+                return loss + self.energy.penalty()
             return self.learn(self.network.rates, batch, turn == 0)
-
-    def _energy_step(self, phase: NegativeSampler, batch: Mapping[str, Any]) -> Tensor:
-        loss = phase.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, _NEGATIVE, batch["batch"]))
-        self.log("train/energy_loss", loss.detach())
-        return loss + self.energy.penalty()
 
     def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
         """Of the energy in training."""

@@ -90,9 +90,9 @@ class GraphTarget(Target):
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """From which one of the same sizes is made."""
-        sizes = {"graphs": len(self.nodes), "nodes": self.sites, "held_out": self.held_out}
-        more = {"inverse_temperature": self.inverse_temperature, "weighted": self.weighted}
-        return {"_target_": f"blackout.flows.{type(self).__name__}"} | sizes | more
+        kept = {name: getattr(self, name) for name in ("held_out", "inverse_temperature", "weighted")}
+        sizes = {"graphs": len(self.nodes), "nodes": self.sites}
+        return {"_target_": f"blackout.flows.{type(self).__name__}", **sizes, **kept}
 
     @property
     def facts(self) -> dict[str, Any]:
