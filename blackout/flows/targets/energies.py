@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -216,9 +216,7 @@ class EnergyNetwork(Learned):
 
     @property
     def _first(self) -> nn.Linear:
-        layer = self.layers[0]
-        assert isinstance(layer, nn.Linear)
-        return layer
+        return cast(nn.Linear, self.layers[0])
 
     def _hidden(self, x: Tensor) -> Tensor:
         """Of the first layer, before its activation."""
