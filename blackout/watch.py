@@ -96,11 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with the list or with a report, and with nothing else."""
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost"):
             return self.send_error(HTTPStatus.FORBIDDEN)  # another site's name that leads here
-        place = unquote(urlsplit(self.path).path)
-        try:
-            content = b"".join(self._content(place))
-        except (OSError, UserError):
-            content = b""
+        content = b""
+        with suppress(OSError, UserError):
+            content = b"".join(self._content(unquote(urlsplit(self.path).path)))
         if not content:
             return self.send_error(HTTPStatus.NOT_FOUND)
         self.send_response(HTTPStatus.OK)

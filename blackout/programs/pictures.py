@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blackout.errors import UserError
 from blackout.family import Draw
-from blackout.files import read_rows, replacing, save_picture
+from blackout.files import read_rows, reading, replacing, save_picture
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
@@ -77,16 +76,13 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
         UserError: the file is damaged.
     """
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    for step, row in (read_rows(path) if path.exists() else {}).items():
-        for name, text in row.items():
-            try:
-                value = float(text)
-            except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged: {text!r} is no number") from None
-            if name != "step" and math.isfinite(value):
-                steps, values = curves.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(value)
+    with reading(path, "it is damaged"):
+        for step, row in (read_rows(path) if path.exists() else {}).items():
+            for name, text in row.items():
+                if name != "step" and math.isfinite(value := float(text)):
+                    steps, values = curves.setdefault(name, ([], []))
+                    steps.append(step)
+                    values.append(value)
     return curves
 
 

@@ -225,11 +225,10 @@ class Picture(NamedTuple):
 
 def picture(path: Path, title: str, run: Path) -> Picture | None:
     """A picture file, made smaller where it is large; None where the run has none, or none that can be read."""
-    try:
+    with suppress(OSError, UserError, Image.DecompressionBombError):
         status = path.stat()
         return _picture(path, title, run, (status.st_mtime_ns, status.st_size))
-    except (OSError, UserError, Image.DecompressionBombError):
-        return None
+    return None
 
 
 @lru_cache(maxsize=512)

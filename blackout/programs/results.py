@@ -8,7 +8,7 @@ import subprocess
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -241,8 +241,7 @@ def git_commit() -> str | None:
         options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 5.0}
         return subprocess.run(["git", *command], check=True, **options).stdout.strip()
 
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         git("ls-files", "--error-unmatch", Path(__file__).name)  # not merely installed within somebody's repository
         return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return None
