@@ -133,7 +133,7 @@ def _evidence(names: Sequence[str], found: Sequence[Mapping[str, Mapping[str, An
         values, how = content["values"], content["sampler"]
         if isinstance(value := values.get("log_evidence"), int | float):
             parts = (leaves(how.get(name)) for name in _OF_POSTERIORS)
-            said = [", ".join(f"{name} {value}".strip() for name, value in part) for part in parts]
+            said = [", ".join(f"{what} {one}".removeprefix("name ").strip() for what, one in part) for part in parts]
             rows.append(([*said, run], value, values.get("log_evidence_error")))
             known.setdefault(said[0], []).append(value)
     rows.sort(key=itemgetter(0))

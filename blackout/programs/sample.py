@@ -87,7 +87,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
 
         scoring = Scoring(config, model, family, draw)
     indices = torch.arange(rows) if chosen is None else chosen
-    drawn = drawn_key(request, model, indices, config["seed"])
+    # the same for requests for the same samples: settings with the files that they name, weights, indices, seed
+    drawn = request_key([tensors_hash("", {"": indices, **model.state_dict()}), request, model.config, config["seed"]])
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     folders = output_folders(path(config, "out"), place, draw.names.folder)
@@ -247,8 +248,3 @@ def drawn_once(
                 with replacing(file) as hidden:
                     save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
             yield of_batch, samples
-
-
-def drawn_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int) -> str:
-    """The same for requests for the same samples: settings with the files that they name, weights, indices, seed."""
-    return request_key([tensors_hash("", {"": indices, **model.state_dict()}), request, model.config, seed])
