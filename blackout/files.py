@@ -336,10 +336,9 @@ def read_mapping(path: Path, within: Path | None = None, most: int = _MOST_TEXT,
     """
     try:
         content = (json.loads if path.suffix == ".json" else yaml.safe_load)(read_text(path, within, most))
-    except UserError as error:
-        raise UserError(f"{error}{advice}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}{advice}") from None
+        found = "" if isinstance(error, UserError) else f"{path} is damaged: "
+        raise UserError(f"{found}{(str(error).splitlines() or [''])[0]}{advice}") from None
     refuse(not isinstance(content, dict), f"{path} is damaged: it holds no names{advice}")
     return content
 
@@ -410,10 +409,9 @@ def taking_at_most(extra: int) -> Iterator[None]:
     a process has, there is no limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    least = min((limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY), default=None)
     with suppress(OSError, ValueError):
-        limit = _addresses() + extra
-        resource.setrlimit(resource.RLIMIT_AS, (limit if least is None else min(limit, least), hard))
+        limits = [_addresses() + extra, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+        resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     try:
         yield
     finally:
@@ -513,11 +511,10 @@ def read_rows(path: Path) -> dict[int, dict[str, Any]]:
     Raises:
         UserError: no run has written this file so.
     """
+    content = io.StringIO(read_text(path, path.parent))
     try:
-        lines = csv.DictReader(io.StringIO(read_text(path, path.parent)), strict=True)
-        return {int(row["step"]): {name: text for name, text in row.items() if text} for row in lines}
-    except UserError:
-        raise
+        rows = csv.DictReader(content, strict=True)
+        return {int(row["step"]): {name: text for name, text in row.items() if text} for row in rows}
     except (csv.Error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None
 

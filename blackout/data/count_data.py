@@ -262,23 +262,22 @@ class CountData:
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
-        for split, counts in (("train", self.train), ("test", self.test)):
+        for split in ("train", "test"):
+            counts, labels, seen = self._parts(split)
             _check_counts(f"{self.name} {split} data", counts, self.max_count)
             # written once to the frozen object: everyone downstream may rely on the dtype
             counts = counts.to(count_dtype(self.max_count))
             object.__setattr__(self, split, counts if isinstance(counts, Rows) else counts.contiguous())
-        if self.train.shape[1:] != self.test.shape[1:]:
-            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
-            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
-        if (self.train_labels is None) != (self.test_labels is None):
-            raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
-        for split in ("train", "test"):
-            counts, labels, seen = self._parts(split)
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
             if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
                 raise ValueError(f"{self.name}: {split}_seen must be booleans {list(counts.shape)}")
+        if self.train.shape[1:] != self.test.shape[1:]:
+            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
+            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
+        if (self.train_labels is None) != (self.test_labels is None):
+            raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,8 @@ class ImageScores:
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
+        size = min(self.options.kernel_subset_size, self._fewest)  # which has no bias at any size
+        self.options = replace(self.options, kernel_subset_size=size)
         width, classes = extractor.num_features, extractor.num_classes or 0
         sums: dict[str, Metric | MetricCollection] = {}
         with torch.inference_mode(False):
@@ -200,10 +202,8 @@ class ImageScores:
                 if score in scores and sizes[kind] < least:
                     told = f"{what} needs at least {least} {kind}, but there are {sizes[kind]}"
                     raise UserError(f"{told}: less by metrics.options, or metrics.scores without {score}")
-        real = None if reference is None else reference.num_samples
-        fewest = self.num_samples if real is None else min(self.num_samples, real)
-        if "fd" in scores and fewest <= extractor.num_features:
-            what = f"{self._name('fd')} from {fewest} images with {extractor.num_features} features"
+        if "fd" in scores and self._fewest <= extractor.num_features:
+            what = f"{self._name('fd')} from {self._fewest} images with {extractor.num_features} features"
             effect = "the covariance is singular and the value too large; compare it only with those of as many images"
             warnings.warn(f"{what}: {effect}", stacklevel=4)
 
@@ -251,14 +251,14 @@ class ImageScores:
         if "fd" in sums and real is not None:
             values[name("fd")] = frechet_distance(sums["fd"].mu, sums["fd"].sigma, real.mu, real.sigma)
         if "is" in sums:
-            values |= {name("is"): sums["is"].mean, name("is", "_std"): sums["is"].std}
+            values[name("is")], values[name("is", "_std")] = sums["is"]
         if features is not None and real is not None and real.features is not None:
             if "kd" in self.scores:
                 # the unbiased squared maximum mean discrepancy [Gretton 2012, eq. 3; Binkowski 2018, section 4] is
                 # torch-fidelity's, in the mean over random subsets; it can be slightly negative
                 from torch_fidelity.metric_kid import kid_features_to_metric
 
-                subsets = {"kid_subsets": options.kernel_subsets, "kid_subset_size": self._subset_size}
+                subsets = {"kid_subsets": options.kernel_subsets, "kid_subset_size": options.kernel_subset_size}
                 kernel = kid_features_to_metric(
                     features, real.features, **subsets, rng_seed=options.seed, verbose=False
                 )
@@ -274,10 +274,10 @@ class ImageScores:
         return values
 
     @property
-    def _subset_size(self) -> int:
-        """That of the kernel distance, which has no bias at any size: as asked, or of the smaller set."""
+    def _fewest(self) -> int:
+        """Images of the smaller set, as far as it is known."""
         real = None if self.reference is None else self.reference.num_samples
-        return min(self.options.kernel_subset_size, self.num_samples, real or self.num_samples)
+        return min(self.num_samples, real or self.num_samples)
 
     def _name(self, score: str, ending: str = "") -> str:
         """Name in results: plain with Inception features, otherwise with the extractor's name."""
@@ -303,7 +303,7 @@ class ImageScores:
             "scores": list(self.scores),
             "extractor": extractor_origin(self.extractor),
             "reference": known or None,
-            "options": {**asdict(self.options), "kernel_subset_size": self._subset_size},
+            "options": asdict(self.options),
             "images": "uint8 as they are" if most == 255 else mapped,
         }
 
@@ -317,9 +317,8 @@ def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, flo
     spread = {}
     for name in values[0]:
         column = [run[name] for run in values]
-        deviation = statistics.stdev(column)
-        error = deviation / len(values) ** 0.5
-        spread[name] = {"mean": statistics.fmean(column), "std": deviation, "standard_error": error}
+        mean, deviation = statistics.fmean(column), statistics.stdev(column)
+        spread[name] = {"mean": mean, "std": deviation, "standard_error": deviation / len(values) ** 0.5}
     return spread
 
 
@@ -421,13 +420,13 @@ class Scorer:
             told = f"these samples are under {data.condition}, which its images may not be"
             raise UserError(f"metrics.reference={self.reference}: {told}; metrics.reference=train or test")
         key = data.fingerprint("train" if self.reference == "train" else "test") if from_data else self.reference
-        if key not in self._references and from_data:
-            with_features = bool({"kd", "prc"} & set(scores))
-            self._references[key] = dataset_reference(
-                data, self.reference, self.extractor, with_features, self.batch_size, device, self.cache
+        if key not in self._references:
+            how = bool({"kd", "prc"} & set(scores)), self.batch_size, device, self.cache
+            self._references[key] = (
+                dataset_reference(data, self.reference, self.extractor, *how)
+                if from_data
+                else file_reference(self.reference, self.extractor)
             )
-        elif key not in self._references:
-            self._references[key] = file_reference(self.reference, self.extractor)
         return self._references[key]
 
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-
-
-class MeanAndSpread(NamedTuple):
-    """Mean and (population) standard deviation over splits."""
-
-    mean: float
-    std: float
 
 
 class InceptionScore(Metric):
@@ -57,8 +48,8 @@ class InceptionScore(Metric):
         self.probabilities.index_add_(0, parts, p)
         self.negative_entropy.index_add_(0, parts, (p * log_p).sum(dim=1))
 
-    def compute(self) -> MeanAndSpread:
-        """Score over all processes; every sample must have been added once."""
+    def compute(self) -> tuple[float, float]:
+        """Mean and (population) standard deviation over parts; every sample must have been added once."""
         marginal = self.probabilities / self.sizes[:, None]
         scores = (self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)).exp()
-        return MeanAndSpread(float(scores.mean()), float(scores.std(correction=0)))
+        return float(scores.mean()), float(scores.std(correction=0))
