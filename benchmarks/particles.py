@@ -24,7 +24,7 @@ from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times
-from blackout.diffusion.steering import steer
+from blackout.diffusion.steering import Steering
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import Array, JumpToy, Toy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams
@@ -105,10 +105,9 @@ def steering(process: Uniform | Absorbing, strength: float, how: dict[str, Any])
         return torch.from_numpy(log_l)[torch.from_numpy(numbers(x.long(), 4))]
 
     began, n = time.process_time(), 4000
-    drawn = steer(
-        ExactJumpDenoiser(toys[0], JumpToy.origins), process, logit_times(32, 5.0, -7.0), (n, 2),
-        SampleStreams(0, torch.arange(n)), likelihood, classifier=classifier if how.get("guided") else None, **how,
-    )  # fmt: skip
+    steering = Steering(process, likelihood, classifier=classifier if how.get("guided") else None, **how)
+    denoiser, streams = ExactJumpDenoiser(toys[0], JumpToy.origins), SampleStreams(0, torch.arange(n))
+    drawn = steering.walk(denoiser, logit_times(32, 5.0, -7.0), (n, 2), streams)
     spent, found = time.process_time() - began, drawn.log_normaliser.exp() / z
     law = np.bincount(numbers(drawn.samples.long(), 4), minlength=16) / n
     floor = np.mean([total_variation(rng.multinomial(n, toys[1].p0) / n, toys[1].p0) for _ in range(8)])

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from blackout.counts import Shape
 from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, Reverse, grown, step_law
 from blackout.diffusion.particles import Step, Weighed, sample_particles
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
@@ -75,36 +77,59 @@ def guarded(value: Tensor) -> Tensor:
     return torch.where(torch.isneginf(value), torch.where(torch.isneginf(floor), 0.0, floor), value)
 
 
+@dataclass
 class Steering:
-    """Kernel and potential of steered particles: draws steps, and weighs them. One for each run.
+    """Samples of p(x) L(x) / Z by steered walks: kernel and potential of their particles, which draws and weighs steps.
 
     Args:
         process: being reversed: pure death or finite where steps are guided.
         likelihood: L of data.
-        kernel: of steps that are not guided, and of the draws of X_0 by which states are valued.
-        number: particles of a sample.
+        number: of walks, particles of a sample; 1 with `guided` is classifier guidance alone, whose law is right as far
+            as classifier and steps are.
         classifier: p(y | x_t); None for the mean of L over draws.
         guided: whether steps are drawn at guided rates.
         draws: of X_0, where there is no classifier.
         every: so many steps the potential acts once, counted from the end.
-        streams: of these draws, one for each particle.
+        kernel: of steps that are not guided, and of the draws of X_0 by which states are valued, of one evaluation;
+            None takes the Poisson leap for pure death, else the level bridge.
+
+    Raises:
+        ValueError: guided steps without a classifier, or of a process that they are not known for; no walk or draw.
     """
 
-    def __init__(
-        self, process: Process, likelihood: Likelihood, kernel: Kernel, number: int, classifier: Classifier | None,
-        guided: bool, draws: int, every: int, streams: SampleStreams,
-    ) -> None:  # fmt: skip
-        self._process, self._likelihood, self._kernel, self._number = process, likelihood, kernel, number
-        self._classifier, self._guided = classifier, guided
-        self._draws, self._every, self._streams = draws, every, streams
+    process: Process
+    likelihood: Likelihood
+    number: int
+    classifier: Classifier | None = None
+    guided: bool = False
+    draws: int = 1
+    every: int = 1
+    kernel: Kernel | None = None
+
+    def __post_init__(self) -> None:
+        if (least := min(self.number, self.draws, self.every)) < 1:
+            raise ValueError(f"particles, draws and every must be at least 1, not {least}")
+        death, finite = (isinstance(self.process, kind) for kind in (PureDeath, FiniteProcess))
+        if self.guided and (
+            self.classifier is None or not (death or (finite and isinstance(self.process, JumpProcess)))
+        ):
+            raise ValueError(
+                "guided steps need a classifier, and pure death or finitely many states in continuous time"
+            )
+        self._kernel: Kernel = self.kernel or (PoissonLeap() if death else LevelBridge())
         self._now = self._left_out = self._paid = torch.zeros(())
+
+    def walk(self, denoiser: Denoiser, times: Tensor, shape: Shape, streams: SampleStreams, **how: Any) -> Weighed:
+        """Samples, once; exp of their `log_normaliser` estimates Z. Arguments as for `sample_particles`."""
+        self._streams, walk = streams.particles(self.number).fold(_VALUES), (denoiser, self.process, times, shape)
+        return sample_particles(*walk, streams, number=self.number, potentials=[self], kernel=self.draw, **how)
 
     def draw(self, at: Reverse) -> Tensor:
         """X_s [B, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
         self._left_out = torch.zeros(len(at.x), dtype=torch.float64, device=at.x.device)
-        if not self._guided:
+        if not self.guided:
             return self._kernel(at)
-        classifier, prediction, process = self._classifier, at.denoiser(at.x, at.t), at.process
+        classifier, prediction, process = self.classifier, at.denoiser(at.x, at.t), at.process
         assert classifier is not None and isinstance(process, JumpProcess)
         self._now = classifier(at.x, at.t, torch.arange(len(at.x), device=at.x.device))
         ratios = neighbour_ratios(lambda x, rows: classifier(x, at.t, rows), process, at.x, self._now)
@@ -130,7 +155,7 @@ class Steering:
             self._paid = torch.zeros_like(self._left_out)
         if step.number == 0:  # L of the end takes the place of all guesses
             return self._of_data(step.after) - self._paid + self._left_out
-        if step.number % self._every:
+        if step.number % self.every:
             return self._left_out
         gain = self._value(*step.seen[0][:3], step.number) - self._paid
         self._paid = self._paid + gain
@@ -141,62 +166,20 @@ class Steering:
         self._paid = self._paid[rows]
 
     def _of_data(self, x: Tensor) -> Tensor:
-        data = x.double().clamp(max=self._process.max_count)
-        return self._likelihood(data, torch.arange(len(x), device=x.device))
+        data = x.double().clamp(max=self.process.max_count)
+        return self.likelihood(data, torch.arange(len(x), device=x.device))
 
     def _value(self, x: Tensor, t: Tensor, prediction: Prediction, step: int) -> Tensor:
         """V(x_t), float64 [rows]; see `guarded`."""
-        if self._guided:
+        if self.guided:
             value = self._now
-        elif self._classifier is not None:
-            value = self._classifier(x, t, torch.arange(len(x), device=x.device))
+        elif self.classifier is not None:
+            value = self.classifier(x, t, torch.arange(len(x), device=x.device))
         else:
             source, zero = self._streams.at(step), torch.zeros_like(t)
             drawn = [
-                self._of_data(self._kernel(Reverse(lambda *_: prediction, self._process, x, zero, t, source)))
-                for _ in range(self._draws)
+                self._of_data(self._kernel(Reverse(lambda *_: prediction, self.process, x, zero, t, source)))
+                for _ in range(self.draws)
             ]
-            value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self._draws)
-        return guarded(value.view(-1, self._number)).flatten()
-
-
-def steer(
-    denoiser: Denoiser,
-    process: Process,
-    times: Tensor,
-    shape: tuple[int, ...],
-    streams: SampleStreams,
-    likelihood: Likelihood,
-    *,
-    number: int,
-    classifier: Classifier | None = None,
-    guided: bool = False,
-    draws: int = 1,
-    every: int = 1,
-    kernel: Kernel | None = None,
-    **how: Any,
-) -> Weighed:
-    """Samples of p(x) L(x) / Z by `number` steered walks of each; exp of their `log_normaliser` estimates Z.
-
-    Args:
-        denoiser, process, times, shape, streams: as for `sample_particles`.
-        likelihood: see `Likelihood`.
-        number: of walks; 1 with `guided` is classifier guidance alone, whose law is right as far as classifier and
-            steps are.
-        classifier, guided, draws, every: see `Steering`.
-        kernel: of one evaluation; None takes the Poisson leap for pure death, else the level bridge.
-        how: mean, threshold, callback and device, as for `sample_particles`.
-
-    Raises:
-        ValueError: guided steps without a classifier, or of a process that they are not known for; no walk or draw.
-    """
-    if min(number, draws, every) < 1:
-        raise ValueError(f"particles, draws and every must be at least 1, not {number}, {draws} and {every}")
-    known = isinstance(process, PureDeath) or (isinstance(process, FiniteProcess) and isinstance(process, JumpProcess))
-    if guided and (classifier is None or not known):
-        raise ValueError("guided steps need a classifier, and pure death or finitely many states in continuous time")
-    step: Kernel = kernel or (PoissonLeap() if isinstance(process, PureDeath) else LevelBridge())
-    own = streams.particles(number).fold(_VALUES)
-    steering = Steering(process, likelihood, step, number, classifier, guided, draws, every, own)
-    walk = denoiser, process, times, shape, streams
-    return sample_particles(*walk, number=number, potentials=[steering], kernel=steering.draw, **how)
+            value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self.draws)
+        return guarded(value.view(-1, self.number)).flatten()

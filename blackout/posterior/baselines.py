@@ -15,7 +15,7 @@ from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import CountingDenoiser, sample
-from blackout.diffusion.steering import guarded, steer
+from blackout.diffusion.steering import Steering, guarded
 from blackout.distributed import rank
 from blackout.errors import check_at_least_one, ensure, refuse
 from blackout.posterior.conjugate import Direct, conjugate
@@ -186,12 +186,10 @@ class Steered(Method):
         def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
             return likelihood(prior.expected(x, t), rows)
 
-        drawn = steer(
-            prior.denoiser, prior.process, prior.times, (run.number, *prior.shape), run.streams, likelihood,
-            number=self.particles, classifier=classifier if self.guided else None, guided=self.guided,
-            draws=self.draws, every=self.every, kernel=None if self.guided else prior.kernel,
-            mean=prior.mean, device=prior.device,
-        )  # fmt: skip
+        asked, kernel = (classifier, None) if self.guided else (None, prior.kernel)
+        how = self.particles, asked, self.guided, self.draws, self.every, kernel
+        walk = prior.denoiser, prior.times, (run.number, *prior.shape), run.streams
+        drawn = Steering(prior.process, likelihood, *how).walk(*walk, mean=prior.mean, device=prior.device)
         spent = self.particles * (len(prior.times) - 1) * (self.neighbours(prior) + 2 if self.guided else 1)
         run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
         run.log_evidence = drawn.log_normaliser

@@ -10,7 +10,7 @@ from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
 from blackout.diffusion.samplers import CountingDenoiser
 from blackout.diffusion.schedules import logit_times
-from blackout.diffusion.steering import neighbour_ratios, steer
+from blackout.diffusion.steering import Steering, neighbour_ratios
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import JumpToy, Toy, of_generator
 from blackout.random import SampleStreams
@@ -46,10 +46,11 @@ class Steered:
     def likelihood(x, rows):
         return torch.from_numpy(np.log(L))[(x @ torch.tensor([LEVELS, 1.0], dtype=x.dtype)).long()]
 
-    def draw(self, number, indices=None, denoiser=None, **how):
+    def draw(self, number, indices=None, denoiser=None, threshold=0.5, **how):
         indices = torch.arange(DRAWS) if indices is None else indices
-        return steer(denoiser or self.denoiser, self.process, TIMES, (len(indices), 2), SampleStreams(0, indices),
-                     self.likelihood, number=number, mean=self.mean, **how)  # fmt: skip
+        walk = denoiser or self.denoiser, TIMES, (len(indices), 2), SampleStreams(0, indices)
+        steering = Steering(self.process, self.likelihood, number, **how)
+        return steering.walk(*walk, mean=self.mean, threshold=threshold)
 
 
 def off(drawn):
@@ -110,8 +111,7 @@ def test_what_cannot_be_steered_is_refused():
     toy = Steered("uniform")
     with pytest.raises(ValueError, match="guided steps need a classifier"):
         toy.draw(2, guided=True)
-    with pytest.raises(ValueError, match="at least 1, not 0, 1 and 1"):
+    with pytest.raises(ValueError, match="at least 1, not 0"):
         toy.draw(0)
     with pytest.raises(ValueError, match="pure death or finitely many"):
-        steer(None, BirthDeath(3, 1.0), TIMES, (1, 2), SampleStreams(0, torch.arange(1)), toy.likelihood, number=1,
-              classifier=toy.classifier, guided=True, kernel=LevelBridge())  # fmt: skip
+        Steering(BirthDeath(3, 1.0), toy.likelihood, 1, toy.classifier, guided=True, kernel=LevelBridge())
