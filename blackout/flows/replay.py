@@ -6,8 +6,7 @@ that nothing is evaluated twice: one pass in place of the algorithm's two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -179,40 +178,31 @@ def roll_out(
         number: of the batch before which it is made.
         laws: number of different laws, each of which has equally many chains, one after another.
     """
-    device, times = replay.x.device, rollout.times(number)
-    walked = rollout if laws == 1 else replace(rollout, group=rollout.chains_per_law)
+    device, times, jump = replay.x.device, rollout.times(number).tolist(), Leap(1)
+    group = rollout.group if laws == 1 else rollout.chains_per_law
     counts, ratios = torch.zeros_like(replay.x[0], dtype=torch.int64), torch.zeros_like(replay.ratios[0])
     dlogp_dt, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
     # groups of one size, so that no batch, and so no rounding, depends on the number of processes
     for mine in my_batches(rollout.chains, rollout.group):
-        indices = mine.to(device)
-        for k, (states, g) in enumerate(_walk(walked, target.rows(indices), scores, indices, seed, times.tolist())):
+        indices, law = mine.to(device), target.rows(mine.to(device))
+        streams, weights = SampleStreams(seed, indices), torch.zeros(len(mine), dtype=torch.float64, device=device)
+        states = States.uniform(law, streams.at(0).next_draw().uniform((len(indices), law.sites)))
+        for k, t in enumerate(times):
+            g = scores(states, t)
             counts[k, indices], ratios[k, indices] = states.x.long(), states.ratios.to(ratios.dtype)
             dlogp_dt[k, indices] = states.dlogp_dt
-            control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))
+            control[k, indices] = stein(g, (t * states.ratios).clamp(max=rollout.clip))
+            if k + 1 == len(times):
+                break
+            stream, length = streams.at(k + 1), times[k + 1] - t
+            weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
+            states = States.of(law, jump.jump(states.x, outgoing(g), length, stream))
+            if (low := rollout.resample_below) is not None:
+                drawn_by = fold_seed(seed, _RESAMPLING, k)
+                states, weights = resampled(states, weights, indices, drawn_by, 0, low, group)
+            if rollout.refine is not None:
+                states = rollout.refine(law, states, times[k + 1], stream)
     for part in (counts, ratios, dlogp_dt, control):
         sum_over_processes(part)
     curve = rollout.slope(dlogp_dt.view(rollout.points, laws, -1), control.view(rollout.points, laws, -1))
-    replay.add(times.to(device), counts.to(torch.uint8), ratios, dlogp_dt.float(), curve)
-
-
-def _walk(
-    rollout: Rollout, target: Target, scores: Scores, indices: Tensor, seed: int, times: list[float]
-) -> Iterator[tuple[States, Tensor]]:
-    """(states, G) at every time of the grid."""
-    streams, jump = SampleStreams(seed, indices), Leap(1)
-    states = States.uniform(target, streams.at(0).next_draw().uniform((len(indices), target.sites)))
-    weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
-    for k, t in enumerate(times):
-        g = scores(states, t)
-        yield states, g
-        if k + 1 == len(times):
-            return
-        stream, length = streams.at(k + 1), times[k + 1] - t
-        weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
-        states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
-        if rollout.resample_below is not None:
-            drawn_by, low = fold_seed(seed, _RESAMPLING, k), rollout.resample_below
-            states, weights = resampled(states, weights, indices, drawn_by, 0, low, rollout.group)
-        if rollout.refine is not None:
-            states = rollout.refine(target, states, times[k + 1], stream)
+    replay.add(rollout.times(number).to(device), counts.to(torch.uint8), ratios, dlogp_dt.float(), curve)

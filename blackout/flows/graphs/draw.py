@@ -98,8 +98,8 @@ class GraphOutputs(Collected):
         Beside them stands what greedy and annealing find in the processor time of the draw.
         """
         draw, target, arrays = self.draw, self.draw.target, self.arrays()
-        rows_of = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in draw.numbers.tolist()}
-        chosen = {number: rows for number, rows in rows_of.items() if len(rows)}
+        drawn = arrays["graph"].unique().tolist()
+        chosen = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in drawn}
         values = [arrays["value"][rows] for rows in chosen.values()]
         problems = [problem_of(target.problem, target.graph(number)) for number in chosen]
         base, sign, graphs = problems[0].base, target.sign, [problem.graph for problem in problems]
