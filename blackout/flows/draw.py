@@ -93,16 +93,10 @@ class FlowDraw(ChainDraw):
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples [b, *shape], log_weights and log_density float64 [b], jumps, evaluations)."""
-        shape = self.model.shape
-
-        def shown(step: int, steps: int, x: Tensor) -> None:
-            if watch is not None:
-                watch(step, steps, x.view(-1, *shape))
-
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            paths = self.run(part, seed, shown, observe=self.path)
+            paths = self.run(part, seed, watch, observe=self.path)
             path = {"path": observed_path(self.model.target, paths)} if self.path else {}
-            yield part, named(paths, shape) | path
+            yield part, named(paths, self.model.shape) | path
 
     def groups(self, indices: Tensor) -> Tensor | None:
         """Which chains with these numbers, int64 [b], are resampled together; None where none are."""
@@ -115,7 +109,7 @@ class FlowDraw(ChainDraw):
         """A grid of the states, black at 0; of those that code points the points, None for some side by side."""
         if self.model.target.plane:
             return None if columns else points_over(landscape(self.model.target), samples["samples"])
-        return grid(samples["samples"], self.model.target.levels, columns)
+        return grid(samples["samples"].view(-1, *self.model.shape), self.model.target.levels, columns)
 
 
 class FlowOutputs(Collected):
