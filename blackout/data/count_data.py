@@ -58,9 +58,8 @@ class Sums:
 def sums(counts: Tensor | Rows) -> Sums:
     """One pass over counts, integers [N, *shape]."""
     known = counts.sparse_sums(CHUNK) if isinstance(counts, Rows) else None
-    if known is not None and isinstance(counts, Rows):
-        element, square = (one.view(counts.shape[1:]) for one in known)
-        return Sums(element, square, counts.totals.double())
+    if known is not None:
+        return Sums(*known)
     element, square = torch.zeros(counts.shape[1:], dtype=torch.int64), torch.zeros(counts.shape[1:]).double()
     sample = []
     for _, part in parts(counts):
@@ -528,10 +527,7 @@ def _check_integers(what: str, values: Tensor) -> None:
 
 
 def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
-    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU; may write to `x0`."""
-    if x0.device.type == "cpu":
-        x0[chosen] = x0[chosen].flip(-1)
-        return x0
+    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU."""
     # a selection by a mask would wait for the device
     return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
 
@@ -555,7 +551,7 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
     Raises:
         ValueError: a share outside (0, 1), or no sample.
     """
-    _check_share(holdout)
+    ensure(0 < holdout < 1, f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
     ensure(count >= 1, "at least one sample is needed, got none")
     if count == 1:
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
@@ -580,7 +576,7 @@ def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Te
     Raises:
         ValueError: a share outside (0, 1), or one group.
     """
-    _check_share(holdout)
+    ensure(0 < holdout < 1, f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
     kinds, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     ensure(len(kinds) >= 2, "one group cannot be divided: at least 2 are needed to hold one out")
     order = np.random.default_rng(seed).permutation(len(kinds))
@@ -588,7 +584,3 @@ def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Te
     number = int(np.abs(reached[:-1] - holdout * len(codes)).argmin()) + 1
     held = torch.from_numpy(np.isin(codes, order[:number]))
     return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
-
-
-def _check_share(holdout: float) -> None:
-    ensure(0 < holdout < 1, f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")

@@ -190,8 +190,8 @@ class Rows:
             raise UserError(f"{columns.path} was changed while it was in use: start again")
         return csr_matrix((values, found, np.append(0, np.cumsum(stops - starts))), (len(places), size))
 
-    def sparse_sums(self, at_once: int) -> tuple[Tensor, Tensor] | None:
-        """Sums over samples, int64, and of squares, float64, of every element; None where rows are not sparse."""
+    def sparse_sums(self, at_once: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Sums over samples, int64, and of squares, float64, and totals of samples; None where rows are not sparse."""
         if self._sparse is None:
             return None
         element, square = (np.zeros(math.prod(self._each)) for _ in range(2))
@@ -199,7 +199,8 @@ class Rows:
             wide = self._stored(places.numpy()).astype(np.float64)
             element += wide.sum(0).A1
             square += wide.power(2).sum(0).A1
-        return torch.from_numpy(element).long(), torch.from_numpy(square)
+        sums = torch.from_numpy(element).long(), torch.from_numpy(square)
+        return sums[0].view(self._each), sums[1].view(self._each), self.totals.double()
 
 
 def rows_of(stored: Stream, shape: tuple[int, ...], blocks: Blocks) -> Rows:
