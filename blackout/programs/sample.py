@@ -215,7 +215,8 @@ def watched(
                 trajectory.add(step, steps, state)
 
         drawn = batches(watch, again=trajectory is not None)
-        yield from (next(drawn, (torch.arange(0), {})) for _ in range(rounds))
+        for _ in range(rounds):
+            yield next(drawn, (torch.arange(0), {}))
 
 
 def drawn_once(
