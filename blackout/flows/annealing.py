@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -70,8 +71,7 @@ def anneal(
         states, gain = walk(states, times[k : k + block + 1], streams, k + 1)
         weights = weights + gain
     record(paths, 1.0, weights, states)
-    paths.states, paths.log_weights = states, weights
-    return paths
+    return replace(paths, states=states, log_weights=weights)
 
 
 def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None = None) -> Tensor:

@@ -348,21 +348,19 @@ def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
     return values
 
 
-def read_arrays(path: str | Path, where: str = "target.path", alone: str = "") -> dict[str, NDArray[Any]]:
+def read_arrays(path: str | Path, alone: str = "") -> dict[str, NDArray[Any]]:
     """The arrays of an .npz; that of an .npy is called `alone`, where it may be.
 
     Raises:
         UserError: it does not exist, is no .npz, is damaged, or holds objects.
     """
-    refuse(not Path(path).is_file(), f"{where}: {path} does not exist")
+    refuse(not Path(path).is_file(), f"target.path: {path} does not exist")
     try:
         arrays = load_arrays(Path(path))
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    if isinstance(arrays, dict):
-        return arrays
-    refuse(not alone, f"{where}: {path} is no .npz of arrays")
-    return {alone: arrays}
+        raise UserError(f"target.path: {error}") from None
+    refuse(not alone and not isinstance(arrays, dict), f"target.path: {path} is no .npz of arrays")
+    return arrays if isinstance(arrays, dict) else {alone: arrays}
 
 
 def make_target(described: Any) -> Target:
