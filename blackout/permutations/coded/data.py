@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -56,7 +56,7 @@ class PermutationData:
 
     Attributes:
         name: short name for logs and file names.
-        train: `x` and contexts of the training samples; or a function that makes any number of them.
+        train: makes `x` and contexts of training samples.
         test: the same of the held-out samples.
         num_tokens: size of the vocabulary where `items` are tokens; None without.
         kind: what the items are, for pictures: rankings, or a puzzle's kind; None for bare permutations.
@@ -64,8 +64,8 @@ class PermutationData:
         judge: figures of single samples.
         truth: the law of the data, where it is known.
         members: all permutations that occur, equally often, int64 [M, n]; None where that is not so.
-        train_size: samples of a training set that is made on the fly; None for any number.
-        shown: contexts under which the law is reported, named: {"phi=0.2": {"condition": ...}}.
+        train_size: training samples; None for any number.
+        shown: contexts under which a known law is reported, named: {"phi=0.2": {"condition": ...}}; unless given none.
         kept: what a model keeps of the source, such as the user's numbers of items.
         code: that a model is of unless it is told otherwise.
         labels: what items are called.
@@ -75,7 +75,7 @@ class PermutationData:
     """
 
     name: str
-    train: Mapping[str, Tensor] | Maker
+    train: Maker
     test: Mapping[str, Tensor]
     num_tokens: int | None = None
     kind: str | None = None
@@ -84,20 +84,16 @@ class PermutationData:
     truth: Truth | None = None
     members: Tensor | None = None
     train_size: int | None = None
-    shown: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    shown: Mapping[str, Mapping[str, Tensor]] = field(default_factory=lambda: {"": {}})
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     code: str = "fisher_yates"
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for split in (self.train, self.test):
-            if isinstance(split, Mapping):
-                check_permutations(self.name, split["x"])
-        if isinstance(self.train, Mapping) and self.train["x"].shape[1:] != self.test["x"].shape[1:]:
-            raise ValueError(f"{self.name}: training and held-out permutations are of different lengths")
+        check_permutations(self.name, self.test["x"])
 
     def __str__(self) -> str:
-        size = "any number" if (number := self.size("train")) is None else f"{number:,}"
+        size = "any number" if self.train_size is None else f"{self.train_size:,}"
         return f"{self.name}, {size} + {len(self.test['x']):,} held out, permutations of {self.length} items"
 
     @property
@@ -117,16 +113,14 @@ class PermutationData:
         return facts
 
     def size(self, split: Split) -> int | None:
-        """Number of samples of a split; None where they are made on the fly."""
-        part = self.train if split == "train" else self.test
-        return len(part["x"]) if isinstance(part, Mapping) else self.train_size
+        """Number of samples of a split; None for any number."""
+        return self.train_size if split == "train" else len(self.test["x"])
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """`x` and contexts of the samples with these numbers, [b, ...]."""
-        part = self.train if split == "train" else self.test
-        if not isinstance(part, Mapping):
-            return part(index, augment)
-        return {name: values[index.to(values.device)] for name, values in part.items()}
+        if split == "train":
+            return self.train(index, augment)
+        return {name: values[index] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
         """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
@@ -134,10 +128,8 @@ class PermutationData:
         return tensors_hash(self.name, self.batch(split, torch.arange(_FIRST if size is None else size)))
 
     def to(self, device: torch.device) -> PermutationData:
-        """The same, with the training samples on `device`."""
-        if not isinstance(self.train, Mapping):
-            return self
-        return replace(self, train={name: values.to(device) for name, values in self.train.items()})
+        """The same: training samples are made on the CPU."""
+        return self
 
 
 def check_permutations(name: str, x: Tensor) -> None:
@@ -200,7 +192,12 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         return log_p.masked_fill(num_cycles(points) != 1, -math.inf)
 
     test = rest[torch.linspace(0, len(rest) - 1, min(len(rest), _HELD_OUT)).long()]
-    return PermutationData("cycles", {"x": x[drawn]}, {"x": test}, judge=judge, truth=truth, members=x, shown={"": {}})
+    train = x[drawn]
+
+    def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        return {"x": train[index]}
+
+    return PermutationData("cycles", make, {"x": test}, judge=judge, truth=truth, members=x, train_size=len(train))
 
 
 def all_cycles(n: int) -> Tensor:
@@ -253,7 +250,7 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
         return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).at(0))}
 
     test = make(torch.arange(_MADE_HELD_OUT), seed=1)
-    return PermutationData("plackett_luce", make, test, truth=lambda _, x: law.log_prob(x), shown={"": {}})
+    return PermutationData("plackett_luce", make, test, truth=lambda _, x: law.log_prob(x))
 
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")

@@ -28,7 +28,10 @@ from blackout.permutations.metrics import arranged, ndcg
 def test_cycles_are_split_by_a_hash():
     source = cycles(7, share=0.3)
     assert len(source.members) == 720 and bool((num_cycles(source.members) == 1).all())
-    train, test = set(number(source.train["x"]).tolist()), set(number(source.test["x"]).tolist())
+    train, test = (
+        set(number(source.train(torch.arange(source.train_size), None)["x"]).tolist()),
+        set(number(source.test["x"]).tolist()),
+    )
     assert not train & test and len(train | test) == 720 and 0.25 < len(train) / 720 < 0.35
     figures = source.judge({"samples": source.members})
     assert float(figures["in_train"].sum()) == len(train) and float(figures["cyclic"].mean()) == 1

@@ -175,7 +175,7 @@ def test_no_calibrated_model_is_worse_than_uniform(objective):
     """Weights that are surely wrong about uniform orders end uniform; within a budget, and no more than that."""
     model = model_of("insertion", n=5, objective=objective)
     x = all_permutations(5)
-    source = PermutationData("all", {"x": x}, {"x": x})
+    source = PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
     model.source = lambda: source
     model.calibrate(len(x))
     assert "sharpness" not in model.config
