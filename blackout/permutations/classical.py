@@ -246,14 +246,7 @@ class Mixture:
             if criterion >= least:
                 break
             least, best = criterion, (shares.mean(0), laws)
-        return cls(torch.from_numpy(best[0]), [_law(n, one) for one in best[1]])
-
-
-def _law(n: int, found: Any) -> Mallows | PlackettLuce:
-    """Of a centre and log phi, or of strengths."""
-    if isinstance(found, tuple):
-        return Mallows(n, math.exp(found[1]), torch.from_numpy(found[0]))
-    return PlackettLuce(torch.from_numpy(np.log(found)))
+        return cls(torch.from_numpy(best[0]), best[1])
 
 
 def _pairs(orders: np.ndarray, n: int) -> np.ndarray:
@@ -294,21 +287,23 @@ def _maximised(
     return shares, laws, likelihood
 
 
-def _mallows_step(orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, _: Any) -> tuple[Any, np.ndarray]:
-    """(centre, log phi) of orders that count by their share, and the log-probability of every order [N]."""
+def _mallows_step(
+    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: Mallows | None
+) -> tuple[Mallows, np.ndarray]:
+    """The law of orders that count by their share, and the log-probability of every order [N]."""
     centre = np.array(_kemeny((share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)))
     places = centre.argsort()
     against = before @ (places[:, None] > places[None]).astype(np.float32).ravel()
     log_phi = _log_phi(n, float(share @ against / max(share.sum(), 1e-12)))
     normaliser = np.logaddexp.accumulate(log_phi * np.arange(n)).sum()
-    return (centre, log_phi), log_phi * against - normaliser
+    return Mallows(n, math.exp(log_phi), torch.from_numpy(centre)), log_phi * against - normaliser
 
 
 def _plackett_luce_step(
-    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, strength: Any
-) -> tuple[Any, np.ndarray]:
-    """Strengths of items [n], with mean 1, and the log-probability of every order [N]."""
-    strength, m = np.ones(n) if strength is None else strength, orders.shape[1]
+    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: PlackettLuce | None
+) -> tuple[PlackettLuce, np.ndarray]:
+    """The law, with strengths of mean 1, and the log-probability of every order [N]."""
+    strength, m = np.ones(n) if law is None else law.scores.exp().numpy(), orders.shape[1]
     wins = np.bincount(orders[:, :-1].ravel(), np.repeat(share, m - 1), n) + 0.1
     for _ in range(_HUNTER):
         left = strength[orders][:, ::-1].cumsum(1)[:, ::-1]
@@ -316,4 +311,4 @@ def _plackett_luce_step(
         strength = wins / (np.bincount(orders.ravel(), (share[:, None] * lost).ravel(), n) + 0.1)
         strength = strength / strength.mean()
     chosen = strength[orders]
-    return strength, np.log(chosen / chosen[:, ::-1].cumsum(1)[:, ::-1]).sum(1)
+    return PlackettLuce(torch.from_numpy(np.log(strength))), np.log(chosen / chosen[:, ::-1].cumsum(1)[:, ::-1]).sum(1)

@@ -40,18 +40,21 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
         data: facts of the model's data, with their `kind`.
         columns: of the grid; None for about a square.
     """
-    kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
+    here = {name: values.cpu() for name, values in samples.items()}
+    kind, shown, items, truth = (
+        data.get("kind"),
+        here["samples"],
+        here.get("items"),
+        here.get("target", here.get("truth")),
+    )
     if kind in (None, "rankings"):
         rows = shown if items is None else arranged(items, shown)
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
-    items, solution, truth = items.cpu(), shown.cpu(), samples.get("target", samples.get("truth"))
-    after, wrong, right = arranged(items, solution), None, None
+    after, wrong, right = arranged(items, shown), None, None
     if truth is not None:
-        ties = samples.get("ties")
-        wrong = wrong_places(solution, truth.cpu(), None if ties is None else ties.cpu())
-        right = arranged(items, truth.cpu())
+        wrong, right = wrong_places(shown, truth, here.get("ties")), arranged(items, truth)
     if kind != "pieces":
         return lists(kind, after, columns, wrong, right)
     pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)
@@ -67,7 +70,6 @@ def lists(
         wrong: bool [b, n], places to be framed.
         right: [b, n, 2], tours to be drawn below.
     """
-    items = items.cpu()
     if kind == "tokens":
         return _numbers(items, items.shape[1], columns, wrong)
     return laid_out(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None

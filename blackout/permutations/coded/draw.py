@@ -85,9 +85,9 @@ class CodeDraw(Draw):
         for part, drawn in self._drawn(indices, seed, batch_size, watch):
             samples = drawn if self.under is None else self._accepted(part, drawn, seed)
             if more:
-                known = {"x" if name == "target" else name: values for name, values in samples.items()}
-                contexts = {name: known[name] for name in ("items", "condition", "x") if name in known}
-                told = [self._answers(seed, {n: v[i : i + 1] for n, v in contexts.items()}) for i in range(len(part))]
+                known = self.model.contexts(self.given) if self.contexts is None else self.contexts
+                own = [{name: values[k % len(values)][None] for name, values in known.items()} for k in part.tolist()]
+                told = [self._answers(seed, context) for context in own]
                 samples = {**samples, **{name: torch.cat([one[name] for one in told]) for name in told[0]}}
             yield part, samples
 

@@ -74,8 +74,7 @@ class CodeFamily(ComponentFamily):
         if (steps := sampler.pop("num_steps", None)) and settings["passes"] is None and objective == "masked":
             settings = {**settings, "passes": min(steps, source.length)}
         with error_context("sampler"):
-            passes = Passes().replaced({**settings, "sampler": sampler})
-            passes = passes.checked(source.length, objective)
+            passes = Passes().replaced({**settings, "sampler": sampler}).checked(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
             stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")

@@ -203,7 +203,6 @@ def _given(context: Context | None, name: str) -> Tensor:
     return context[name]
 
 
-CodeName = Literal["lehmer", "fisher_yates", "insertion", "inline"]
 Objective = Literal["masked", "autoregressive"]
 CODES: dict[str, type[Code]] = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion, "inline": Inline}
 _NOISE, _VALIDATION = 1, 3
@@ -290,7 +289,7 @@ class CodeModel(Model):
     means = ("val/nll_bits",)
 
     def __init__(
-        self, network: nn.Module, code: CodeName, objective: Objective, passes: Passes,
+        self, network: nn.Module, code: str, objective: Objective, passes: Passes,
         kept: Mapping[str, Tensor] | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)

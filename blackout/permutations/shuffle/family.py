@@ -165,11 +165,9 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
         schedule = default_schedule(law, free, reverse.undoes is not None)
     described = {**part, "schedule": schedule}
     process = make(described, "shuffle")
-    if reverse.undoes is not None and max(process.gaps) > 1:
-        raise UserError(
-            f"shuffle.schedule: {type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not "
-            f"{schedule} (reverse=gpl and reverse=pl undo any number)"
-        )
+    told = f"{type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not {schedule}"
+    several = reverse.undoes is not None and max(process.gaps) > 1
+    refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")
     return described
 
 
