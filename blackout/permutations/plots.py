@@ -41,19 +41,14 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
         columns: of the grid; None for about a square.
     """
     here = {name: values.cpu() for name, values in samples.items()}
-    kind, shown, items, truth = (
-        data.get("kind"),
-        here["samples"],
-        here.get("items"),
-        here.get("target", here.get("truth")),
-    )
+    kind, shown, items = data.get("kind"), here["samples"], here.get("items")
     if kind in (None, "rankings"):
         rows = shown if items is None else arranged(items, shown)
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
     after, wrong, right = arranged(items, shown), None, None
-    if truth is not None:
+    if (truth := here.get("target", here.get("truth"))) is not None:
         wrong, right = wrong_places(shown, truth, here.get("ties")), arranged(items, truth)
     if kind != "pieces":
         return lists(kind, after, columns, wrong, right)
