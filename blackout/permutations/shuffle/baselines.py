@@ -151,9 +151,7 @@ class Seams(Decoder):
         return steps if self.network else 0
 
     def fitted(self, source: Puzzles) -> Seams:
-        """The same with a weight."""
-        if self.weight is not None or source.kind != "pieces":
-            return self
+        """The same with the weight of borders that fits a source of pieces."""
         pieces = source.batch("train", torch.arange(_FITTED))["items"]
         return replace(self, weight=fitted_weight(pieces, square(source.num_items)))
 

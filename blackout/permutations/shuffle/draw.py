@@ -6,13 +6,14 @@ Beside the solutions: how good they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.errors import refuse
 from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
@@ -120,10 +121,20 @@ class SolvedPuzzles:
         return {"values": values, "puzzles": self._number, **self._how}
 
 
-def check_kind(decoder: Decoder, kind: str) -> None:
-    """Raises UserError unless the decoder is one for items of this kind."""
+def described_decoder(description: Plain, kind: str, source: Callable[[], Any]) -> tuple[Decoder, Plain]:
+    """A decoder of items of this kind with its complete description; what is to be fitted is, to puzzles of the source.
+
+    Raises:
+        UserError: what is no decoder, or one of other items.
+    """
+    decoder = make(description, "sampler")
+    refuse(not hasattr(decoder, "evaluations"), "sampler: this model is decoded by greedy, beam, sample or seams")
     own = type(decoder).__name__
     refuse(decoder.only not in (None, kind), f"sampler: {own} puts {decoder.only} in order, not {kind}")
+    if isinstance(decoder, Seams) and decoder.weight is None:
+        decoder = decoder.fitted(source())
+        description = {**description, "weight": decoder.weight}
+    return decoder, description
 
 
 def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
@@ -136,20 +147,13 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
         UserError: another option, a sampler that is none, or a file that does not fit.
     """
     refuse_unknown(request, "sampler", "input", "top", "given", "draws")
-    asked = Asked(whole(request, "top"), None, whole(request, "draws", 0))
-    if "given" in request:
-        asked = replace(asked, given=Condition.read(str(request["given"]), model.data["num_items"]))
-    description = model.config.get("model", {}).get("sampler", {})
+    given = Condition.read(str(request["given"]), model.data["num_items"]) if "given" in request else None
+    asked = Asked(whole(request, "top"), given, whole(request, "draws", 0))
+    decoder, description = model.sampler, model.config.get("model", {}).get("sampler", {})
     chosen = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
-    decoder = model.sampler
     if chosen:
         description = chosen if "_target_" in chosen else {**description, **chosen}
-        decoder = make(description, "sampler")
-        refuse(not hasattr(decoder, "evaluations"), "sampler: this model is decoded by greedy, beam, sample or seams")
-        check_kind(decoder, model.data["kind"])
-        if isinstance(decoder, Seams) and decoder.weight is None:
-            decoder = decoder.fitted(cast(Puzzles, model.require_source()))
-            description = {**description, "weight": decoder.weight}
+        decoder, description = described_decoder(description, model.data["kind"], model.require_source)
     puzzles = None
     if request.get("input") is not None:
         puzzles = read_puzzles(str(request["input"]), cast(Puzzles, model.require_source()))

@@ -18,8 +18,7 @@ from blackout.permutations.datasets import Puzzles
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged, ceilings, order_scores
 from blackout.permutations.seams import assembled, seams
-from blackout.permutations.shuffle.baselines import Seams
-from blackout.permutations.shuffle.draw import check_kind, requested
+from blackout.permutations.shuffle.draw import described_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.shuffles import Shuffle, default_schedule
@@ -75,10 +74,7 @@ class ShuffleFamily(ComponentFamily):
             raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
         stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
         _check_parts({**parts, "network": settings["network"]})
-        decoder = make(parts["sampler"], "sampler")
-        check_kind(decoder, source.kind)
-        if isinstance(decoder, Seams):
-            parts["sampler"] = {**parts["sampler"], "weight": decoder.fitted(source).weight}
+        _, parts["sampler"] = described_decoder(parts["sampler"], source.kind, lambda: source)
         # what is filled in, the encoder, has statistics of its own to ask for
         parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
@@ -138,14 +134,12 @@ def _check_parts(parts: Plain) -> None:
     """Refuse what belongs to another family of models.
 
     Raises:
-        UserError: a loss, a sampler or a network of another kind.
+        UserError: a loss or a network of another kind.
     """
-    choices = {
-        "loss": ("labels", "trajectory, random_time, label_free or informed"),
-        "sampler": ("evaluations", "greedy, beam, sample or seams"),
-        "network": ("scores", "set_transformer"),
-    }  # fmt: skip
-    for name, (attribute, words) in choices.items():
+    for name, attribute, words in (
+        ("loss", "labels", "trajectory, random_time, label_free or informed"),
+        ("network", "scores", "set_transformer"),
+    ):
         if not hasattr(find(parts[name], name), attribute):
             raise UserError(f"{name}: {name_of(parts[name])} is of another family of models; here it is {words}")
 
