@@ -381,10 +381,8 @@ class SetTransformer(nn.Module):
         self.head = None if places else _perceptron(width, expansion)
         self.swap_head = dense(width, 1) if swap and not places else None
         tokens = num_items + self.extra
-        self.positions: Tensor
-        self.seen: Tensor
-        self.register_buffer("positions", sinusoids(torch.arange(tokens), width).float(), persistent=False)
-        self.register_buffer("seen", visible(num_items, self.extra), persistent=False)
+        self.positions = nn.Buffer(sinusoids(torch.arange(tokens), width).float(), persistent=False)
+        self.seen = nn.Buffer(visible(num_items, self.extra), persistent=False)
 
     def forward(self, items: Tensor, t: Tensor) -> Tensor:
         """Scores of items [B, n, ...] as they lie after t [B] shuffles."""

@@ -175,9 +175,8 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     Raises:
         UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
     """
-    refuse(not isinstance(path, str), f"input must be the name of a file, not {path!r}")
     refuse(not any(name in data for name in ("item_shape", "num_conditions")), "input: this model has no context")
-    file = Path(path).expanduser()
+    file = Path(str(path)).expanduser()
     if data.get("kind") not in (None, "rankings"):
         found = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}

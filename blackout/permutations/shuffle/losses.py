@@ -140,15 +140,14 @@ class ReadingLoss(nn.Module, ShuffleLoss):
     def __init__(self, plain: int = 2000, spread: float = 10.0) -> None:
         super().__init__()
         self.plain, self.spread = plain, spread
-        self.steps: Tensor
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
         worth = getattr(inputs.denoiser.network, "worth", None)
         if worth is None:
             raise ValueError("only strips are read as symbols: network=strip_scores, or loss=trajectory")
-        self.steps += 1
+        self.steps.add_(1)
         logs = inputs.denoiser.features.unflatten(-1, worth.shape)
         if self.steps <= self.plain:
             loss, _ = TrajectoryLoss()(inputs)
@@ -226,8 +225,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
             allowed = "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1)"
             raise ValueError(f"{allowed}, not {draws}, {entropy}, {deviation} and {decay}")
         self.walks, self.draws, self.entropy, self.deviation, self.decay = walks, draws, entropy, deviation, decay
-        self.baseline: Tensor
-        self.register_buffer("baseline", torch.zeros(()))
+        self.baseline = nn.Buffer(torch.zeros(()))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """A scalar, and figures by name: see `ShuffleLoss`."""
