@@ -184,11 +184,13 @@
       draw(clip, "rect", { x: left - 3, y: 0, width: width - left - right + 6, height: height - bottom + 2 });
       const area = draw(svg, "g", { "clip-path": `url(#${id})` });
       let beyond = [0, 0];
+      const high = lines.length && py(lines[0].y[lines[0].y.length - 1]) < (top + height - bottom) / 2; /* the end of the curve */
       for (const [name, y] of levels) {
         if (y < y0 || y > y1) { /* said at the edge behind which it is */
           const up = y > y1, value = said(+(state.logy ? 10 ** y : y).toPrecision(4));
           const place = up ? top + 2 + 13 * beyond[0]++ : height - bottom - 6 - 13 * beyond[1]++;
-          draw(svg, "text", { x: width - right - 4, y: place + (up ? 8 : 0), "text-anchor": "end" }, `${name} ${value} ${up ? "\u2191" : "\u2193"}`);
+          const side = up === high ? { x: left + 4, "text-anchor": "start" } : { x: width - right - 4, "text-anchor": "end" };
+          draw(svg, "text", { ...side, y: place + (up ? 8 : 0) }, `${name} ${value} ${up ? "\u2191" : "\u2193"}`);
           continue;
         }
         draw(area, "line", { class: "level", x1: left, x2: width - right, y1: py(y), y2: py(y) });
