@@ -117,7 +117,8 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
         shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
         raise ValueError(f"statistics {name}: mu must be [F] and sigma [F, F], but they are {shapes}")
     ensure(bool(torch.isfinite(mean).all() & torch.isfinite(cov).all()), f"statistics {name} contain NaN or infinity")
-    ensure((cov - cov.T).abs().max() <= _ROUNDING * cov.abs().max(), f"statistics {name}: sigma is not symmetric")
+    symmetric = (cov - cov.T).abs().max() <= _ROUNDING * cov.abs().max()
+    ensure(symmetric, f"statistics {name}: sigma is no covariance, it is not symmetric")
     return mean, (cov + cov.T) / 2
 
 
