@@ -183,23 +183,27 @@ def surprises(y: Tensor, simulated: Tensor) -> Tensor:
     return torch.stack([tails.sum(1), (off * simulated.mean(0)).sum(1), (off[:, 1:] * off[:, :-1]).sum(1)], 1)
 
 
-def prior_p_value(found: Tensor, own: Tensor) -> float:
+def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
     """How often a measurement that the model itself could have given is as surprising as one is [cf. Box 1980].
 
-    Four times the least of four tails: many and correlated surprises, and those that go with the mean or against it.
-    So few are compared that a tail is that of Student's t with 20 degrees of freedom: ours
-    (tests/posterior/test_parts.py).
+    Twice the lesser of two: of all surprises together [Hotelling 1931], and of the one that goes with the mean. They
+    are not normal, the less so the fewer numbers y has, so that there are as few degrees of freedom, and at most 20:
+    ours (tests/posterior/test_parts.py).
 
     NaN of fewer than 16 of the model's own, or where all are alike.
 
     Args:
         found: `surprises` of one, float64 [3], averaged over what is known of its data.
         own: of measurements of draws of the model, float64 [N, 3].
+        numbers: in a measurement.
     """
-    if len(own) < FEWEST or float(own.var(0).min()) <= 0:
+    (number, kinds), off = own.shape, found - own.mean(0)
+    if number < FEWEST or float(own.var(0).min()) <= 0:
         return math.nan
-    t = (found - own.mean(0)) / (own.std(0) * math.sqrt(1 + 1 / len(own)))
-    return min(1.0, 4 * float(stats.t.sf(float(torch.cat([t, -t[1:2]]).max()), _FREEDOM)))
+    covariance, left = torch.cov(own.T) * (1 + 1 / number), min(number - kinds, numbers, _FREEDOM)
+    together = float(off @ torch.linalg.pinv(covariance) @ off) * (number - kinds) / (kinds * (number - 1))
+    alone = float(off[1] ** 2 / covariance[1, 1])
+    return min(1.0, 2 * float(stats.f.sf([together, alone], [kinds, 1], left).min()))
 
 
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:

@@ -149,13 +149,9 @@ class Measurements:
 
     def problem(self, seed: int | None) -> Measured:
         """All of them, one for every row; without a seed one of this kind, to see what can be done with it."""
-        if seed is not None:
-            y = self.of(seed)[0]
-        elif self.given is None:
-            y = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
-        else:
-            y = self.given[:1]
-        given = (self.operator, self.noise, y)
+        empty = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
+        example = empty if self.given is None else self.given[:1]
+        given = (self.operator, self.noise, example if seed is None else self.of(seed)[0])
         return Measured(*given) if self.unknown is None else Blind(*given, self.unknown)
 
 

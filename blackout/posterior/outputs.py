@@ -206,7 +206,7 @@ class PosteriorOutputs:
                     again = SampleStreams(fold_seed(self._seed, _AGAIN), torch.arange(len(own))).fold(number)
                     of_own = self._surprises(one, own, one.noise.draw(one.operator(own.double()), again.at(0)))
                 of_y = self._surprises(one, self.x[rows], y.expand(len(rows), *y.shape[1:])).mean(0)
-                self.checks["prior_p"][m] = diagnostics.prior_p_value(of_y, of_own)
+                self.checks["prior_p"][m] = diagnostics.prior_p_value(of_y, of_own, one.terms(x).shape[1])
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())
                 chi_square = (diagnostics.residuals(noise, y, noiseless, seen) ** 2).sum(1) / kept

@@ -284,12 +284,12 @@ def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, st
     drawn = (coupling.draw(x, t * _NEARER**k, streams.at(k)) for k in range(1, _TRIES + 1))
     given = [x] if near is None else [x, near.to(x.device).ceil().clamp(0, coupling.process.max_count)]
     z = coupling.draw(x, t, streams.at(0))
-    bad = torch.isneginf(relaxed.log_likelihood(z))
     for other in itertools.chain(drawn, given):
+        bad = torch.isneginf(relaxed.log_likelihood(z))
         if not bool(bad.any()):
             return z
         z = where_rows(bad, other.to(z.dtype), z)
-        bad = torch.isneginf(relaxed.log_likelihood(z))
+    bad = torch.isneginf(relaxed.log_likelihood(z))
     ensure(not bool(bad.all()), "no state of positive likelihood was found near the start: give another one")
     return z
 

@@ -369,15 +369,15 @@ def test_measurements_that_the_model_would_not_give_are_told_from_others():
         return surprises(*(torch.from_numpy(np.asarray(one, dtype=float)) for one in (fault(y, mean), simulated)))
 
     own = found(64)
-    p = np.array([prior_p_value(one, own) for one in found(600)])
+    p = np.array([prior_p_value(one, own, 48) for one in found(600)])
     assert (p < 0.05).mean() < 0.06 and (p < 1e-3).mean() < 0.004
     faults = {
         "dead": lambda y, mean: np.where(np.arange(48) < 12, 0, y), "saturated": lambda y, mean: np.minimum(y, 6),
         "gain": lambda y, mean: np.round(1.5 * y), "another order": lambda y, mean: y[:, ::-1],
     }  # fmt: skip
     for name, fault in faults.items():
-        assert np.mean([prior_p_value(one, own) < 1e-3 for one in found(40, fault)]) > 0.8, name
-    assert np.isnan([prior_p_value(own[0], few) for few in (own[:15], own[:1].repeat(20, 1))]).all()
+        assert np.mean([prior_p_value(one, own, 48) < 1e-3 for one in found(40, fault)]) > 0.8, name
+    assert np.isnan([prior_p_value(own[0], few, 48) for few in (own[:15], own[:1].repeat(20, 1))]).all()
 
 
 def test_a_noise_without_variance_has_no_predictive_p_value():
