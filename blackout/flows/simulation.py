@@ -140,14 +140,15 @@ def resampled(
         group: chains in each; what is left over is a group of its own.
     """
     chosen, kept = list[Tensor](), list[Tensor]()
-    for rows in torch.arange(len(indices), device=weights.device).split(group):
-        own = weights[rows]
-        if effective_sample_size(own) < below:
-            uniform = SampleStreams(seed, indices[rows[:1]]).at(k).next_draw().uniform((1, 1))
-            rows = rows[systematic(torch.softmax(own.double(), -1)[None], uniform)[0]]
-            own = log_mean_exp(own).expand_as(own)
-        chosen.append(rows)
-        kept.append(own)
+    whole = len(indices) // group * group
+    for each in torch.arange(len(indices), device=weights.device).split(whole or group):  # then what is left over
+        rows = each.view(-1, min(group, len(each)))
+        own, first = weights[rows], indices[rows[:, 0]]
+        low = effective_sample_size(own)[:, None] < below
+        uniform = SampleStreams(seed, first).at(k).next_draw().uniform((len(rows), 1))
+        drawn = rows.gather(1, systematic(torch.softmax(own.double(), -1), uniform))
+        chosen.append(torch.where(low, drawn, rows).flatten())
+        kept.append(torch.where(low, log_mean_exp(own)[:, None], own).flatten())
     return states.rows(torch.cat(chosen)), torch.cat(kept)
 
 
