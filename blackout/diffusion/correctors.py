@@ -16,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels import Kernel, Reverse, fitting, leap, reverse_rates
+from blackout.diffusion.kernels import FOR_RATES, Kernel, Reverse, fitting, leap, reverse_rates
 from blackout.diffusion.predictions import require
 from blackout.diffusion.processes import JumpProcess
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
@@ -88,11 +88,8 @@ class LevelCorrector:
 
     def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
         """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
-        jump, needed = (
-            require(at.process, JumpProcess, self, at.process, _NEEDED),
-            "a head that predicts what rates need",
-        )
-        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, needed)
+        jump = require(at.process, JumpProcess, self, at.process, _NEEDED)
+        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, FOR_RATES)
         moves = [
             (reverse_rates(jump, prediction, at.x, at.s), jump.reverse_jumps(at.x)),
             (jump.forward_rates(at.x, at.s), jump.forward_jumps(at.x)),

@@ -47,6 +47,9 @@ from blackout.random import RandomSource, bernoulli, categorical, poisson, unifo
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 """(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
 
+FOR_RATES = "a head that predicts what rates need"
+"""What is asked of a prediction, for messages."""
+
 
 @dataclass(frozen=True)
 class Reverse:
@@ -432,8 +435,7 @@ class TauLeap:
     def __call__(self, at: Reverse) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
-        needed = "a head that predicts what rates need"
-        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, needed)
+        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, FOR_RATES)
         if float(at.s) == 0.0 and isinstance(prediction, CategoricalPrediction):
             return draw_level(prediction, at.generator).to(at.x.dtype)
         if float(at.s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(jump, FiniteProcess):

@@ -101,7 +101,7 @@ class Results(ExitStack):
         super().__init__()
         self._draw, self._indices, self._out, self._number_shown = draw, indices, out, number_shown
         file = sample_file(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
-        self._write, self._taken, self._outputs = self.enter_context(file), 0, draw.outputs(seed)
+        self._outputs, self._taken, self._write = draw.outputs(seed), 0, self.enter_context(file)
         self._shown: list[Samples] = []
 
     def take(self, samples: Samples) -> None:

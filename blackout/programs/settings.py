@@ -187,10 +187,10 @@ yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[
 
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
 _ALSO = {
-    "ema_decay": ("null",),
+    "ema_decay": (None,),
     "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
-"""Names that a setting takes besides values of its kind."""
+"""What a setting takes besides values of its kind."""
 _PLAIN_GROUPS = frozenset(("likelihood",))
 """Groups of settings that name no component."""
 WHERE_AND_HOW = frozenset(
@@ -269,11 +269,12 @@ def _checked(name: str, value: Any, default: Any) -> Any:
         if unknown := sorted(value.keys() - default.keys()):
             raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
         return {part: _checked(f"{name}.{part}", one, default[part]) for part, one in value.items()}
-    if kind not in KINDS or type(value) is kind or ("null" if value is None else value) in _ALSO.get(name, ()):
+    if kind not in KINDS or type(value) is kind or value in _ALSO.get(name, ()):
         return value
     if kind in (float, str) and type(value) in (int, float):
         return kind(value)  # a directory may be called 17
-    raise UserError(f"{name} must be {', '.join((KINDS[kind], *_ALSO.get(name, ())))}, not {value!r}")
+    also = ("null" if one is None else one for one in _ALSO.get(name, ()))
+    raise UserError(f"{name} must be {', '.join((KINDS[kind], *also))}, not {value!r}")
 
 
 def path(config: Mapping[str, Any], name: str) -> str | None:

@@ -12,12 +12,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import CountPrediction, Denoiser
-from blackout.diffusion.processes.base import (
-    LIMIT,
-    CountProcess,
-    bound_to_prior,
-    check_max_count,
-)
+from blackout.diffusion.processes.base import LIMIT, CountProcess, bound_to_prior, check_max_count
 from blackout.diffusion.schedules import step_fraction, widening
 from blackout.random import RandomSource, binomial
 

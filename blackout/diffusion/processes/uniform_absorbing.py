@@ -54,6 +54,10 @@ class MatrixExponential:
     def _of_one(self, device: torch.device, tau: float) -> Tensor:
         return self._compute(torch.tensor([tau], dtype=torch.float64, device=device))[0]
 
+    def __reduce__(self) -> tuple[type[MatrixExponential], tuple[Tensor]]:
+        """Copies, and what is sent to other processes, begin without matrices: a cache cannot be pickled."""
+        return MatrixExponential, (self.generator,)
+
     def _compute(self, tau: Tensor) -> Tensor:
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         if tau.device not in self._powers:  # A^k / k!, k = 0..20, of A = I + Q / rate >= 0

@@ -1,5 +1,7 @@
 """Forward laws, bridges and reverse rates of every finite process equal expm and Bayes' rule, at 3 to 20 states."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -173,6 +175,12 @@ def test_pure_death_has_the_same_interface():
     for o in range(13):
         for m in range(o):
             assert rates[o, m] == pytest.approx(exact[o, m, m + 1], rel=1e-10)
+
+
+def test_processes_can_be_sent_to_other_processes():
+    process, t = Ordinal(3), torch.tensor([0.5], dtype=torch.float64)
+    matrices = process.transition(torch.zeros_like(t), t)
+    assert torch.equal(pickle.loads(pickle.dumps(process)).transition(torch.zeros_like(t), t), matrices)
 
 
 @pytest.mark.deep
