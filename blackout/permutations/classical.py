@@ -90,7 +90,7 @@ def _improved(before: np.ndarray, order: list[int]) -> list[int]:
 class Mallows(OrderDistribution):
     """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957].
 
-    Its Lehmer digits are independent [Severo 2025, eq. 2 with one block].
+    Its Lehmer digits are independent [Severo 2025, eq. 2 with one block]. No `top`: to phi 1 its mode is the centre.
 
     Args:
         n: items.

@@ -300,8 +300,9 @@ class GeneralizedPlackettLuce(SequentialLaw):
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
         chosen = taken(self.scores, value.unsqueeze(-2))
         gone = torch.ones(self._n, self._n, dtype=torch.bool, device=chosen.device).tril_(-1)
-        # not -inf: where no item that is left may be, there is still a largest score
-        left = chosen.masked_fill(gone, torch.finfo(chosen.dtype).min)
+        # one more, and not -inf: where no item that is left may be, there is still a largest score
+        least = torch.finfo(chosen.dtype).min
+        left = F.pad(chosen.masked_fill(gone, least), (0, 1), value=least)
         return left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @property

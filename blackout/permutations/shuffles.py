@@ -90,7 +90,7 @@ class Shuffle(ABC):
         _check(n, min(t, s or 0))
         sizes, law = self.classes(n, t)
         other = [Fraction(1, math.factorial(n))] * len(law) if s is None else self.classes(n, s)[1]
-        return float(sum(size * abs(p - q) for size, p, q in zip(sizes, law, other, strict=True)) / 2)
+        return sum(float(size * abs(p - q)) for size, p, q in zip(sizes, law, other, strict=True)) / 2
 
 
 @component("law")
@@ -336,7 +336,7 @@ def first_mixed(law: Shuffle, n: int, target: float) -> int:
     most = 1
     while law.variation(n, most) > target:
         most *= 2
-    return bisect_left(range(most), -target, key=lambda t: -law.variation(n, t))
+    return bisect_left(range(most), -target, most // 2, key=lambda t: -law.variation(n, t))
 
 
 @component("shuffle")
@@ -357,9 +357,9 @@ class ForwardProcess:
 
     def __post_init__(self) -> None:
         given = list(self.schedule)
-        rises = len(given) > 1 and given[0] == 0 and all(a < b for a, b in pairwise(given))
-        whole = all(type(t) is int for t in given)
-        ensure(rises and whole, f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
+        whole = len(given) > 1 and all(type(t) is int for t in given)
+        rises = whole and given[0] == 0 and all(a < b for a, b in pairwise(given))
+        ensure(rises, f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
         limit = MOST_RIFFLES if isinstance(self.law, Riffle) else _MOST_SHUFFLES
         ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
 

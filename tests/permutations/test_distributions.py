@@ -176,6 +176,9 @@ def test_rows_without_a_choice():
     assert distribution.top(5)[0].tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="left no item"):
         distribution.sample(Size([64]), torch.Generator().manual_seed(0))
+    first = torch.tensor([[-torch.inf, -torch.inf], [0.0, 0.0]], requires_grad=True)  # nothing may come first
+    found = GeneralizedPlackettLuce(first).log_prob(torch.tensor([1, 0]))
+    assert found == -torch.inf and bool(torch.autograd.grad(found, first)[0].isfinite().all())
 
 
 @pytest.mark.parametrize("source", ["generator", "streams"])

@@ -154,7 +154,7 @@ def test_the_times_are_the_published_ones():
     for law in (RandomTransposition(), RandomInsertion()):
         looks = default_schedule(law, 6, False)
         assert looks[0] == 0 and looks == sorted(set(looks)) and len(looks) == 3
-    for bad in ([0], [1, 2], [0, 2, 2], [0, 1.5], [0, 41], [0, True]):
+    for bad in ([0], [1, 2], [0, 2, 2], [0, 1.5], [0, 41], [0, True], [0, "a"]):
         with pytest.raises(ValueError):
             ForwardProcess(Riffle(), bad)
 

@@ -383,9 +383,8 @@ class Problem(NamedTuple):
         return float(self.value(value_of(self.base, self.graph, x).max()))
 
 
-_NODES = ("node_weights",)
-TAKES = {"mis": _NODES, "maxcut": ("weights",), "clique": _NODES, "vertex_cover": _NODES, "colouring": ()}
-TAKES["qubo"] = "node_weights", "weights", "offset"
+_NODES, _ALL = ("node_weights",), ("node_weights", "weights", "offset")
+TAKES = {"mis": _NODES, "maxcut": ("weights",), "clique": _NODES, "vertex_cover": _NODES, "colouring": (), "qubo": _ALL}
 """Problem -> what it takes of a `Graph`."""
 
 
