@@ -60,7 +60,8 @@ _OURS = {
     "reload_dataloaders_every_n_epochs": None,
 }
 """Arguments that this program gives itself, and what to say instead."""
-_COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
+_COUNTS, _MOST = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}, 10**10
+"""Whole numbers, and how large they may be: of more steps no clock could say how long they take."""
 _IN_EPOCHS = {"max_epochs": "max_steps", "min_epochs": "max_steps", "check_val_every_n_epoch": "val_check_interval"}
 _MOST_PER_PROCESSOR = 16
 _SAMPLES, _FEWER, _SHOWN = 64, 8, 4
@@ -149,8 +150,8 @@ def check_trainer(settings: Plain) -> None:
         raise UserError(f"trainer.{name} is set by the program{instead}")
     check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
     for name in sorted(_COUNTS & given.keys()):
-        if given[name] is not None and (type(given[name]) is not int or given[name] < 1):
-            raise UserError(f"trainer.{name} must be a whole number of at least 1, not {given[name]}")
+        if given[name] is not None and (type(given[name]) is not int or not 1 <= given[name] <= _MOST):
+            raise UserError(f"trainer.{name} must be a whole number in 1..{_MOST:,}, not {given[name]}")
     norm = given.get("gradient_clip_val")
     if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
         raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
