@@ -100,7 +100,7 @@ class GraphOutputs(Collected):
         draw, target, arrays = self.draw, self.draw.target, self.arrays()
         drawn = arrays["graph"].unique().tolist()
         chosen = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in drawn}
-        values = [arrays["value"][rows] for rows in chosen.values()]
+        values = [arrays["value"][rows].tolist() for rows in chosen.values()]
         problems = [problem_of(target.problem, target.graph(number)) for number in chosen]
         base, sign, graphs = problems[0].base, target.sign, [problem.graph for problem in problems]
         if (file := directory / "solutions.npz").exists():

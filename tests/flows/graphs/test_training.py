@@ -181,3 +181,24 @@ def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions
     source = EnergySource(problem_on("mis", complete, held_out=2))
     assert FlowFamily().baselines(source, {}) == {"val/value": {"anneal": 1.0}}
     assert FlowFamily().baselines(EnergySource(Ising(3, 0.1)), {}) == {}
+
+
+@pytest.mark.parametrize("problem", ["mis", "maxcut"])
+def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(tmp_path: Path, problem: str) -> None:
+    from blackout.flows import Events, Rollout
+    from blackout.flows.graphs.draw import preview_graphs
+    from blackout.flows.graphs.problems import graph_problem
+    from blackout.networks import LESite
+    from blackout.networks.equivariant import CLASSES
+
+    target = graph_problem(problem, nodes=[5, 6], number=4, held_out=2)
+    draw = preview_graphs(GraphFlow(LESite(6, 2, 8, 1, distances=CLASSES), target, Events(2), rollout=Rollout(5, 8, 4)))
+    outputs = draw.outputs(0)
+    assert outputs is not None
+    for indices, samples in draw.batches(torch.arange(draw.rows(draw.each)), 0):
+        outputs.update(samples, indices)
+    said = outputs.write(tmp_path)
+    values, known = said["values"], said["oracle"]["proved"]
+    assert known == 2 and values["mean_value"] <= values["best_value"] <= values["optimum"]
+    assert {"optimum", "greedy", "anneal"} == said["beside"]["mean_value"].keys()
+    assert len(list(csv.DictReader((tmp_path / "table.csv").open()))) == 2
