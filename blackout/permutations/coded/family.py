@@ -72,7 +72,7 @@ class CodeFamily(ComponentFamily):
             refuse(value not in allowed, f"{name} must be one of {', '.join(allowed)}, not {value}")
         sampler = dict(settings["sampler"] or {})
         if (steps := sampler.pop("num_steps", None)) and settings["passes"] is None and objective == "masked":
-            settings = {**settings, "passes": min(steps, source.length)}
+            settings = {**settings, "passes": min(steps, source.length) if type(steps) is int else steps}
         with error_context("sampler"):
             passes = Passes().replaced({**settings, "sampler": sampler}).checked(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}

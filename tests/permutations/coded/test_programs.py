@@ -134,7 +134,7 @@ WRONG = (
     ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "nowhere.npy: no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "nowhere.csv: no such file"), ("sampler.steps=3", "steps"),
-    ("sampler.greedy=7", "true or false"),
+    ("sampler.greedy=7", "true or false"), ("sampler.num_steps=two", "passes must be 1..6, not 'two'"),
 )  # fmt: skip
 
 
