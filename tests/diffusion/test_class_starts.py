@@ -7,7 +7,8 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.data import CountData
-from blackout.diffusion.family import CountDiffusion, class_means, elements_of, mean_image, shifts, shrunk_means
+from blackout.diffusion.data_stats import class_means, elements_of, mean_image, shifts, shrunk_means
+from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction

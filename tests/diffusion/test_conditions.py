@@ -16,8 +16,9 @@ from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.calibration import TotalDenoiser
 from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw, requested
-from blackout.diffusion.family import CountDiffusion, elements_of
+from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import Sampler

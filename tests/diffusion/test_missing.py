@@ -7,7 +7,7 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
-from blackout.diffusion.family import elements_of
+from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.likelihood import likelihood_bound, of_seen
 from blackout.diffusion.predictions import Denoiser
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure

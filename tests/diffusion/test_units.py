@@ -11,8 +11,8 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
+from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw
-from blackout.diffusion.family import elements_of
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
 from blackout.evaluation.reference import read_samples

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from blackout.diffusion import GammaHead, PureDeath, poisson_loss
-from blackout.diffusion.family import elements_of
+from blackout.diffusion.data_stats import elements_of
 from blackout.networks import (
     CountInputs,
     CountNetwork,
