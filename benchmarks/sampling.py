@@ -10,7 +10,7 @@ import torch
 from benchmarks.measure import arguments, first_call, interleaved, peak_memory, report, summary
 from benchmarks.reference import ReferenceSampling, paper_network
 from blackout.diffusion.heads import SoftplusHead
-from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Reverse, nearest_rounding
+from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, ReverseStep, nearest_rounding
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times
@@ -43,7 +43,7 @@ class FastSampling:
     def step(self, k: int) -> torch.Tensor:
         s, t = self.times[k - 1], self.times[k]
         with torch.autocast(self.xt.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return self.kernel(Reverse(self.denoise, self.process, self.xt, s, t, self.streams.at(k)))
+            return self.kernel(ReverseStep(self.denoise, self.process, self.xt, s, t, self.streams.at(k)))
 
 
 def main(argv: list[str] | None = None) -> None:

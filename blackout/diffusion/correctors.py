@@ -16,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels import FOR_RATES, Kernel, Reverse, fitting, leap, reverse_rates
+from blackout.diffusion.kernels import FOR_RATES, Kernel, ReverseStep, fitting, leap, reverse_rates
 from blackout.diffusion.predictions import require
 from blackout.diffusion.processes import JumpProcess
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
@@ -30,7 +30,7 @@ _NEEDED = "a process in continuous time: a chain of steps has no rates"
 class Corrector(Protocol):
     """One step at time s, after the predictor `kernel` came there from t."""
 
-    def __call__(self, kernel: Kernel, at: Reverse, /) -> Tensor:
+    def __call__(self, kernel: Kernel, at: ReverseStep, /) -> Tensor:
         """Another X_s: states of the shape [B, ...] and dtype of `at.x`, which here is X_s already.
 
         Raises:
@@ -57,7 +57,7 @@ class ThinAndBridge:
     def __post_init__(self) -> None:
         ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
 
-    def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
+    def __call__(self, kernel: Kernel, at: ReverseStep) -> Tensor:
         """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
         u_s, u_t = logit_survival(at.s), logit_survival(at.t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
@@ -86,7 +86,7 @@ class LevelCorrector:
     def __post_init__(self) -> None:
         ensure(self.fraction > 0, f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
-    def __call__(self, kernel: Kernel, at: Reverse) -> Tensor:
+    def __call__(self, kernel: Kernel, at: ReverseStep) -> Tensor:
         """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
         jump = require(at.process, JumpProcess, self, at.process, _NEEDED)
         prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, FOR_RATES)

@@ -21,7 +21,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
-from blackout.diffusion.kernels import BinomialBridge, Reverse
+from blackout.diffusion.kernels import BinomialBridge, ReverseStep
 from blackout.diffusion.likelihood import GOLDEN_RATIO
 from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion, try_sampler
 from blackout.diffusion.predictions import Denoiser
@@ -67,7 +67,7 @@ class JointBridge:
 
     planes: int = 4
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         told = noised(at.x, self.planes, at.generator)
         return BinomialBridge()(replace(at, denoiser=lambda _, time: at.denoiser(told, time)))

@@ -52,7 +52,7 @@ FOR_RATES = "a head that predicts what rates need"
 
 
 @dataclass(frozen=True)
-class Reverse:
+class ReverseStep:
     """One reverse step to be made, from time t to s < t.
 
     Args:
@@ -104,7 +104,7 @@ class Reverse:
         origin = (self.x + missing).to(self.x.dtype)
         return self.process.bridge(origin, self.x, self.s, self.t, self.generator)
 
-    def halves(self, middle: Callable[[Reverse], Tensor]) -> Reverse:
+    def halves(self, middle: Callable[[ReverseStep], Tensor]) -> ReverseStep:
         """The second half of the step by the clock -log(1 - e^-t), from where the first one, `middle`, leads."""
         rho = reverse_clock((reverse_clock(self.s) + reverse_clock(self.t)) / 2)  # the clock is its own inverse
         return replace(self, x=middle(replace(self, s=rho)), t=rho)
@@ -113,7 +113,7 @@ class Reverse:
 class Kernel(Protocol):
     """One reverse step."""
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s given X_t: states of the shape [B, ...] and dtype of `at.x`.
 
         Raises:
@@ -158,7 +158,7 @@ class BinomialBridge:
 
     rounding: Rounding = stochastic_rounding
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         missing = self.rounding(at.count(self).expected, at.generator).to(torch.int64)
         return at.bridge(torch.minimum(missing, at.process.max_count - at.x.to(torch.int64)))
@@ -173,7 +173,7 @@ class PoissonLeap:
     over the step, as the authors' code does.
     """
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         return at.leap(at.count(self).expected)
 
@@ -196,7 +196,7 @@ class PosteriorBridge:
 
     survival: float = 0.0
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         if math.exp(-float(at.t)) < self.survival:
             return Trapezoidal()(at)
@@ -221,7 +221,7 @@ class Trapezoidal:
     order is 1. In this form it is ours (tests/laws/test_kernel_laws.py).
     """
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         y = at.count(self).expected
         if float(at.s) == 0:
@@ -253,7 +253,7 @@ class MultistepLeap:
 
     single: ClassVar[Kernel] = Trapezoidal()
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         return self.fresh()(at)
 
@@ -267,7 +267,7 @@ class _Multistep:
         self._mean = mean
         self._before: tuple[float, Tensor, float] | None = None  # where the last step ended, expected y, its fraction
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         y = at.count(MultistepLeap()).expected
         r, rate, t = float(step_fraction(at.s, at.t)), y, float(at.t)
         if float(at.s) == 0:
@@ -320,7 +320,7 @@ class PosteriorTrapezoidal:
         ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond `LARGEST`.
     """
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         top = at.process.max_count
         if top > LARGEST:
@@ -377,7 +377,7 @@ class LevelBridge:
     (`step_law`).
     """
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         needed = (
             "a process of finitely many states and a head that predicts a distribution over levels, such as "
@@ -407,7 +407,7 @@ class BirthDeathBridge:
 
     rounding: Rounding = stochastic_rounding
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         needed = "process=birth_death and its head"
         process = require(at.process, BirthDeath, self, at.process, needed)
@@ -432,7 +432,7 @@ class TauLeap:
     acts on the rates, and on the distribution of the last step [Santos 2023, Algorithm 4].
     """
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
         prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, FOR_RATES)
@@ -472,7 +472,7 @@ def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tens
     return prediction.tilt(*(process.step_pmf(one.expected, xt, s, t) for one in prediction.both))
 
 
-def draw_step(process: FiniteProcess, pair: GuidedPair, at: Reverse) -> Tensor:
+def draw_step(process: FiniteProcess, pair: GuidedPair, at: ReverseStep) -> Tensor:
     """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are."""
     law = step_law(process, pair, at.x, at.s, at.t)
     possible = law.sum(-1) > 0

@@ -32,7 +32,7 @@ from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
     MultistepLeap,
-    Reverse,
+    ReverseStep,
     StatefulKernel,
     Trapezoidal,
     grown,
@@ -414,7 +414,7 @@ def sample_particles(
         start = path.hold() if held else start
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
 
-    def unweighed(swarm: Kernel, at: Reverse) -> Tensor:  # by the kernel itself, and known elements back in place
+    def unweighed(swarm: Kernel, at: ReverseStep) -> Tensor:  # by the kernel itself, and known elements back in place
         xs = correction.corrector(kernel, at)
         return xs if path is None else path.put(xs)
 
@@ -450,7 +450,7 @@ class _Halved:
         self._number, self._off = number, torch.zeros(samples, dtype=torch.float64, device=device)
         self._few, self.shares = few, list[Tensor]()
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         self.shares, largest = [], at.process.max_count * math.prod(at.x.shape[1:])
         if float(at.s) > 0 and largest * float(torch.exp(-at.s) - torch.exp(-at.t)) <= self._few:
             return self._first_alone(at)
@@ -467,7 +467,7 @@ class _Halved:
         ahead = y_rho + torch.maximum(torch.minimum(change, most), -torch.minimum(most, y_rho))
         return _births(rough, ahead, then)
 
-    def _first_alone(self, at: Reverse) -> Tensor:
+    def _first_alone(self, at: ReverseStep) -> Tensor:
         rho = reverse_clock((reverse_clock(at.s) + reverse_clock(at.t)) / 2)
         missing, at_first, gain = -torch.expm1(-rho), -torch.expm1(-at.t), torch.exp(-at.s) - torch.exp(-at.t)
         # rates of births while the survival rises by one; those of impossible counts are none
@@ -486,7 +486,7 @@ class _Halved:
         return grown(at.x, births, at.process)
 
 
-def _births(rough: Tensor, y: Tensor, at: Reverse) -> Tensor:
+def _births(rough: Tensor, y: Tensor, at: ReverseStep) -> Tensor:
     """X_s of the binomial bridge to `y` missing units in rough rows, of a Poisson leap in the others."""
     bridge = BinomialBridge()(replace(at, denoiser=lambda *_: CountPrediction(y, y.log())))
     return torch.where(rough, bridge, at.leap(y))
@@ -511,7 +511,7 @@ class _Swarm:
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
         self._log_normaliser, self._spread = torch.zeros(2, samples, dtype=torch.float64, device=device)
 
-    def __call__(self, at: Reverse) -> Tensor:
+    def __call__(self, at: ReverseStep) -> Tensor:
         self._k -= 1
         step = Step(self._k, at.s, at.t, at.x)
 

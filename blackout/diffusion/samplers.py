@@ -23,7 +23,7 @@ from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
     MultistepLeap,
-    Reverse,
+    ReverseStep,
     StatefulKernel,
     Trapezoidal,
 )
@@ -162,13 +162,13 @@ def sample(
         if k < len(times) - 1:
             counting.last = None  # let go of it before the next one is made: over 256 levels it is large
             s, t, source = times[k], times[k + 1], source_at(generator, k + 1)
-            xt = kernel(Reverse(counting, process, xt, s, t, source))
+            xt = kernel(ReverseStep(counting, process, xt, s, t, source))
         if path is not None:
             xt = path.at(k, times[k], xt)
         # correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022,
         # Algorithm 1): the elements that were born beside them are brought in line
         for _ in range(correction.at(float(times[k])) if correction.steps and k < len(times) - 1 else 0):
-            xt = correction.corrector(kernel, Reverse(counting, process, xt, s, t, source))
+            xt = correction.corrector(kernel, ReverseStep(counting, process, xt, s, t, source))
             xt = xt if path is None else path.put(xt)
         if callback is not None:
             callback(k, xt, counting.last)
@@ -290,7 +290,7 @@ def count_evaluations(
         process = Uniform(1)
         head = LevelHead(process, 1)
 
-    def corrected(kernel: Kernel, at: Reverse) -> Tensor:
+    def corrected(kernel: Kernel, at: ReverseStep) -> Tensor:
         before = counting.evaluations
         x = correction.corrector(kernel, at)
         counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import Shape
-from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, Reverse, grown, step_law
+from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, ReverseStep, grown, step_law
 from blackout.diffusion.particles import Step, Weighed, sample_particles
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
@@ -124,7 +124,7 @@ class Steering:
         self._streams, walk = streams.particles(self.number).fold(_VALUES), (denoiser, self.process, times, shape)
         return sample_particles(*walk, streams, number=self.number, potentials=[self], kernel=self.draw, **how)
 
-    def draw(self, at: Reverse) -> Tensor:
+    def draw(self, at: ReverseStep) -> Tensor:
         """X_s [B, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
         self._left_out = torch.zeros(len(at.x), dtype=torch.float64, device=at.x.device)
         if not self.guided:
@@ -178,7 +178,7 @@ class Steering:
         else:
             source, zero = self._streams.at(step), torch.zeros_like(t)
             drawn = [
-                self._of_data(self._kernel(Reverse(lambda *_: prediction, self.process, x, zero, t, source)))
+                self._of_data(self._kernel(ReverseStep(lambda *_: prediction, self.process, x, zero, t, source)))
                 for _ in range(self.draws)
             ]
             value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self.draws)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import time_on
-from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, Reverse
+from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.samplers import CountingDenoiser, sample, source_at
@@ -127,7 +127,7 @@ class Prior:
 
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
-        return self.kernel(Reverse(self.denoiser, self.process, x, s, t, source))
+        return self.kernel(ReverseStep(self.denoiser, self.process, x, s, t, source))
 
     def expected(self, x: Tensor, s: Tensor) -> Tensor:
         """The data expected given X_s = x, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]. Names have no
@@ -144,7 +144,7 @@ class Prior:
         elements are independent of one another, all of one evaluation.
         """
         said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
-        runs = (self.kernel(Reverse(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
+        runs = (self.kernel(ReverseStep(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
     def restored(self, x: Tensor, streams: SampleStreams, number: int) -> Tensor:

@@ -21,7 +21,7 @@ from blackout.diffusion.kernels import (
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
-    Reverse,
+    ReverseStep,
     TauLeap,
     Trapezoidal,
     nearest_rounding,
@@ -80,9 +80,9 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
         s, t = (torch.tensor(time, dtype=torch.float64, device="cpu") for time in (0.0 if last else 0.3, 0.4))
         for step in (1, 0):  # the first may fill caches
             with Watch() if step == 0 else torch.no_grad():
-                xs = kernel(Reverse(denoiser, process, xt, s, t, streams.at(step)))
+                xs = kernel(ReverseStep(denoiser, process, xt, s, t, streams.at(step)))
                 if corrector is not None:
-                    xs = corrector(kernel, Reverse(denoiser, process, xs, s, t, streams.at(step)))
+                    xs = corrector(kernel, ReverseStep(denoiser, process, xs, s, t, streams.at(step)))
         assert xs.device == CUDA and xs.dtype == xt.dtype and xs.shape == xt.shape
 
 

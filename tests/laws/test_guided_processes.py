@@ -6,7 +6,7 @@ import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, Reverse, TauLeap
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
@@ -204,9 +204,9 @@ def test_what_has_no_guided_step_or_no_likelihood_is_refused():
     s, times = t / 2, logit_times(5, 4.5, -6.0)
     pair = GuidedDenoiser(*denoisers(*IMMIGRATION), 2.0, 2)
     with pytest.raises(ValueError, match="use sampler=tau_leap"):
-        BirthDeathBridge()(Reverse(pair, IMMIGRATION[0], x, s, t))
+        BirthDeathBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     with pytest.raises(ValueError, match="LevelBridge does not fit"):
-        LevelBridge()(Reverse(pair, IMMIGRATION[0], x, s, t))
+        LevelBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     known = KnownElements(x, torch.tensor([[True, False]]))
     with pytest.raises(ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"):
         sample_particles(pair, IMMIGRATION[0], times, (1, 2), number=2, known=known, kernel=TauLeap())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from blackout.diffusion.correctors import LevelCorrector
-from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, Reverse, TauLeap
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
 from blackout.diffusion.schedules import logit_times
@@ -92,7 +92,7 @@ def test_correctors_bring_a_wrong_law_to_that_of_their_level(process):
     corrector = LevelCorrector(0.1)
     assert total_variation(np.eye(toy.size)[0], law) > 0.3
     for k in range(60):
-        x = corrector(TauLeap(), Reverse(denoiser, subject.law, x, t, t + 1.0, streams.at(k)))
+        x = corrector(TauLeap(), ReverseStep(denoiser, subject.law, x, t, t + 1.0, streams.at(k)))
     reached = np.bincount(x.flatten().numpy(), minlength=toy.size) / n
     assert total_variation(reached, law) < 0.06
 
@@ -108,10 +108,10 @@ def test_a_bridge_of_levels_needs_a_law_of_levels_even_where_there_are_two():
         return BirthDeathPrediction(nothing_missing, nothing_missing.clamp(min=1e-30).log())
 
     with pytest.raises(ValueError, match="distribution over levels"):
-        LevelBridge()(Reverse(denoiser, process, xt, s, t))
-    x0 = BirthDeathBridge()(Reverse(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
+        LevelBridge()(ReverseStep(denoiser, process, xt, s, t))
+    x0 = BirthDeathBridge()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
     assert int(x0.max()) == 0
-    leapt = TauLeap()(Reverse(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
+    leapt = TauLeap()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
     assert float(leapt.double().mean()) < float(xt.double().mean()) + process.mean * 0.2
 
 
@@ -119,7 +119,7 @@ def test_a_sum_of_leaps_is_cut_off_at_the_states():
     subject = subject_of("ordinal", "one pixel")
     x = torch.full((500, 1), 2, dtype=torch.uint8)
     s, t = torch.tensor([0.5, 9.0], dtype=torch.float64)
-    leapt = TauLeap()(Reverse(subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0)))
+    leapt = TauLeap()(ReverseStep(subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0)))
     assert leapt.dtype == torch.uint8 and int(leapt.max()) == 4 and int(leapt.min()) == 0
 
 

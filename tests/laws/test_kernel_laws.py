@@ -18,7 +18,7 @@ from blackout.diffusion.kernels import (
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
-    Reverse,
+    ReverseStep,
     Trapezoidal,
     _extrapolated,
     nearest_rounding,
@@ -166,11 +166,11 @@ def test_kernels_say_what_they_need_of_the_head():
         return CountPrediction(torch.ones(x.shape), torch.zeros(x.shape))
 
     with pytest.raises(ValueError, match="distribution"):
-        PosteriorBridge()(Reverse(denoiser, PureDeath(9), xt, s, t))
+        PosteriorBridge()(ReverseStep(denoiser, PureDeath(9), xt, s, t))
     with pytest.raises(ValueError, match="distribution"):
-        PosteriorTrapezoidal()(Reverse(denoiser, PureDeath(9), xt, s, t))
+        PosteriorTrapezoidal()(ReverseStep(denoiser, PureDeath(9), xt, s, t))
     with pytest.raises(ValueError, match="counts up to 1023"):
-        PosteriorTrapezoidal()(Reverse(denoiser, PureDeath(65535), xt, s, t))
+        PosteriorTrapezoidal()(ReverseStep(denoiser, PureDeath(65535), xt, s, t))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -179,7 +179,7 @@ def test_kernels_stay_within_the_counts(name):
     xt = torch.randint(0, 4, (4000, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     for s, t in torch.tensor([[0.0, 0.5], [0.5, 2.0], [2.0, 9.0]]).double():
         numbers = SampleStreams(0, torch.arange(4000)).at(1)
-        xs = KERNELS[name](Reverse(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
+        xs = KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
         assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
 
 
@@ -225,14 +225,14 @@ def test_what_is_cut_of_an_extrapolation_adds_no_births():
 def test_a_multistep_leap_by_itself_or_after_a_corrector_knows_no_step_before():
     toy, process, times = GammaPoisson(0.5, 16), PureDeath(255), logit_times(4, 1.0, -4.0)
     xt, one = torch.ones(5, 16, dtype=torch.uint8), SampleStreams(3, torch.arange(5))
-    plain = PoissonLeap()(Reverse(toy, process, xt, times[2], times[3], one.at(1)))
+    plain = PoissonLeap()(ReverseStep(toy, process, xt, times[2], times[3], one.at(1)))
     kernel = MultistepLeap()
     walker = kernel.fresh()
-    walker(Reverse(toy, process, xt, times[2], times[4], one.at(2)))  # which does not end where the next one begins
+    walker(ReverseStep(toy, process, xt, times[2], times[4], one.at(2)))  # which does not end where the next one begins
     for leap in (kernel, kernel, kernel.fresh(), walker):
-        assert torch.equal(leap(Reverse(toy, process, xt, times[2], times[3], one.at(1))), plain)
-    last = walker(Reverse(toy, process, xt, times[1], times[2], one.at(1)))
-    assert not torch.equal(last, PoissonLeap()(Reverse(toy, process, xt, times[1], times[2], one.at(1))))
+        assert torch.equal(leap(ReverseStep(toy, process, xt, times[2], times[3], one.at(1))), plain)
+    last = walker(ReverseStep(toy, process, xt, times[1], times[2], one.at(1)))
+    assert not torch.equal(last, PoissonLeap()(ReverseStep(toy, process, xt, times[1], times[2], one.at(1))))
 
 
 def around_digits():

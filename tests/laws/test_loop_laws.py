@@ -10,7 +10,7 @@ from blackout import from_data
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import PoissonLeap, Reverse, Trapezoidal
+from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Correction, Sampler, count_evaluations, sample
@@ -99,7 +99,7 @@ def test_thin_and_bridge_leaves_the_law_of_the_level_as_it_is(back):
     law = PAIR.marginal(float(torch.exp(-s)))
     for step in (2, 3):
         before = xs
-        xs = ThinAndBridge(back)(ExactJointKernel(), Reverse(None, PureDeath(15), xs, s, t, streams.at(step)))
+        xs = ThinAndBridge(back)(ExactJointKernel(), ReverseStep(None, PureDeath(15), xs, s, t, streams.at(step)))
         assert float((xs != before).double().mean()) > 0.2
         assert p_value(draws_of(xs, PAIR), law) > 1e-4
     wrong = PureDeath(15).sample(xs, (t - s) * 0.05, streams.at(4))

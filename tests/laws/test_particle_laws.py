@@ -15,7 +15,7 @@ from blackout.diffusion.kernels import (
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
-    Reverse,
+    ReverseStep,
     Trapezoidal,
 )
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles
@@ -256,6 +256,6 @@ def test_what_has_no_such_law_is_refused():
     s = t / 2
     counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.0, 15)
     with pytest.raises(ValueError, match="guidance leaves no distribution"):
-        PosteriorBridge()(Reverse(counts, PureDeath(15), x, s, t))
+        PosteriorBridge()(ReverseStep(counts, PureDeath(15), x, s, t))
     with pytest.raises(ValueError, match="guidance leaves no distribution"):
-        PosteriorTrapezoidal()(Reverse(counts, PureDeath(15), x, s, t))
+        PosteriorTrapezoidal()(ReverseStep(counts, PureDeath(15), x, s, t))
