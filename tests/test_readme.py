@@ -58,10 +58,12 @@ def folder(tmp_path_factory):
     np.savez(folder / "mine.npz", samples=generator.integers(0, 17, (200, 8, 8, 1)).astype(np.uint8))
     if importlib.util.find_spec("anndata"):
         import anndata
+        import pandas
 
-        cells = anndata.AnnData(generator.poisson(3.0, (60, 5)).astype(np.int32))
-        cells.obs["cell_type"] = ["B cell", "T cell"] * 30
-        cells.write_h5ad(folder / "cells.h5ad")
+        with pandas.option_context("future.infer_string", False):  # plain text
+            cells = anndata.AnnData(generator.poisson(3.0, (60, 5)).astype(np.int32))
+            cells.obs["cell_type"] = ["B cell", "T cell"] * 30
+            cells.write_h5ad(folder / "cells.h5ad")
     return folder
 
 

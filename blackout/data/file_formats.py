@@ -156,7 +156,7 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
         data = data.astype(np.float64)  # entries in one place are added
     if kind == "coo":  # whose indices SciPy looks at
         return scipy.sparse.coo_matrix((data, places), tuple(map(int, sides))).tocsr()
-    if not _begins(places[1], sides[int(kind == "csc")], len(data)):  # SciPy does not look where the last one is 0
+    if not _begins(places[1], int(sides[int(kind == "csc")]), len(data)):  # SciPy does not look where the last one is 0
         raise ValueError(f"indptr of a sparse matrix does not fit its shape {sides.tolist()}")
     made = getattr(scipy.sparse, f"{kind}_matrix")((data, *places), tuple(map(int, sides)))
     made.check_format()

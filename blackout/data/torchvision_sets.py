@@ -165,7 +165,8 @@ def _grey(
 
     ensure(size in (28, 32), f"{name}: size must be 28, or 32 with zero padding, got {size}")
     folder = f"{dataset.__name__}/raw"
-    for file in (Path(data_dir).expanduser() / folder).glob("*-ubyte"):
+    home = Path(data_dir).expanduser() / folder
+    for file in filter(Path.exists, map(home.joinpath, sums)):
         with reading(file, "damaged; delete it or put a good copy there"), opened(file):
             found = (read_image_file if "images" in file.name else read_label_file)(str(file))
             ensure(found.shape[1:] in ((), (28, 28)), "its images are not of 28 x 28 pixels")

@@ -210,13 +210,14 @@ class AnnotatedSamples:
 
         found = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         latent = {"X_blackout": found.pop("latent")} if "latent" in found else {}
-        observed = pandas.DataFrame(found)
-        observed.index = "sample " + observed.pop("index").astype(str)
         matrix = vstack(self._rows, format="csr")
         layers = {layer: matrix} if (layer := self.data.get("layer")) is not None else {}
-        made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers, obsm=latent)
-        made.var_names = list(self.data["features"])
-        with replacing(directory / "samples.h5ad") as part:
+        # names as plain text: the text of pandas 3 is one that anndata does not write
+        with pandas.option_context("future.infer_string", False), replacing(directory / "samples.h5ad") as part:
+            observed = pandas.DataFrame(found)
+            observed.index = "sample " + observed.pop("index").astype(str)
+            made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers, obsm=latent)
+            made.var_names = list(self.data["features"])
             made.write_h5ad(part)
         return {}
 

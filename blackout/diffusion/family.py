@@ -162,8 +162,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         if mean.ndim > 1 or source.covariates:
             return known | {"class_mean": plain}
         sizes = labels.bincount(minlength=number)
-        within = known_sums.square - (sizes[:, None] * plain.double().square()).sum(0)
-        r = concentration(mean.double(), within / len(labels))
+        of_classes = (sizes[:, None] + 1) * plain.double() - mean  # sums, without the average sample beside them
+        within = known_sums.square - (of_classes.square() / sizes.clamp(min=1)[:, None]).sum(0)
+        r = concentration(mean.double(), within / (len(labels) - (sizes > 0).sum()).clamp(min=1))
         return known | {"class_mean": shrunk_means(plain, sizes, r), "plain_mean": plain}
 
     def training(self, settings: Plain) -> dict[str, Any]:

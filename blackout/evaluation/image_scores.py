@@ -163,7 +163,7 @@ class ImageScores:
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
-        size = min(self.options.kernel_subset_size, self._fewest)  # which has no bias at any size
+        size = max(2, min(self.options.kernel_subset_size, self._fewest))  # which has no bias at any size
         self.options = replace(self.options, kernel_subset_size=size)
         width, classes = extractor.num_features, extractor.num_classes or 0
         sums: dict[str, Metric | MetricCollection] = {}
@@ -258,10 +258,8 @@ class ImageScores:
                 # torch-fidelity's, in the mean over random subsets; it can be slightly negative
                 from torch_fidelity.metric_kid import kid_features_to_metric
 
-                subsets = {"kid_subsets": options.kernel_subsets, "kid_subset_size": options.kernel_subset_size}
-                kernel = kid_features_to_metric(
-                    features, real.features, **subsets, rng_seed=options.seed, verbose=False
-                )
+                sizes = {"kid_subsets": options.kernel_subsets, "kid_subset_size": options.kernel_subset_size}
+                kernel = kid_features_to_metric(features, real.features, **sizes, rng_seed=options.seed, verbose=False)
                 values[name("kd")] = kernel["kernel_inception_distance_mean"]
                 values[name("kd", "_std")] = kernel["kernel_inception_distance_std"]
             if "prc" in self.scores:

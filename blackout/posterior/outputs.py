@@ -33,7 +33,7 @@ _REPLICATED, _UNCONDITIONAL, _AGAIN, _BAND = 13, 14, 15, (0.005, 0.995)
 STEPS, _OWN, _SHARE = 8, 64, 0.15
 """Of draws of the model alone, their number at most, and evaluations they may take, as a share of all others."""
 _GUESSES, _TURNS = 64, 2
-"""Of what else could have been measured, at each of so many noised states of every sample."""
+"""Of what else could have been measured, at each of so many noised states of a sample."""
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
 _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
 """Of what is kept of chains: log-likelihood, total, projections."""
@@ -205,7 +205,7 @@ class PosteriorOutputs:
                 if m == 0 or isinstance(self.problem, Blind):
                     again = SampleStreams(fold_seed(self._seed, _AGAIN), torch.arange(len(own))).fold(number)
                     of_own = self._surprises(one, own, one.noise.draw(one.operator(own.double()), again.at(0)))
-                of_y = self._surprises(one, self.x[rows], y.expand(len(rows), *y.shape[1:])).mean(0)
+                of_y = self._surprises(one, self.x[rows[:_OWN]], y.expand(min(len(rows), _OWN), *y.shape[1:])).mean(0)
                 self.checks["prior_p"][m] = diagnostics.prior_p_value(of_y, of_own, one.terms(x).shape[1])
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())

@@ -190,10 +190,11 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
         "batch": np.arange(80) // 2 % 2,
         "dose": np.arange(80) // 4 % 2,
     }
-    observed = pandas.DataFrame(about, index=[f"c{k}" for k in range(80)])
-    named = pandas.DataFrame(index=list("wxyz"))
     layers = {"counts": counts}
-    anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(tmp_path / "x.h5ad")
+    with pandas.option_context("future.infer_string", False):  # plain text
+        observed = pandas.DataFrame(about, index=[f"c{k}" for k in range(80)])
+        named = pandas.DataFrame(index=list("wxyz"))
+        anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(tmp_path / "x.h5ad")
     given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.layer=counts", "conditional=true")
     given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose]")
     assert run("train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a").code == 0

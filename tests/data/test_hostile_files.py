@@ -273,6 +273,11 @@ def test_entries_in_one_place_are_added_without_loss() -> None:
         assert made.toarray().tolist() == [[300]]
 
 
+def test_shapes_of_few_bits_are_no_smaller() -> None:
+    parts = {"data": np.ones(255), "indices": np.zeros(255, np.int32), "indptr": np.arange(256)}
+    assert sparse_matrix("csr", np.array([255, 1], np.uint8), parts).sum() == 255
+
+
 # --- tables, masks, labels and maps
 
 

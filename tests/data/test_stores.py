@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +35,18 @@ def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _all_text_is_written() -> Iterator[None]:
+    """Text of pandas 3 too, which anndata refuses unless it is told otherwise."""
+    settings = importlib.import_module("anndata").settings if importlib.util.find_spec("anndata") else None
+    known = hasattr(settings, "allow_write_nullable_strings")
+    with settings.override(allow_write_nullable_strings=True) if known else contextlib.nullcontext():
+        yield
+
+
 def write_anndata(path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     pandas = pytest.importorskip("pandas")
-    if hasattr(anndata.settings, "allow_write_nullable_strings"):  # pandas 3 has no other text
-        anndata.settings.allow_write_nullable_strings = True
     observed = pandas.DataFrame({"type": TYPES, "dose": DOSES}, index=[f"cell {k}" for k in range(60)])
     named = pandas.DataFrame(index=[f"gene {k}" for k in range(5)])
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))

@@ -61,6 +61,11 @@ def test_damaged_files_are_named(fashion: Path, file: str, damage: str) -> None:
         fashion_mnist(fashion)
 
 
+def test_other_files_beside_them_are_left_alone(fashion: Path) -> None:
+    (fashion / "FashionMNIST/raw/other-images-idx3-ubyte").write_bytes(b"")
+    assert len(fashion_mnist(fashion).train) == 6
+
+
 def test_files_of_two_sets_are_refused(fashion: Path) -> None:
     write_idx(fashion / "FashionMNIST/raw/t10k-labels-idx1-ubyte", torch.arange(5))
     with pytest.raises(

@@ -74,6 +74,21 @@ def test_means_of_classes_that_share_most_elements_come_nearer_to_the_truth(shar
     assert float(shrunk_means(plain, sizes, r)[0, 0]) < 2e-4
 
 
+@pytest.mark.parametrize("each", [1, 3, 10])
+def test_few_samples_of_a_class_keep_what_marks_it(each):
+    """Each class has 20 elements a hundred times the others': errors of logarithms there and elsewhere."""
+    generator = torch.Generator().manual_seed(0)
+    marked = torch.zeros(10, 200, dtype=torch.bool)
+    marked[torch.arange(200) // 20, torch.arange(200)] = True
+    truth = 5.0 * 100.0 ** marked.double()
+    labels = torch.arange(10).repeat_interleave(each)
+    counts = torch.poisson(truth[labels], generator=generator).int()
+    known = CountDiffusion().tensors(CountData("toy", counts, counts, 1000, labels, labels))
+    found, plain = (torch.log(known[name] / truth) for name in ("class_mean", "plain_mean"))
+    assert float((found - plain)[marked].abs().max()) < 0.1
+    assert float(found[~marked].square().mean()) < 1.01 * float(plain[~marked].square().mean())
+
+
 def test_a_network_that_learns_the_plain_means_says_those_that_are_drawn_together():
     generator = torch.Generator().manual_seed(0)
     rates = 5 * torch.exp(0.1 * torch.randn(3, 6, generator=generator))
