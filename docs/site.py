@@ -1,5 +1,6 @@
 """What MkDocs needs besides mkdocs.yml: pages from the repository's root, one for every package, formulas as MathML."""
 
+import ast
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,9 @@ def on_files(files: Files, config: Mapping[str, Any]) -> Files:
     listed = "\n".join(f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages)
     first = "\n".join(f"| [`{name}`][{name}] | {what} |" for name, what in FIRST.items())
     start = f"# API\n\nStart with these ten names.\n\n| name | what it is |\n|---|---|\n{first}"
-    content = f"{start}\n\nEvery public name of every module is on the pages of the packages:\n\n{listed}\n"
+    content = (
+        f"{start}\n\nEvery public name of every module is on the pages of the packages:\n\n{listed}\n\n{_index()}\n"
+    )
     files.append(File.generated(config, "api/index.md", content=content))
     return files
 
@@ -96,6 +99,20 @@ def _formula(match: re.Match[str]) -> str:
     return (
         f"<span>{latex2mathml.converter.convert(inline)}</span>"  # a line that begins with <math> would be a paragraph
     )
+
+
+def _index() -> str:
+    """Every file with the first paragraph that it says of itself."""
+    said = {
+        path.relative_to(ROOT): ast.get_docstring(ast.parse(path.read_text()))
+        for path in sorted((ROOT / "blackout").rglob("*.py"))
+    }
+    rows = [
+        f"| `{path}` | {' '.join(text.split(chr(10) * 2)[0].split()).replace('|', chr(92) + '|')} |"
+        for path, text in said.items()
+        if text
+    ]
+    return "\n".join(["## Where things are", "", "| file | what is in it |", "|---|---|", *rows])
 
 
 def _page(package: Path) -> str:
