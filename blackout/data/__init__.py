@@ -5,9 +5,17 @@ conf/dataset.yaml that names it, or a YAML file of its own in a user's folder.
 """
 
 from blackout.data.count_data import CountData
-from blackout.data.count_files import counts
-from blackout.data.images import celeba64, digits, image_folder, patches
-from blackout.data.torchvision_sets import binarized_mnist, cifar10, fashion_mnist, mnist
+from blackout.data.images import (
+    binarized_mnist,
+    celeba64,
+    cifar10,
+    digits,
+    fashion_mnist,
+    image_folder,
+    mnist,
+    patches,
+)
+from blackout.data.user_counts import counts
 
 __all__ = [
     "CountData", "binarized_mnist", "celeba64", "cifar10", "counts", "digits", "fashion_mnist", "image_folder", "mnist",

@@ -1,4 +1,4 @@
-"""Files of counts as the sciences keep them: named arrays out of each, and whole numbers, nothing else, out of these.
+"""Readers of .npy, .csv, .parquet, .h5ad, .zarr, HDF5 and TIFF: named arrays of each, and whole numbers out of these.
 
 Each format is read by the library that is kept for it. NumPy and CSV need nothing further; the others are optional
 (`pip install "blackout-diffusion[science]"`).

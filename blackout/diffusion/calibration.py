@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import per_row
-from blackout.data.count_data import TIED_FROM
+from blackout.data.count_statistics import TIED_FROM
 from blackout.diffusion.kernels import Kernel
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.counts import LARGEST_COUNT
-from blackout.data.count_data import Sums, parts, sums
+from blackout.data.count_statistics import Sums, parts, sums
 from blackout.data.labels import Level
 from blackout.data.shards import Rows
 from blackout.errors import UserError, refuse

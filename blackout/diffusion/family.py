@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blackout.component import Plain, component, leaves
 from blackout.data import CountData
-from blackout.data.count_data import loaded, narrow, sums
+from blackout.data.count_statistics import loaded, narrow, sums
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import (
     checked_facts,

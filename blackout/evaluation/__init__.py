@@ -4,9 +4,16 @@ from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.count_scores import CountScorer, CountScores
 from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.image_scores import ClassShares, ImageScores, ScoreOptions, Scorer, over_seeds, score_all
-from blackout.evaluation.inception_score import InceptionScore
-from blackout.evaluation.precision_recall import precision_recall
+from blackout.evaluation.image_scores import (
+    ClassShares,
+    ImageScores,
+    InceptionScore,
+    ScoreOptions,
+    Scorer,
+    over_seeds,
+    precision_recall,
+    score_all,
+)
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
 
 __all__ = [

@@ -18,7 +18,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
-from blackout.data.count_data import loaded
+from blackout.data.count_statistics import loaded
 from blackout.data.labels import divided
 from blackout.data.shards import Rows
 from blackout.distributed import SampleRows

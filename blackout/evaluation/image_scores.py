@@ -1,18 +1,19 @@
-"""All scores of a set of images from one pass over it: their choice, their constants, and how they are reported.
+"""Scores of a set of images from one pass over it: FID, Inception Score, KID, precision and recall, shares of classes.
 
-Shares of classes, which no other file has, are counted here.
+Their choice, their constants, and how they are reported; the Frechet distance itself is in `fid.py`.
 """
 
 from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
@@ -24,8 +25,6 @@ from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.inception_score import InceptionScore
-from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import (
     Reference,
     count_images,
@@ -43,6 +42,123 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 
 _BATCH = 512
 """Images scored together."""
+_BLOCK_ELEMENTS = 1 << 23
+"""Distances held at once: 64 MiB of float64."""
+
+
+class InceptionScore(Metric):
+    """exp of the mean KL divergence between p(class | image) and p(class) [Salimans 2016, section 4].
+
+    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows from its
+    index, only the sums of p and of p log p of each part are kept: memory does not grow with the number of samples, and
+    sums over processes are exact. Shuffle and parts are those of torch-fidelity
+    (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
+
+    Args:
+        num_samples: n.
+        num_classes: K, the width of the logits.
+        splits: number of parts, 1 to n.
+        seed: seed of the shuffle.
+    """
+
+    part_of: Tensor
+    sizes: Tensor
+    probabilities: Tensor
+    negative_entropy: Tensor
+
+    def __init__(self, num_samples: int, num_classes: int, splits: int = 10, seed: int = 2020) -> None:
+        super().__init__()
+        sizes = np.diff(np.arange(splits + 1) * num_samples // splits)
+        part_of = np.empty(num_samples, dtype=np.int64)
+        part_of[np.random.RandomState(seed).permutation(num_samples)] = np.repeat(np.arange(splits), sizes)
+        self.register_buffer("part_of", torch.from_numpy(part_of), persistent=False)
+        self.register_buffer("sizes", torch.from_numpy(sizes).double(), persistent=False)
+        zeros = torch.zeros(splits, num_classes, dtype=torch.float64)
+        self.add_state("probabilities", zeros, dist_reduce_fx="sum")
+        self.add_state("negative_entropy", zeros[:, 0].clone(), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, indices: Tensor) -> None:
+        """Add logits [B, K] of the samples with these indices [B]."""
+        device = self.part_of.device
+        log_p = logits.detach().to(device=device, dtype=torch.float64).log_softmax(dim=1)
+        p = log_p.exp()
+        parts = self.part_of[indices.to(device)]
+        self.probabilities.index_add_(0, parts, p)
+        self.negative_entropy.index_add_(0, parts, (p * log_p).sum(dim=1))
+
+    def compute(self) -> tuple[float, float]:
+        """Mean and (population) standard deviation over parts; every sample must have been added once."""
+        marginal = self.probabilities / self.sizes[:, None]
+        scores = (self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)).exp()
+        return float(scores.mean()), float(scores.std(correction=0))
+
+
+class PrecisionRecall(NamedTuple):
+    """Shares of samples (precision) and reference images (recall, coverage) matched; density may exceed 1."""
+
+    precision: float
+    recall: float
+    density: float
+    coverage: float
+
+
+def precision_recall(
+    samples: Tensor,
+    reference: Tensor,
+    neighbours: int = 3,
+    density_neighbours: int = 5,
+    device: torch.device | str = "cpu",
+) -> PrecisionRecall:
+    """Precision and recall [Kynkaanniemi 2019, eq. 1 and 2], density and coverage [Naeem 2020, section 3].
+
+    The ball of a point reaches to its k-th nearest neighbour in its own set. Precision: share of samples inside a ball
+    of the reference. Recall: share of reference images inside a ball of the samples. Density: mean number of reference
+    balls around a sample, over k. Coverage: share of reference balls that contain a sample. Precision and recall follow
+    torch-fidelity (k = 3, closed balls), density and coverage their authors (k = 5, open balls). Results are comparable
+    for sets of equal sizes. Distances are computed in blocks of rows, so memory is O(n + m) beside one block.
+
+    Args:
+        samples: features [n, F] of the generated images.
+        reference: features [m, F] of the reference images.
+        neighbours: k of precision and recall.
+        density_neighbours: k of density and coverage.
+        device: where distances are computed; the features are copied there.
+    """
+    # squared distances come from products of the features: in float32 they would lose points that nearly agree
+    fake, real = (features.to(device, torch.float64) for features in (samples, reference))
+    (fake_radius,) = _radii(fake, [neighbours])
+    real_radius, density_radius = _radii(real, [neighbours, density_neighbours])
+    precise = dense = 0
+    recalled = torch.zeros(len(real), dtype=torch.bool, device=real.device)
+    covered = recalled.clone()
+    for rows, distance in _distance_blocks(fake, real):
+        precise += int((distance <= real_radius).any(dim=1).sum())
+        recalled |= (distance <= fake_radius[rows, None]).any(dim=0)
+        inside = distance < density_radius
+        dense += int(inside.sum())
+        covered |= inside.any(dim=0)
+    return PrecisionRecall(
+        precision=precise / len(fake),
+        recall=float(recalled.double().mean()),
+        density=dense / (density_neighbours * len(fake)),
+        coverage=float(covered.double().mean()),
+    )
+
+
+def _radii(points: Tensor, neighbours: list[int]) -> list[Tensor]:
+    """Distance of each point to its k-th nearest neighbour, for each k; the point itself is the 0th."""
+    radii = points.new_empty(len(neighbours), len(points))
+    for rows, distance in _distance_blocks(points, points):
+        nearest = distance.topk(max(neighbours) + 1, dim=1, largest=False, sorted=True).values
+        radii[:, rows] = nearest[:, neighbours].T
+    return list(radii)
+
+
+def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    step = max(1, _BLOCK_ELEMENTS // len(others))
+    for start in range(0, len(points), step):
+        rows = slice(start, min(start + step, len(points)))
+        yield rows, torch.cdist(points[rows], others)
 
 
 class ClassShares(Metric):

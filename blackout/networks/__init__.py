@@ -13,21 +13,22 @@ from blackout.networks.inputs import (
     LevelInputs,
     PaperInputs,
     StandardisedInputs,
+    StateInputs,
     measure,
     time_label,
 )
-from blackout.networks.mlp import ResidualMLP, SequenceConvolution, StateInputs
-from blackout.networks.ncsnpp import NCSNpp
-from blackout.networks.sets import (
+from blackout.networks.item_encoders import (
     EdgeEncoder,
     ItemEncoder,
     PieceEncoder,
     PointEncoder,
-    SetTransformer,
     StripEncoder,
     StripScores,
     TokenEncoder,
 )
+from blackout.networks.mlp import ResidualMLP, SequenceConvolution
+from blackout.networks.ncsnpp import NCSNpp
+from blackout.networks.set_transformer import SetTransformer
 from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
 

@@ -124,6 +124,15 @@ class BirthDeathInputs(StandardisedInputs):
         return (xt.float() - self.mean) / per_row(deviation, xt)
 
 
+@component("inputs")
+class StateInputs:
+    """The states themselves, for bodies that embed them."""
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Levels [B, *shape] -> the same as float32."""
+        return xt.float()
+
+
 NUM_STEPS = 1000
 """Observation times T of the paper; labels run from 0 to T - 1 over its schedule."""
 

@@ -146,15 +146,6 @@ class OwnFunctions(nn.Module):
         return torch.lerp(low, high, (place - left)[:, None]).flatten(1)
 
 
-@component("inputs")
-class StateInputs:
-    """The states themselves, for bodies that embed them."""
-
-    def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Levels [B, *shape] -> the same as float32."""
-        return xt.float()
-
-
 class DilatedBlock(nn.Module):
     """Residual block of two convolutions, the first dilated [Oord 2016], modulated by the time embedding between them.
 

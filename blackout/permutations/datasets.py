@@ -40,7 +40,7 @@ from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
-from blackout.data.torchvision_sets import StrPath
+from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, refuse, summary
 from blackout.family import Split
 from blackout.files import check_size, load_array, load_arrays, stored_bytes, tensors_hash

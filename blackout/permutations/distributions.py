@@ -324,7 +324,7 @@ class PointerLaw(SequentialLaw):
     """Every place chooses by scores that depend on all choices before [Vinyals 2015]: any law is one of these.
 
     Args:
-        pointers: of the lists of a batch, see `blackout.networks.sets.Pointers`.
+        pointers: of the lists of a batch, see `blackout.networks.set_transformer.Pointers`.
         scores: [*batch, n], which tell batch, items, device and type alone.
         width: of the beam.
     """

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
-from blackout.data.torchvision_sets import StrPath
+from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.family import Split
 from blackout.files import read_text

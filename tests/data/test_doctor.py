@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from blackout import from_data
 from blackout.data import counts
-from blackout.data.count_data import narrow
+from blackout.data.count_statistics import narrow
 from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
 from blackout.inspect import main

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blackout.data import CountData, counts
-from blackout.data.count_files import filled
+from blackout.data.user_counts import filled
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)

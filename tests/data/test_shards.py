@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from blackout.data import CountData, counts, image_folder, shards
-from blackout.data.count_data import loaded
+from blackout.data.count_statistics import loaded
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
 from blackout.evaluation.count_scores import CountScorer, compare

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blackout.data import binarized_mnist, cifar10, fashion_mnist, mnist
-from blackout.data.torchvision_sets import _binarize
+from blackout.data.images import _binarize
 from blackout.errors import UserError
 
 

@@ -6,7 +6,7 @@ import torch
 
 from blackout import from_data
 from blackout.data import CountData
-from blackout.data.count_data import equal_pairs
+from blackout.data.count_statistics import equal_pairs
 from blackout.diffusion import PoissonLeap, Sampler
 from blackout.diffusion.calibration import distances, tied
 from blackout.diffusion.data_stats import checked_facts

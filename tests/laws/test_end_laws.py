@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from scipy import stats
 
-from blackout.data.count_data import covariance_excess, total_dispersion
+from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction

@@ -15,7 +15,7 @@ from blackout.component import component
 from blackout.errors import UserError, ensure
 from blackout.family import Drawn, Watch
 from blackout.networks.layers import LayerNorm
-from blackout.networks.sets import Layer
+from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
 from blackout.permutations.factorized import (

@@ -1,4 +1,4 @@
-"""A user's own counts, from a file; which of their entries were seen."""
+"""`dataset=counts`: a user's own counts from a file, its columns, splits and conditions; which entries were seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from blackout.component import Plain, component
-from blackout.data.count_data import CountData, group_split, held_out_split, loaded, narrow, taken
+from blackout.data.count_data import CountData, group_split, held_out_split, taken
+from blackout.data.count_statistics import loaded, narrow
 from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
     COUNTS,
@@ -73,7 +74,7 @@ def counts(
         group: column of what must not be divided between the splits: a donor, an animal.
         series: whether three axes are [N, C, L]; None where L is at least four times as long as C, else [N, H, W].
         mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
-            array of the file, or a file; see `missing.without_missing`.
+            array of the file, or a file; see `without_missing`.
         covariates: column(s) that a conditional model is told beside the class, and that combine freely with it: words
             such as a batch or condition, numbers as numbers, "total" for the total count.
         columns: the elements of vectors, by name or number; None for all.
