@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from blackout.diffusion.correctors import Correction, LevelCorrector
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import Trapezoidal
-from blackout.diffusion.particles import GuidanceWeight, sample_particles
+from blackout.diffusion.particles import GuidanceWeight, Steering, sample_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.samplers import Correction, LevelCorrector, Trapezoidal, sample
 from blackout.diffusion.schedules import logit_times
-from blackout.diffusion.steering import Steering
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import Array, JumpToy, Toy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams

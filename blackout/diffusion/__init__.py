@@ -5,7 +5,6 @@ can move.
 """
 
 from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser
-from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
@@ -22,23 +21,6 @@ from blackout.diffusion.heads import (
     log_softplus,
 )
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    MultistepLeap,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    Rounding,
-    StatefulKernel,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-    stochastic_rounding,
-)
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import (
     BirthDeathLoss,
@@ -76,7 +58,30 @@ from blackout.diffusion.processes import (
     count_dtype,
     from_generator,
 )
-from blackout.diffusion.samplers import Sampler, count_evaluations, sample
+from blackout.diffusion.samplers import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Correction,
+    Corrector,
+    Kernel,
+    LevelBridge,
+    LevelCorrector,
+    MultistepLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    Rounding,
+    Sampler,
+    StatefulKernel,
+    TauLeap,
+    ThinAndBridge,
+    Trapezoidal,
+    count_evaluations,
+    nearest_rounding,
+    sample,
+    stochastic_rounding,
+)
 from blackout.diffusion.schedules import (
     Schedule,
     adaptive_times,

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from blackout.counts import per_row
 from blackout.data.count_statistics import TIED_FROM
-from blackout.diffusion.kernels import Kernel
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.samplers import Kernel, sample
 from blackout.diffusion.schedules import logit_survival
 from blackout.random import SampleStreams
 

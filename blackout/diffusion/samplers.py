@@ -1,4 +1,29 @@
-"""The one sampling loop (Algorithm 2): walk a grid of times backwards, from the prior or from any state."""
+"""Samplers: the steps that `sampler=` names, correctors beside them, and the one loop that walks a grid backwards.
+
+A kernel makes a reverse step, from X_t to X_s, s < t, with the help of a denoiser. For pure death [Santos 2023,
+section 2.7], where y = E[N | X_t] is the expected missing count, N = X_0 - X_t, and r the step fraction: of the units
+missing at t, each is back at s with probability r.
+
+    BinomialBridge    y rounded to a whole number, then the exact bridge             1 NFE   first order, biased
+    PoissonLeap       Poisson(y r) births                                            1       first order
+    PosteriorBridge   X_0 from the predicted distribution, then the exact bridge     1       exact for one element
+    Trapezoidal       theta-trapezoidal in its mean-preserving form                  2       second order on smooth data
+    PosteriorTrapezoidal  the same for whole distributions, by exact bridges         2       second order; exact for one
+    MultistepLeap    Poisson leaps that extrapolate what the last births taught      1       second order on smooth data
+
+For the other processes:
+
+    LevelBridge       X_0 from the predicted distribution, then the exact bridge     1       exact for one element
+    BirthDeathBridge  the predicted pair rounded, then the exact bridge              1       first order
+    TauLeap           all reverse jumps at frozen rates                              1       first order
+
+Correctors stay at one time and move a sample towards the model's distribution there. They mend what an imperfect
+network did on the way; with a perfect one the same evaluations are better spent on more steps. With guided rates they
+leave p_t(x) p_t(c | x)^g as it is, and with known elements held in their place the law of the others given these:
+nothing needs weighing. They are therefore what mends guidance and inpainting without particles.
+
+`sample` is the loop [Santos 2023, Algorithm 2], from the prior or from any state, and `Sampler` how a model is sampled.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
 import yaml
@@ -15,28 +40,606 @@ from torch import Tensor, nn
 
 from blackout.component import Stats, component
 from blackout.counts import count_dtype, time_on
-from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
-from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.guidance import Guidance, GuidedCount, GuidedPair
 from blackout.diffusion.heads import Head, LevelHead
 from blackout.diffusion.inpainting import KnownElements, KnownPath
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    Kernel,
-    MultistepLeap,
-    ReverseStep,
-    StatefulKernel,
-    Trapezoidal,
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    Denoiser,
+    Kind,
+    MissingCount,
+    Prediction,
+    require,
 )
-from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import FiniteProcess, Process, Uniform
-from blackout.diffusion.schedules import widest
-from blackout.errors import UserError, refuse
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, Uniform
+from blackout.diffusion.processes.birth_death import BirthDeath
+from blackout.diffusion.schedules import (
+    check_range,
+    in_range,
+    logit_survival,
+    reverse_clock,
+    step_fraction,
+    time_of_logit,
+    widest,
+)
+from blackout.errors import UserError, ensure, refuse
 from blackout.files import CONF
-from blackout.random import RandomSource, SampleStreams
+from blackout.random import RandomSource, SampleStreams, bernoulli, categorical, poisson, uniform
 from blackout.training.instantiate import make
 
-_BRIDGED, _MANY = 0.003, 2000
-"""Survival from which on narrow counts are bridged, training samples from which on predictions need no calibration."""
+Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
+"""(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
+
+FOR_RATES = "a head that predicts what rates need"
+"""What is asked of a prediction, for messages."""
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """One reverse step to be made, from time t to s < t.
+
+    Args:
+        denoiser: evaluated as often as the method needs.
+        process: whose path is walked back.
+        x: states X_t [B, ...].
+        s, t: float64 scalars.
+        generator: where randomness comes from.
+    """
+
+    denoiser: Denoiser
+    process: Process
+    x: Tensor
+    s: Tensor
+    t: Tensor
+    generator: RandomSource = None
+
+    def count(self, part: object) -> CountPrediction:
+        """What is predicted of the missing count given X_t; `part` is the kernel or corrector that needs it.
+
+        Raises:
+            ValueError: something else is predicted.
+        """
+        needed = "a head that predicts the missing count (and for some samplers its distribution)"
+        return require(self.denoiser(self.x, self.t), CountPrediction, part, self.process, needed)
+
+    def distribution(self, posterior: str, part: object) -> MissingCount:
+        """The predicted distribution of the missing count, for a posterior "bridge" or "trapezoidal step".
+
+        Raises:
+            ValueError: there is none, or the count is guided, which leaves none.
+        """
+        prediction = self.count(part)
+        if isinstance(prediction, GuidedCount):
+            raise ValueError(
+                f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
+                "or sampler.guidance_particles=16, which walks unguided"
+            )
+        if prediction.distribution is None:
+            raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
+        return prediction.distribution
+
+    def leap(self, y: Tensor) -> Tensor:
+        """X_s = X_t + Poisson(y r), r the step fraction, clipped to max_count; y [B, ...] are missing."""
+        return grown(self.x, poisson(y * step_fraction(self.s, self.t), self.generator), self.process)
+
+    def bridge(self, missing: Tensor) -> Tensor:
+        """X_s by the exact bridge from X_0 = X_t + missing, whole numbers [B, ...]."""
+        origin = (self.x + missing).to(self.x.dtype)
+        return self.process.bridge(origin, self.x, self.s, self.t, self.generator)
+
+    def halves(self, middle: Callable[[ReverseStep], Tensor]) -> ReverseStep:
+        """The second half of the step by the clock -log(1 - e^-t), from where the first one, `middle`, leads."""
+        rho = reverse_clock((reverse_clock(self.s) + reverse_clock(self.t)) / 2)  # the clock is its own inverse
+        return replace(self, x=middle(replace(self, s=rho)), t=rho)
+
+
+class Kernel(Protocol):
+    """One reverse step."""
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s given X_t: states of the shape [B, ...] and dtype of `at.x`.
+
+        Raises:
+            ValueError: the method needs another kind of prediction or process.
+        """
+
+
+@runtime_checkable
+class StatefulKernel(Protocol):
+    """A kernel that remembers earlier steps, such as a multistep method: every run of the sampler gets a fresh one."""
+
+    def fresh(self) -> Kernel:
+        """The same method before its first step."""
+
+
+@component(passed=("rounding",), called=("y", "generator"))
+def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
+    """The paper's [Santos 2023, section 3]. Biased: while y < 1/2 nothing is born, however many steps are taken."""
+    return torch.round(y)
+
+
+@component(passed=("rounding",), called=("y", "generator"))
+def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
+    """floor(y) + Bernoulli(y - floor(y)), [B, ...]: unbiased, so the mean number of births is y r.
+
+    Ours (tests/laws/test_kernel_laws.py).
+    """
+    floor = torch.floor(y)
+    return floor + bernoulli((y - floor).double(), generator).to(y.dtype)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class BinomialBridge:
+    """Round y to a whole number n of missing units, then take the exact bridge from X_0 = X_t + n.
+
+    Never leaves 0..max_count [Santos 2023, eq. 12 and Algorithm 2].
+
+    Args:
+        rounding: of y.
+    """
+
+    rounding: Rounding = stochastic_rounding
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        missing = self.rounding(at.count(self).expected, at.generator).to(torch.int64)
+        return at.bridge(torch.minimum(missing, at.process.max_count - at.x.to(torch.int64)))
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PoissonLeap:
+    """X_s = X_t + Poisson(y r), clipped to max_count: tau-leaping [Santos 2023, Algorithm 2; Gillespie 2001].
+
+    Algorithm 2 prints the rate y e^-t / (1 - e^-t), which lacks the time increment; y r integrates the reverse rate
+    over the step, as the authors' code does.
+    """
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        return at.leap(at.count(self).expected)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PosteriorBridge:
+    """Draw X_0 from the head's distribution of the missing count, then take the exact bridge.
+
+    With the exact distribution it makes no error for one element, whatever the step; elements are drawn independently,
+    so their correlations given X_t still cost O(1 / T). Ours (tests/laws/test_kernel_laws.py).
+
+    Args:
+        survival: share of the units from which on it bridges. Before, where a mean that is too small grows with every
+            e-fold of X_t and little is narrow, steps are `Trapezoidal`.
+
+    Raises:
+        ValueError: when called, the head predicts no distribution, or the count is guided and has none.
+    """
+
+    survival: float = 0.0
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        if math.exp(-float(at.t)) < self.survival:
+            return Trapezoidal()(at)
+        return at.bridge(at.distribution("bridge", self).sample(at.generator))
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class Trapezoidal:
+    """Second order with two evaluations per step: the theta-trapezoidal method [Anderson 2011], unbiased in the mean.
+
+    Half a step of the clock tau = -log(1 - e^-t) is a Poisson leap to rho of fraction h = 1 - sqrt(1 - r); the other
+    half is one of the same fraction with the extrapolated count
+
+        [2 y(X_rho, rho) - (1 - h) y(X_t, t)]_+.
+
+    The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on average, and the mean
+    number of births of the whole step is y r (up to the positive part). Halves of equal length (theta = 1/2) keep the
+    weights at 2 and 1 however long the step. The step to s = 0, whose clock never ends, is a single Poisson leap.
+
+    Second order where no birth more than halves another element's rate; elsewhere the positive part cuts, and the
+    order is 1. In this form it is ours (tests/laws/test_kernel_laws.py).
+    """
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        y = at.count(self).expected
+        if float(at.s) == 0:
+            return at.leap(y)
+        then = at.halves(lambda first: first.leap(y))  # y frozen at X_t, from t to rho
+        # from rho to s, of the same fraction, with the extrapolated count
+        return then.leap((2 * then.count(self).expected - (1 - step_fraction(then.t, at.t)) * y).clamp(min=0))
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class MultistepLeap:
+    """Second order with one evaluation per step: what the births before have taught is extrapolated over the next.
+
+    y(X_t, t) differs from what was expected of it, (1 - a) y of the step before, a its fraction, by what that step's
+    births say of the other elements. A leap of fraction r holds y, so that its own births know nothing of each other:
+    the covariance they lack, r - b (1 - r) with b = -log(1 - r) the step's clock, is lent by the births before,
+
+        births ~ Poisson([y + c (y - expected)]_+ r),    c = (r - b (1 - r)) (1 - a) / (r a), at most 1,
+
+    whose conditional mean is y r. The positive part is scaled to the total of what it cuts, lest it add births. The
+    first step also lends what Poisson counts at the start lack, there expected being (1 - q) E[X_0]: c = (q^2 + d^2) /
+    (2 q d), d the rise of the survival q. While little is born, Cov(X_s) is then that of the exact law at every time,
+    whatever the steps. The step to s = 0 adds y, rounded stochastically. Ours (tests/laws/test_kernel_laws.py).
+
+    Called by itself it knows no step before, and is a Poisson leap; particles and posteriors, which take a walk apart,
+    take `single` in its place.
+    """
+
+    single: ClassVar[Kernel] = Trapezoidal()
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        return self.fresh()(at)
+
+    def fresh(self, mean: Tensor | None = None) -> Kernel:
+        """A walk's own, from Poisson counts of the given E[X_0], or from any state."""
+        return _Multistep(mean)
+
+
+class _Multistep:
+    def __init__(self, mean: Tensor | None) -> None:
+        self._mean = mean
+        self._before: tuple[float, Tensor, float] | None = None  # where the last step ended, expected y, its fraction
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        y = at.count(MultistepLeap()).expected
+        r, rate, t = float(step_fraction(at.s, at.t)), y, float(at.t)
+        if float(at.s) == 0:
+            return grown(at.x, stochastic_rounding(y, at.generator), at.process)
+        if self._before is None and self._mean is not None:
+            q, rise = math.exp(-t), math.exp(-float(at.s)) - math.exp(-t)
+            rate = _extrapolated(y, (1 - q) * self._mean.to(y), (q**2 + rise**2) / (2 * q * rise))
+        elif self._before is not None and self._before[0] == t:  # not after a corrector that began elsewhere
+            _, expected, a = self._before
+            rate = _extrapolated(y, expected, (r + math.log1p(-r) * (1 - r)) * (1 - a) / (r * a))
+        self._before = float(at.s), (1 - r) * y, r
+        return at.leap(rate)
+
+
+def _extrapolated(y: Tensor, expected: Tensor, c: float) -> Tensor:
+    """[y + c (y - expected)]_+ of y's shape [B, ...], with the total of what is cut in every sample; c at most 1."""
+    wanted = y + min(c, 1.0) * (y - expected)
+    rate, axes = wanted.clamp(min=0), tuple(range(1, y.ndim))
+    total = rate.sum(axes, keepdim=True, dtype=torch.float64).clamp(min=1e-30)
+    return rate * (wanted.sum(axes, keepdim=True, dtype=torch.float64).clamp(min=0) / total)
+
+
+def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
+    """x + births, clipped to max_count, in x's dtype and shape [B, ...]."""
+    return (x + births).clamp_(max=process.max_count).to(x.dtype)
+
+
+LARGEST = 1023
+"""Largest max_count of `PosteriorTrapezoidal`: every number a missing count can be is enumerated in every element."""
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PosteriorTrapezoidal:
+    """Second order with two evaluations per step, and exact for independent elements, whatever the step. Ours.
+
+    Stage 1 draws N from its distribution P_t(N | X_t) and takes the exact bridge to rho, which halves the clock
+    -log(1 - e^-t) as in `Trapezoidal`; b of the units are born there. Stage 2 is the bridge from rho to s with N of
+
+        [2 P_rho(n | X_rho) - P_t(b + n | X_t) Bin(b; b + n, h) / Z]_+, normalised.
+
+    The second term, with h the fraction of stage 1, is what the first prediction says is still missing at rho in an
+    element of which b units came back: it is P_rho itself where the element does not depend on the others, so that the
+    difference is what has been learned from the others meanwhile, which is extrapolated to the whole step. The step to
+    s = 0, whose clock never ends, is a single posterior bridge.
+
+    It keeps max_count + 1 float32 numbers per element a few times over. The law: tests/laws/test_kernel_laws.py.
+
+    Raises:
+        ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond `LARGEST`.
+    """
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        top = at.process.max_count
+        if top > LARGEST:
+            raise ValueError(f"the posterior trapezoidal step takes counts up to {LARGEST}, not {top}")
+        if float(at.s) == 0:
+            return PosteriorBridge()(at)
+        first = at.distribution("trapezoidal step", self)
+        then = at.halves(lambda half: half.bridge(first.sample(at.generator)))
+        second, fraction = then.distribution("trapezoidal step", self), step_fraction(then.t, at.t)
+        before, between = at.x.to(torch.int64), then.x.to(torch.int64)
+        expected = remaining(first, between - before, fraction, top - before, top)
+        found = tabulated(second, top - between, top).double()
+        mass = (2 * torch.exp(found) - torch.exp(expected)).clamp_(min=0.0)
+        return then.bridge(categorical(mass.movedim(0, -1), at.generator))
+
+
+def tabulated(distribution: MissingCount, largest: Tensor, max_count: int) -> Tensor:
+    """log P(N = n) for n = 0..max_count in front, float32 [max_count + 1, B, ...]; -inf beyond `largest` [B, ...]."""
+    rows = []
+    for n in range(max_count + 1):
+        number = torch.full_like(largest, n)
+        rows.append(torch.where(number > largest, -math.inf, distribution.log_prob(torch.minimum(number, largest))))
+    return torch.stack(rows)
+
+
+def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Tensor, max_count: int) -> Tensor:
+    """log P(N - b = n | b of N came back, each with chance h) for n = 0..max_count, float64 [max_count + 1, B, ...].
+
+    Bayes' rule, P(N = b + n) Bin(b; b + n, h) / Z. Ours (tests/laws/test_kernel_laws.py).
+
+    Args:
+        distribution: P(N).
+        births: b, int64 [B, ...].
+        h: float64, broadcastable to them.
+        largest: the largest possible N, int64 [B, ...].
+        max_count: largest count.
+    """
+    table = tabulated(distribution, largest, max_count).double()
+    n = torch.arange(len(table), device=births.device).view(-1, *[1] * births.ndim)
+    total = births + n
+    prior = table.gather(0, total.clamp(max=max_count)).where(total <= largest, -math.inf)
+    ways = torch.lgamma(total.double() + 1) - torch.lgamma(n.double() + 1)  # b! and h^b are the same for every n
+    joint = prior + ways + n * torch.log1p(-h)
+    return joint - torch.logsumexp(joint, 0)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class LevelBridge:
+    """Draw X_0 from the predicted distribution, then X_s from the exact bridge between X_0 and X_t.
+
+    For distribution heads, in continuous and discrete time [Austin 2021, eq. 4]. Exact for a single element whatever
+    the step; elements are drawn independently, which costs O(step). Guidance acts on the distribution of X_s
+    (`step_law`).
+    """
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        needed = (
+            "a process of finitely many states and a head that predicts a distribution over levels, such as "
+            "process=uniform head=levels"
+        )
+        finite = require(at.process, FiniteProcess, self, at.process, needed)
+        prediction = fitting(at.denoiser(at.x, at.t), CategoricalPrediction, self, finite, needed)
+        if isinstance(prediction, GuidedPair):
+            return draw_step(finite, prediction, at)
+        return finite.bridge(draw_level(prediction, at.generator), at.x, at.s, at.t, at.generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class BirthDeathBridge:
+    """Round the two predicted numbers of `BirthDeath` to whole ones, then take the exact bridge they fix.
+
+    Ours (tests/laws/test_jump_kernel_laws.py), as `BinomialBridge` is for pure death.
+
+    Args:
+        rounding: of the numbers.
+
+    Raises:
+        ValueError: when called, guided rates: no numbers of missing and of immigrants have them, where births are rarer
+            than immigration or deaths more frequent than those of X_t immigrants.
+    """
+
+    rounding: Rounding = stochastic_rounding
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        needed = "process=birth_death and its head"
+        process = require(at.process, BirthDeath, self, at.process, needed)
+        prediction = fitting(at.denoiser(at.x, at.t), BirthDeathPrediction, self, process, needed)
+        if isinstance(prediction, GuidedPair):
+            raise ValueError("the bridge of immigration and death has no guided rates: use sampler=tau_leap")
+        y, x = prediction.expected, at.x.long()
+        # I is at most X_t, and X_0 - S at most what is left up to max_count above the survivors S = X_t - I
+        immigrants = torch.minimum(self.rounding(y[:, 1], at.generator).long(), x)
+        headroom = (process.max_count - (x - immigrants)).clamp(min=0)
+        missing = torch.minimum(self.rounding(y[:, 0], at.generator).long(), headroom)
+        return process.bridge_from(missing, immigrants, at.x, at.s, at.t, at.generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class TauLeap:
+    """Leaps of every reverse type at frozen rates for t - s, the time increment that Algorithm 4 lacks.
+
+    Types of ordered processes add up, Poisson each, clipped to the state space [Campbell 2022, section 4.3]; of
+    unordered ones at most one happens. The last step, to s = 0, draws X_0 itself from a distribution head. Guidance
+    acts on the rates, and on the distribution of the last step [Santos 2023, Algorithm 4].
+    """
+
+    def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
+        jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
+        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, FOR_RATES)
+        if float(at.s) == 0.0 and isinstance(prediction, CategoricalPrediction):
+            return draw_level(prediction, at.generator).to(at.x.dtype)
+        if float(at.s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(jump, FiniteProcess):
+            return draw_step(jump, prediction, at)
+        moves = [(reverse_rates(jump, prediction, at.x, at.t), jump.reverse_jumps(at.x))]
+        return leap(jump, at.x, moves, float(at.t - at.s), at.generator)
+
+
+def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:
+    """The prediction, if it is of this kind, or a pair of such ones to be guided; see `require`."""
+    if not isinstance(prediction, GuidedPair):
+        return require(prediction, kind, part, process, needed)
+    require(prediction.unconditional, kind, part, process, needed)
+    require(prediction.conditional, kind, part, process, needed)
+    return prediction
+
+
+def reverse_rates(process: JumpProcess, prediction: Prediction, xt: Tensor, t: Tensor) -> Tensor:
+    """kappa, or kappa^(1 - g) kappa_c^g of a pair [Nisonoff 2024]: float64 [B, R, ...] per unit of t."""
+    if not isinstance(prediction, GuidedPair):
+        return process.rates(prediction.expected, xt, t)
+    return prediction.tilt(*(process.rates(one.expected, xt, t) for one in prediction.both))
+
+
+def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    """P(X_s = . | X_t) of every element, float64 [B, ..., S], or for a pair p^(1 - g) p_c^g, whose sum is not 1.
+
+    Of a pair it is ours (tests/laws/test_guided_processes.py). Normalised, the latter has guided rates as the step
+    becomes short, and in one step to s = 0 a single element follows p(x) p(c | x)^g exactly. (Bridges from a draw of
+    P(X_0 | X_t)^(1 - g) P_c^g have other rates: those of absorption, for one, are then the same whatever the class.)
+    """
+    if not isinstance(prediction, GuidedPair):
+        return process.step_pmf(prediction.expected, xt, s, t)
+    return prediction.tilt(*(process.step_pmf(one.expected, xt, s, t) for one in prediction.both))
+
+
+def draw_step(process: FiniteProcess, pair: GuidedPair, at: ReverseStep) -> Tensor:
+    """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are."""
+    law = step_law(process, pair, at.x, at.s, at.t)
+    possible = law.sum(-1) > 0
+    drawn = categorical(torch.where(possible[..., None], law, 1.0), at.generator)
+    return torch.where(possible, drawn, at.x.long()).to(at.x.dtype)
+
+
+def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Tensor:
+    """X_0 from the predicted distribution, int64 [B, ...], elements independent."""
+    return categorical(prediction.expected.movedim(1, -1), generator)
+
+
+def leap(
+    process: JumpProcess, xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
+) -> Tensor:
+    """X_t after jumps at constant rates for a while [Santos 2023, Algorithm 4].
+
+    Args:
+        process: ordered ones add up all that happens, others take one jump at most.
+        xt: states [B, ...].
+        moves: rates, float64 [B, R, ...], of R types of jumps and what each adds, broadcastable to the same shape.
+        duration: in units of t.
+
+    Returns:
+        States of xt's shape and dtype.
+    """
+    if process.ordered:
+        total = sum((poisson(rates * duration, generator) * jumps).sum(1) for rates, jumps in moves)
+        return (xt + total).clamp(0, process.num_states - 1).to(xt.dtype)
+    rates = torch.cat([r for r, _ in moves], dim=1).movedim(1, -1)
+    jumps = torch.cat([j.expand(r.shape) for r, j in moves], dim=1)
+    exit_rate = rates.sum(-1)
+    # nothing happens with probability e^(-exit rate duration), else one jump, in proportion to its rate
+    stays = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
+    # where nothing can happen any weights will do
+    chosen = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
+    jump = jumps.gather(1, chosen[:, None]).squeeze(1)
+    return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)
+
+
+MOST_STEPS = 1_000_000
+"""Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
+_NEEDED = "a process in continuous time: a chain of steps has no rates"
+
+
+class Corrector(Protocol):
+    """One step at time s, after the predictor `kernel` came there from t."""
+
+    def __call__(self, kernel: Kernel, at: ReverseStep, /) -> Tensor:
+        """Another X_s: states of the shape [B, ...] and dtype of `at.x`, which here is X_s already.
+
+        Raises:
+            ValueError: the method needs another kind of prediction or process.
+        """
+
+
+@component("corrector")
+@dataclass(frozen=True)
+class ThinAndBridge:
+    """Let X_s decay back towards t, then take the predictor's step from there to s. Ours (test_loop_laws.py).
+
+    With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back.
+
+    Args:
+        back: how far to go back, as a share of the predictor's step in logit survival.
+
+    Raises:
+        ValueError: back is not in (0, 1]; when called, a process in discrete time.
+    """
+
+    back: float = 0.5
+
+    def __post_init__(self) -> None:
+        ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
+
+    def __call__(self, kernel: Kernel, at: ReverseStep) -> Tensor:
+        """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
+        u_s, u_t = logit_survival(at.s), logit_survival(at.t)
+        earlier = time_of_logit(u_s + self.back * (u_t - u_s))
+        # as X_(earlier - s) given X_0 = X_s
+        decayed = require(at.process, JumpProcess, self, at.process, _NEEDED).sample(at.x, earlier - at.s, at.generator)
+        return kernel(replace(at, x=decayed, t=earlier))
+
+
+@component("corrector")
+@dataclass(frozen=True)
+class LevelCorrector:
+    """A stay at time s: forward and reverse jumps together for a while leave the distribution p_s as it is.
+
+    The rates are those of both generators at s, frozen for `fraction` (t - s) [Campbell 2022, section 4.4].
+    A perfect network gains nothing by it; an imperfect one is brought nearer to its own distribution at s.
+
+    Args:
+        fraction: length of the stay in units of the step t - s.
+
+    Raises:
+        ValueError: fraction is not positive; when called, a chain in discrete time.
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        ensure(self.fraction > 0, f"the corrector's fraction of a step must be positive, not {self.fraction}")
+
+    def __call__(self, kernel: Kernel, at: ReverseStep) -> Tensor:
+        """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
+        jump = require(at.process, JumpProcess, self, at.process, _NEEDED)
+        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, FOR_RATES)
+        moves = [
+            (reverse_rates(jump, prediction, at.x, at.s), jump.reverse_jumps(at.x)),
+            (jump.forward_rates(at.x, at.s), jump.forward_jumps(at.x)),
+        ]
+        return leap(jump, at.x, moves, self.fraction * float(at.t - at.s), at.generator)
+
+
+THIN_AND_BRIDGE = ThinAndBridge()
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How often, how and where to correct.
+
+    Args:
+        steps: corrector steps after every step of the kernel; 0 for none.
+        corrector: one such step.
+        between: (lowest, highest) logit of survival of the times to correct at; None for all.
+
+    Raises:
+        ValueError: a negative number of steps, or an empty range.
+    """
+
+    steps: int = 0
+    corrector: Corrector = THIN_AND_BRIDGE
+    between: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        ensure(0 <= self.steps <= MOST_STEPS, f"corrector_steps must be in 0..{MOST_STEPS:,}, not {self.steps}")
+        check_range(self.between, "corrector_between")
+
+    def at(self, s: float) -> int:
+        """The number of corrector steps at time s; never any at s = 0, where all is done."""
+        return self.steps if s > 0 and in_range(self.between, s) else 0
 
 
 class CountingDenoiser:
@@ -99,9 +702,6 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 """Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
 last one made in that step: of X_0 given an earlier state; None at the start."""
 
-BINOMIAL_BRIDGE, TRAPEZOIDAL = BinomialBridge(), Trapezoidal()
-NO_CORRECTION = Correction()
-
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
 def sample(
@@ -112,8 +712,8 @@ def sample(
     generator: torch.Generator | SampleStreams | None = None,
     callback: Callback | None = None,
     *,
-    kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = NO_CORRECTION,
+    kernel: Kernel = BinomialBridge(),
+    correction: Correction = Correction(),
     mean: Tensor | None = None,
     known: KnownElements | None = None,
     start: Tensor | None = None,
@@ -181,6 +781,10 @@ def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> R
     return generator.at(step) if isinstance(generator, SampleStreams) else generator
 
 
+_BRIDGED, _MANY = 0.003, 2000
+"""Survival from which on narrow counts are bridged, training samples from which on predictions need no calibration."""
+
+
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """What is null of a sampler that is left to the data, `sampler=counts`. Ours.
 
@@ -218,7 +822,7 @@ class Sampler:
         ValueError: a number is out of range.
     """
 
-    kernel: Kernel = TRAPEZOIDAL
+    kernel: Kernel = Trapezoidal()
     num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True

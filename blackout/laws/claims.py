@@ -26,22 +26,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion import processes
-from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-    stochastic_rounding,
-)
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -50,7 +35,24 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import Sampler, count_evaluations, sample
+from blackout.diffusion.samplers import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    LevelCorrector,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    Sampler,
+    TauLeap,
+    Trapezoidal,
+    count_evaluations,
+    nearest_rounding,
+    sample,
+    stochastic_rounding,
+)
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import toys as chains
 from blackout.laws.toys import (

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import StatefulKernel
-from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles
+from blackout.diffusion.particles import THRESHOLD, Steering, guarded, normalised, sample_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, sample
-from blackout.diffusion.steering import Steering, guarded
+from blackout.diffusion.samplers import CountingDenoiser, StatefulKernel, sample
 from blackout.distributed import rank
 from blackout.errors import check_at_least_one, ensure, refuse
 from blackout.posterior.conjugate import Direct, conjugate
@@ -152,7 +150,7 @@ class SMC(Method):
 
 @dataclass(frozen=True)
 class Steered(Method):
-    """Walks steered to the posterior, see `blackout.diffusion.steering`: FK steering, or TDS where they are guided.
+    """Walks steered to the posterior, see `blackout.diffusion.particles`: FK steering, or TDS where they are guided.
 
     Args:
         particles: of every sample; 1 with `guided` is DPS [Chu 2025, eq. 52 and 53].

@@ -13,10 +13,17 @@ import torch
 from torch import Tensor
 
 from blackout.counts import time_on
-from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, sample, source_at
+from blackout.diffusion.samplers import (
+    BinomialBridge,
+    CountingDenoiser,
+    Kernel,
+    LevelBridge,
+    ReverseStep,
+    sample,
+    source_at,
+)
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import ensure
 from blackout.posterior.noise import Binomial, Exact, Noise

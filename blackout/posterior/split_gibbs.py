@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
+from blackout.diffusion.samplers import StatefulKernel
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.posterior.method import Method, Run, accepted, check_levels, suggested, where_rows
 from blackout.posterior.noise import Exact

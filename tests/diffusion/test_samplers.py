@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -14,21 +13,27 @@ from blackout.diffusion.heads import (
     ScaledHead,
     SoftplusHead,
 )
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    LevelBridge,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    StatefulKernel,
-    TauLeap,
-    Trapezoidal,
-)
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
-from blackout.diffusion.samplers import CountingDenoiser, Sampler, count_evaluations, sample
+from blackout.diffusion.samplers import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Correction,
+    CountingDenoiser,
+    LevelBridge,
+    LevelCorrector,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    Sampler,
+    StatefulKernel,
+    TauLeap,
+    ThinAndBridge,
+    Trapezoidal,
+    count_evaluations,
+    sample,
+)
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 

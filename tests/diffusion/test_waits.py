@@ -11,26 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    LevelBridge,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-)
 from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, Sampler
+from blackout.diffusion.samplers import (
+    BinomialBridge,
+    BirthDeathBridge,
+    CountingDenoiser,
+    LevelBridge,
+    LevelCorrector,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    Sampler,
+    TauLeap,
+    ThinAndBridge,
+    Trapezoidal,
+    nearest_rounding,
+)
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet

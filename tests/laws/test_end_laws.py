@@ -14,11 +14,10 @@ from scipy import stats
 
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
-from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.diffusion.processes.base import proposal
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.samplers import BirthDeathBridge, Trapezoidal, sample
 from blackout.diffusion.schedules import (
     DataEnds,
     adaptive_times,

@@ -12,20 +12,22 @@ import torch
 from blackout.data import digits
 from blackout.diffusion.calibration import CalibratedDenoiser, calibration
 from blackout.diffusion.heads import SoftplusHead
-from blackout.diffusion.kernels import (
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import (
     BinomialBridge,
     MultistepLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
+    Sampler,
     Trapezoidal,
     _extrapolated,
+    count_evaluations,
     nearest_rounding,
+    sample,
 )
-from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_survival, logit_times, time_of_logit
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify

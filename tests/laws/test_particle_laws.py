@@ -6,21 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import (
+from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles
+from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
+from blackout.diffusion.samplers import (
     BinomialBridge,
+    Correction,
+    CountingDenoiser,
     LevelBridge,
+    LevelCorrector,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
+    ThinAndBridge,
     Trapezoidal,
+    sample,
 )
-from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles
-from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
