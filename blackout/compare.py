@@ -16,8 +16,7 @@ from urllib.parse import quote
 from blackout.component import leaves
 from blackout.errors import refuse, run_command
 from blackout.files import new_file
-from blackout.programs.pictures import curve_panels
-from blackout.programs.report import RIGHT, picture, save_page, scores_of, settings_of, under
+from blackout.report import RIGHT, curve_panels, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
 
 Values: TypeAlias = Mapping[str, Any]

@@ -20,20 +20,20 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import yaml
+from torch import Tensor
 
 from blackout.errors import UserError, ensure, refuse
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from blackout.family import OutputNames, Samples
 
 Array = npt.NDArray[Any]
 _PLAIN, _DENSEST = 1 << 26, 500
@@ -104,8 +104,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
 
 def tensors_hash(of: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 (hex) of what tensors are `of`, and of their names, types, shapes and values."""
-    import torch
-
     digest = hashlib.sha256(f"{of}\n".encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -535,6 +533,58 @@ def save_arrays(path: Path, **arrays: Any) -> None:
     """Write an .npz, whole or not at all."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
+
+
+@contextmanager
+def sample_file(
+    path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, Any] | None = None
+) -> Iterator[Callable[[Samples], None]]:
+    """Yields what appends samples to an .npz: `samples` at once, the other (small) arrays at the end.
+
+    The file appears, whole, when the context is left without an error and no sample is missing. Samples [b, C, H, W]
+    are images and are written channels last, unless `names` give a shape. What is yielded takes `samples` [b, ...] and
+    further arrays [b, ...] by name, the same in every call.
+
+    Args:
+        path: of the .npz.
+        num_samples: how many samples it will hold.
+        names: what `samples` is called in the file, and of which shape each is.
+        about: numbers and arrays that the file holds beside the samples.
+
+    Raises:
+        ValueError: more or fewer samples than were announced.
+    """
+    missing, member, others = num_samples, None, dict[str, list[Tensor]]()
+    with replacing(path, durably=True) as part, zipfile.ZipFile(part, "x", zipfile.ZIP_DEFLATED) as archive:
+        with ExitStack() as members:
+
+            def write(samples: Samples) -> None:
+                nonlocal missing, member
+                main = samples["samples"]
+                ensure(len(main) <= missing, f"{len(main)} samples for a file that has capacity for {missing} more")
+                if names.shape is not None:
+                    main = main.reshape(len(main), *names.shape)
+                elif main.ndim == 4:
+                    main = main.permute(0, 2, 3, 1)
+                if names.units != (0, 1):
+                    main = main.int() * names.units[1] + names.units[0]
+                rows = main.contiguous().cpu().numpy()
+                if member is None:
+                    member = members.enter_context(archive.open(f"{names.array}.npy", "w", force_zip64=True))
+                    whole = {"shape": (num_samples, *rows.shape[1:])}
+                    np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(rows) | whole)
+                member.write(rows.tobytes())
+                for name, values in samples.items():
+                    if name != "samples" and not name.startswith("_"):  # which is of one machine, such as seconds
+                        others.setdefault(name, []).append(values.cpu())
+                missing -= len(rows)
+
+            yield write
+        more = {name: torch.cat(parts).numpy() for name, parts in others.items()}
+        for name, array in {**more, **{name: np.array(one) for name, one in (about or {}).items()}}.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+        ensure(not missing, f"{missing} of {num_samples} samples were not written")
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -19,8 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import opened
-from blackout.programs.pictures import read_curves
-from blackout.programs.report import PAGES, POLICY, cards, picture, scores_of, settings_of
+from blackout.report import PAGES, POLICY, cards, picture, read_curves, scores_of, settings_of
 
 _DEEPEST, _EVERY, _NO_NEWS = 5, 4.0, 300.0
 """Folders below the one that is watched, seconds between two lists, and those after which a run is not heard of."""

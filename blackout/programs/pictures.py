@@ -1,9 +1,8 @@
-"""Animation and strip of the states from noise to samples; curves of what a run logged, for its page and in words."""
+"""Animation and strip of the states from noise to samples; a run's loss and samples as text."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blackout.family import Draw
-from blackout.files import read_rows, reading, replacing, save_picture
+from blackout.files import replacing, save_picture
+from blackout.report import read_curves
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
@@ -61,74 +61,6 @@ class Trajectory:
         chosen = [self.states[round(i * (len(self.states) - 1) / max(1, columns - 1))] for i in range(columns)]
         rows = torch.stack([state[:_ROWS] for state in chosen], dim=1).flatten(0, 1)
         save_picture(draw.picture({"samples": rows}, columns=columns), directory / "trajectory.png")
-
-
-_ROUGH, _FEW = 6.0, 30
-"""A curve of more than so many points is noisy where it goes up and down by so many times its range."""
-_STRETCHES = 500
-"""Of a long curve on a page: the least and the largest value of each are kept."""
-
-
-def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """(steps, values) of every column of a metrics.csv, finite values only.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    with reading(path, "it is damaged"):
-        for step, row in (read_rows(path) if path.exists() else {}).items():
-            for name, text in row.items():
-                if name != "step" and math.isfinite(value := float(text)):
-                    steps, values = curves.setdefault(name, ([], []))
-                    steps.append(step)
-                    values.append(value)
-    return curves
-
-
-def noisy(values: list[float]) -> bool:
-    """Whether a running mean helps to read a curve: not that of a learning rate, nor one of a few points."""
-    return len(values) > _FEW and float(np.abs(np.diff(values)).sum()) > _ROUGH * float(np.ptp(values))
-
-
-def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """What a page's program draws of runs: a panel for every curve of two points or more, a line for every run.
-
-    Args:
-        runs: metrics.csv by the name of its run.
-        beside: what stands beside values by their names, for every run: levels of the panels.
-
-    Returns:
-        runs: their names; panels; step: the last one.
-
-    Raises:
-        UserError: a file is damaged.
-    """
-    curves, panels = {run: read_curves(path) for run, path in runs.items()}, list[dict[str, Any]]()
-    order = {"train/loss": 0, "val": 1, "train": 3}  # losses, validation, scores, how training went
-    names = {name for one in curves.values() for name in one if not name.endswith("_std") and "share_" not in name}
-    for name in sorted(names, key=lambda name: (order.get(name, order.get(name.split("/")[0], 2)), name)):
-        lines: list[dict[str, Any]] = [
-            {"run": run, "colour": colour, "noisy": noisy(values), **_thinned(steps, values)}
-            for colour, (run, one) in enumerate(curves.items())
-            for steps, values in ([one[name]] if name in one else [])
-        ]
-        if max(len(line["steps"]) for line in lines) > 1:
-            known = {what: value for of in beside.values() for what, value in of.get(name, {}).items()}
-            levels = [(what.replace("_", " "), value) for what, value in known.items()]
-            panels.append({"name": name, "lines": lines, "levels": levels})
-    step = max((steps[-1] for one in curves.values() for steps, _ in one.values()), default=0)
-    return {"runs": list(curves), "panels": panels, "step": step}
-
-
-def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
-    """A curve with the extremes of its stretches alone, to six digits."""
-    x, chosen = np.array(values), np.arange(len(values))
-    if len(x) > 2 * _STRETCHES:
-        parts = np.array_split(chosen, _STRETCHES)
-        ends = {int(part[of(x[part])]) for part in parts for of in (np.argmin, np.argmax)}
-        chosen = np.array(sorted(ends | {0, len(x) - 1}))
-    return {"steps": [steps[k] for k in chosen], "values": [float(f"{x[k]:.6g}") for k in chosen]}
 
 
 _BARS, _SHADES, _WIDE = "▁▂▃▄▅▆▇█", " .:-=+*#%@", 48

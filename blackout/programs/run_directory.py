@@ -1,4 +1,6 @@
-"""Directories: that of a run, with its name, configuration and copy at an address, and of results."""
+"""Directories: that of a run, with its name, configuration, what may change when it is continued, and copy at an
+address; and of results.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +21,7 @@ from uuid import uuid4
 import yaml
 from filelock import FileLock, Timeout
 
+from blackout.component import leaves
 from blackout.distributed import computed_once, is_first
 from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
@@ -30,10 +34,9 @@ from blackout.files import (
     results_folder,
     working_folder,
 )
-from blackout.programs.settings import WHERE_AND_HOW, differences
 from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNED, signature
-from blackout.training.descriptions import plain
+from blackout.training.descriptions import PATHS, plain
 from blackout.training.export import check_replaceable
 from blackout.training.instantiate import with_defaults
 
@@ -46,6 +49,18 @@ _FILES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")
 _OURS = ".pushed"
 """Hidden file of a run: the signatures of the checkpoints that were copied to its address from here, or from there."""
 _LAST = f"checkpoints/{LAST}"
+
+WHERE_AND_HOW = frozenset(
+    ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")
+)
+"""Where files are and how results are computed or shown: other values give the same run."""
+MAY_CHANGE = WHERE_AND_HOW | {
+    "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
+}  # fmt: skip
+"""How long a run goes on, and what is shown and scored on the way: these may change when a run is continued."""
+_STEP = ("precision", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "overfit_batches")
+MAY_NOT = frozenset(f"trainer.{name}" for name in _STEP)
+"""Parts of groups that may change, which may not: they decide what a step does."""
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -309,6 +324,17 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     except OSError as error:
         raise _unwritable(directory, error) from None
     return directory
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(name, old, new) of settings that may not change when a run is continued, but have."""
+    was, now = dict(leaves(old)), dict(leaves(new))
+    for name in sorted(was.keys() | now.keys()):
+        groups = set(accumulate(name.split("."), "{}.{}".format))
+        place = name.startswith("dataset.") and name.rpartition(".")[2] in PATHS  # data are known by their content
+        may = name not in MAY_NOT and (place or groups & MAY_CHANGE)
+        if was.get(name) != now.get(name) and not may:
+            yield name, was.get(name), now.get(name)
 
 
 def kept_setting(directory: Path, group: str, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
-from blackout.errors import UserError, error_context, refuse
-from blackout.family import Draw, Drawn, Samples, Watch
-from blackout.files import PART, replacing, request_key, save_tensors, tensors_hash
+from blackout.errors import UserError, error_context, refuse, shown
+from blackout.family import Draw, Drawn, Samples, Source, Watch
+from blackout.files import PART, replacing, request_key, sample_file, save_picture, save_tensors, tensors_hash
 from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory
-from blackout.programs.results import Results, sample_provenance
 from blackout.programs.run_directory import fetched, output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.random import compiled_by
+from blackout.report import provenance, settings_of, write_scores
 from blackout.training.descriptions import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
@@ -140,8 +141,6 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     """
     if not (run / "config.yaml").exists():
         return chosen
-    from blackout.programs.report import settings_of
-
     own = settings_of(run).get("dataset")
     known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
     if known is None or known[1].ask is None or (chosen and _file(chosen) != _file(own)):
@@ -249,3 +248,63 @@ def drawn_once(
                 with replacing(file) as hidden:
                     save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
             yield of_batch, samples
+
+
+class Results(ExitStack):
+    """Takes samples in order and writes their file, with a picture and what else is made of them.
+
+    A context manager: see `sample_file`.
+
+    Args:
+        draw: where the samples come from.
+        indices: of the samples, int64 [n].
+        seed: of the samples.
+        out: directory for all files.
+        number_shown: how many samples, the first ones, are in the picture.
+    """
+
+    def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path, number_shown: int = 64) -> None:
+        super().__init__()
+        self._draw, self._indices, self._out, self._number_shown = draw, indices, out, number_shown
+        file = sample_file(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
+        self._outputs, self._taken, self._write = draw.outputs(seed), 0, self.enter_context(file)
+        self._shown: list[Samples] = []
+
+    def take(self, samples: Samples) -> None:
+        """Take the next samples, on the CPU."""
+        begin, self._taken = self._taken, self._taken + len(samples["samples"])
+        if self._outputs is not None:
+            self._outputs.update(samples, self._indices[begin : self._taken])
+        self._write(samples)
+        if begin < self._number_shown:
+            self._shown.append(samples)
+
+    def finish(self, scored: Plain, how: Plain) -> None:
+        """Write the picture of the first samples, what else the family makes, and metrics.json where there are scores.
+
+        Args:
+            scored: what `evaluate=true` says, with its `values`; empty without it.
+            how: the samples were made.
+        """
+        names = self._shown[0] if self._shown else ()
+        first = {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
+        save_picture(self._draw.picture(first), self._out / f"{self._draw.names.picture}.png")
+        print(f"{self._taken} samples of {self._draw.nfe} network evaluations in {shown(str(self._out))}")
+        made = {} if self._outputs is None else self._outputs.write(self._out)
+        values = {**made.get("values", {}), **scored.get("values", {})}
+        if made or scored:
+            write_scores({**made, **scored, "values": values, **how}, self._out / "metrics.json")
+            print(f"scores in {self._out / 'metrics.json'}")
+
+
+def sample_provenance(config: Plain, model: Model, draw: Draw, began: float, source: Source | None) -> dict[str, Any]:
+    """How samples were made, as plain values for metrics.json."""
+    return {
+        **provenance(model.device, began, source),
+        "num_samples": config["num_samples"],
+        "seeds": [config["seed"] + i for i in range(config["seeds"] if config["evaluate"] else 1)],
+        "network_evaluations": draw.nfe,
+        "sampler": dict(draw.description),
+        **({} if config.get("law") else {"weights": "averaged (EMA)"}),
+        "model": {"path": config["ckpt"] and str(config["ckpt"]), **model.config},
+    }

@@ -1,4 +1,4 @@
-"""The settings of a program: where Hydra finds them, their kinds, which decide a run's result, which may change in it.
+"""The settings of a program: where Hydra finds them, and of what kinds they are.
 
 A group such as `head` is a file, conf/head.yaml, whose sections are its choices; the section `grid/logit` of
 conf/sampler.yaml is a choice of `sampler/grid`. Groups whose choices set things everywhere (family, recipe, experiment,
@@ -6,8 +6,8 @@ task, debug) are folders with a file for each, as Hydra has them, and so are gro
 paper or a family has many of is one file in such a folder: the section `table4/s1` of conf/experiment/dnfs.yaml is
 `experiment=dnfs/table4/s1`.
 
-The checks of a command line, the id of a run and the check of a continued run are made from what the YAML files of the
-program and of the chosen family list, and from the sets of names below; docs/reference/settings.md has them as a table.
+A command line is checked against what the YAML files of the program and of the chosen family list;
+docs/reference/settings.md has them as a table, with what may change in a run (`run_directory`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import accumulate, chain
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,11 +35,9 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from blackout.component import leaves
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
 from blackout.files import CONF, refuse_address, working_folder
-from blackout.training.descriptions import PATHS
 from blackout.training.instantiate import find
 
 PROGRAMS = ("train", "sample")
@@ -193,19 +191,8 @@ _ALSO = {
 """What a setting takes besides values of its kind."""
 _PLAIN_GROUPS = frozenset(("likelihood",))
 """Groups of settings that name no component."""
-WHERE_AND_HOW = frozenset(
-    ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")
-)
-"""Where files are and how results are computed or shown: other values give the same run."""
-MAY_CHANGE = WHERE_AND_HOW | {
-    "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
-}  # fmt: skip
-"""How long a run goes on, and what is shown and scored on the way: these may change when a run is continued."""
 _CROWDED = 0.9
 """Of the processors, whose load leaves none to threads that wait for each other."""
-_STEP = ("precision", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "overfit_batches")
-MAY_NOT = frozenset(f"trainer.{name}" for name in _STEP)
-"""Parts of groups that may change, which may not: they decide what a step does."""
 
 
 def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
@@ -292,17 +279,6 @@ def asked_for(group: str) -> bool:
     """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
     return any(word.lstrip("+~").startswith(group) for word in given)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(name, old, new) of settings that may not change when a run is continued, but have."""
-    was, now = dict(leaves(old)), dict(leaves(new))
-    for name in sorted(was.keys() | now.keys()):
-        groups = set(accumulate(name.split("."), "{}.{}".format))
-        place = name.startswith("dataset.") and name.rpartition(".")[2] in PATHS  # data are known by their content
-        may = name not in MAY_NOT and (place or groups & MAY_CHANGE)
-        if was.get(name) != now.get(name) and not may:
-            yield name, was.get(name), now.get(name)
 
 
 def crowded(load: float, threads: int, processors: int) -> str:

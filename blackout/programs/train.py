@@ -25,17 +25,16 @@ from blackout.component import Plain
 from blackout.distributed import is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.family import Draw, Source
-from blackout.files import save_picture
+from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
-from blackout.programs.report import LivingPage, command, save_report
-from blackout.programs.results import provenance, save_samples, write_scores
 from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
+from blackout.report import LivingPage, command, provenance, save_report, write_scores
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
@@ -444,7 +443,8 @@ def draw_samples(draw: Draw, directory: Path, number: int) -> dict[str, Any]:
     samples = draw_first(draw, number, seed=0, watch=trajectory.add)
     trajectory.save(draw, more)
     save_picture(draw.picture(samples), directory / "final.png")
-    save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
+    with sample_file(directory / "final.npz", number, draw.names, draw.about(seed=0)) as write:
+        write(samples)
     if (outputs := draw.outputs(seed=0)) is None:
         return {}
     outputs.update(samples, torch.arange(number))

@@ -98,9 +98,9 @@ def run(
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "_MOST_ELEMENTS", 64)
-    results = importlib.import_module("blackout.programs.results")
+    report = importlib.import_module("blackout.report")
     for name in ("version", "git_commit"):
-        monkeypatch.setattr(results, name, once(getattr(results, name)))
+        monkeypatch.setattr(report, name, once(getattr(report, name)))
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 

@@ -8,7 +8,7 @@ import pytest
 
 from blackout.diffusion.draw import CountDraw
 from blackout.files import remove_parts
-from blackout.programs.results import Results
+from blackout.programs.sample import Results
 from tests import warm
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 

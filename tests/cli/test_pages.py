@@ -23,7 +23,6 @@ from PIL import Image
 from benchmarks import table
 from blackout import compare, demo, report, watch
 from blackout.errors import UserError
-from blackout.programs import report as pages
 from tests.cli.conftest import ROOT, TINY
 
 
@@ -146,7 +145,7 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
 
         status, listed, headers = get("/")
         assert status == 200 and "digits/a" in listed and "secret" not in listed and ">7<" in listed
-        assert "<script>alert" not in listed and headers["Content-Security-Policy"] == pages.POLICY
+        assert "<script>alert" not in listed and headers["Content-Security-Policy"] == report.POLICY
         check(listed.replace('href="/', 'href="'))
         assert get("/digits/a/report.html")[:2] == (200, "mine")
         refused = (
@@ -165,9 +164,9 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
-    green = [pages.picture(tmp_path / "green.png", "green", tmp_path)]
+    green = [report.picture(tmp_path / "green.png", "green", tmp_path)]
     content = {"head": (), "rows": [], "links": [], "seeds": None, "panels": None, "pictures": green, "evidence": []}
-    pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
+    report.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
         if not os.path.exists(program):
@@ -189,8 +188,8 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
 def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
     assert (
-        pages.picture(tmp_path / "x.png", "x", tmp_path) is None
-        and pages.picture(tmp_path / "none.png", "none", tmp_path) is None
+        report.picture(tmp_path / "x.png", "x", tmp_path) is None
+        and report.picture(tmp_path / "none.png", "none", tmp_path) is None
     )
     attack = "<script>alert(1)</script>'\"{{ 7777 * 7 }}"
     run = tmp_path / attack.replace("/", "")
@@ -217,25 +216,25 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
 
 
 def test_tables_and_sections_without_content_are_left_out():
-    parts = pages.PAGES.get_template("parts.html").module
+    parts = report.PAGES.get_template("parts.html").module
     assert "<td>a.b</td><td>&lt;</td>" in parts.fields({"a": {"b": "<"}})
     assert '<td class="number">1.2346</td><td>True</td>' in parts.table([(1.23456789, True)])
     assert parts.table([]).strip() == parts.figure(None).strip() == "" == parts.fields({}).strip()
     with pytest.raises(jinja2.UndefinedError):
-        pages.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
+        report.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
 
 
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
     assert (tmp_path / "noise.png").stat().st_size > 2_000_000
-    assert len(pages.picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
+    assert len(report.picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
 
 
 def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatch):
     clock = iter((0.0, 0.1, 2.0, 50.0, 50.1, 99.0, 99.1))
-    monkeypatch.setattr(pages.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(report.time, "monotonic", lambda: next(clock))
     (tmp_path / "config.yaml").write_text("seed: 0\nbatch_size: 8\ntrainer: {max_steps: 9}\n")
-    living, page = pages.LivingPage(tmp_path), tmp_path / "report.html"
+    living, page = report.LivingPage(tmp_path), tmp_path / "report.html"
     for step in (1, 2, 3):  # at 0, 2 and 50 seconds; the first one takes a tenth of a second, for twenty of them
         rows = "".join(f"{k},{1 / k}\n" for k in range(1, step + 1))
         (tmp_path / "metrics.csv").write_text(f"step,train/loss\n{rows}")
@@ -307,7 +306,7 @@ def test_every_cell_of_a_table_composes(name):
 
 def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
     beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
-    (card,) = pages.cards({"values": {"distance": 3.0}, "beside": {"distance": beside}})
+    (card,) = report.cards({"values": {"distance": 3.0}, "beside": {"distance": beside}})
     assert card["place"] == 0.5 and [value for _, value in card["others"]] == [1.0, 9.0, 5.0]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blackout.posterior import SplitGibbs
-from blackout.programs.report import save_report
 from blackout.programs.settings import sections
+from blackout.report import save_report
 from tests.cli.conftest import TINY
 
 SMALL = ("num_samples=2", "device=cpu")

@@ -35,7 +35,7 @@ from blackout.files import load_array, memory, read_rows, taking_at_most
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
 from blackout.posterior.noise import as_map
-from blackout.programs.report import picture, save_report
+from blackout.report import picture, save_report
 from blackout.training.checkpoint_files import read_checkpoint
 
 Read = Callable[[], object]

@@ -16,8 +16,8 @@ from blackout.diffusion.draw import CountDraw
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
 from blackout.evaluation.reference import read_samples
+from blackout.files import sample_file
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
-from blackout.programs.results import save_samples
 
 PHOTONS = torch.poisson(torch.ones(60, 5) * 3, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=100, gain=2)
@@ -34,7 +34,8 @@ def model() -> BlackoutDiffusion:
 
 def test_samples_are_written_in_the_units_of_the_file_and_read_from_them(tmp_path: Path) -> None:
     draw = CountDraw(model(), model().sampler, {})
-    save_samples({"samples": PHOTONS}, tmp_path / "s.npz", draw.names, draw.about(seed=7))
+    with sample_file(tmp_path / "s.npz", len(PHOTONS), draw.names, draw.about(seed=7)) as write:
+        write({"samples": PHOTONS})
     written = np.load(tmp_path / "s.npz")
     assert np.array_equal(written["samples"], PHOTONS.numpy().astype(int) * 2 + 100)
     assert {name: int(written[name]) for name in ("max_count", "offset", "gain")} == {

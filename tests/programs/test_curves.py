@@ -7,7 +7,8 @@ from PIL import Image
 
 from blackout.diffusion.plots import with_scale
 from blackout.errors import UserError
-from blackout.programs.pictures import Trajectory, curve_panels, in_characters, read_curves, sparkline
+from blackout.programs.pictures import Trajectory, in_characters, sparkline
+from blackout.report import curve_panels, read_curves
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blackout.programs.results import beside, write_scores
+from blackout.report import beside, write_scores
 
 REPORT = {
     "values": {"fd": 3.0, "share_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from blackout.family import OutputNames
-from blackout.programs.results import Results, sample_file, save_samples
+from blackout.files import sample_file
+from blackout.programs.sample import Results
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])
@@ -19,7 +20,8 @@ def test_batches_become_one_array(tmp_path, shape, dtype):
     archive = np.load(tmp_path / "samples.npz")
     assert archive.files == ["samples", "weight"] and np.array_equal(archive["samples"], expected.numpy())
     assert np.array_equal(archive["weight"], counts.flatten(1)[:, 0].numpy())
-    save_samples({"samples": counts}, tmp_path / "whole.npz")
+    with sample_file(tmp_path / "whole.npz", 10) as write:
+        write({"samples": counts})
     assert np.array_equal(np.load(tmp_path / "whole.npz")["samples"], expected.numpy())
 
 

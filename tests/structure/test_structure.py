@@ -19,8 +19,9 @@ FLOORS = (
     ("evaluation",),
     ("training",),
     ("diffusion", "flows", "permutations"),
-    ("laws", "posterior", "compress", "programs"),
-    ("report", "compare", "inspect", "solve", "watch", "demo"),
+    ("laws", "posterior", "compress", "report"),
+    ("programs",),
+    ("compare", "inspect", "solve", "watch", "demo"),
     ("",),  # blackout/__init__.py
 )
 """Folders and files of blackout/, from the ground floor up."""

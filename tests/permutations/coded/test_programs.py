@@ -13,7 +13,7 @@ from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
 from blackout.programs import cli
-from blackout.programs.results import verdict
+from blackout.report import verdict
 from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
