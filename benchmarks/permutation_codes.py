@@ -17,8 +17,7 @@ from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
 from blackout.permutations.coded.data import all_cycles
-from blackout.permutations.coded.model import CODES, MOST_ITEMS
-from blackout.permutations.factorized import Blocks, partition
+from blackout.permutations.coded.model import CODES, MOST_ITEMS, Blocks, partition
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")
 _DEEP = ("network.heads=8", "network.dropout=0.05", "batch_size=1024", "optimizer.lr=3e-4", "trainer.max_steps=20000")

@@ -18,8 +18,7 @@ from blackout.permutations.group import all_permutations, compose, inverse, numb
 from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import lists
 from blackout.permutations.shuffle import ShuffleDiffusion
-from blackout.permutations.shuffle.decoding import Sample
-from blackout.permutations.shuffle.reverse import Denoiser, with_first
+from blackout.permutations.shuffle.decoding import Denoiser, Sample, with_first
 from blackout.random import SampleStreams
 from blackout.training.export import load_model
 

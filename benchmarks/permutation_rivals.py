@@ -19,8 +19,8 @@ from blackout.permutations.distributions import Matching, PlackettLuce
 from blackout.permutations.metrics import arranged
 from blackout.permutations.relaxations import Layout, comparators, relaxed_sort, sinkhorn
 from blackout.permutations.shuffle import SinkhornLoss
+from blackout.permutations.shuffle.decoding import with_first
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import with_first
 
 
 @component("loss")

@@ -17,7 +17,6 @@ from torch import Tensor
 from blackout.errors import UserError, refuse
 from blackout.permutations.distributions import foremost
 from blackout.permutations.group import identity_like, inverse, is_permutation
-from blackout.permutations.seams import place_probabilities
 
 MOST_EXACT = 7
 """Items to which all orders are gone through."""
@@ -136,6 +135,18 @@ def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | No
     pairs = [((ranks[..., i : i + 1] < ranks) * weights).sum(1) for i in range(orders.shape[-1])]
     found = {"places": place_probabilities(orders, log_weights), "pairs": torch.stack(pairs, 1)}
     return {**found, **likeliest(orders, log_weights, top), **({"given_log_prob": mass} if given else {})}
+
+
+def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
+    """How likely every item is at every place by weighted orders, float64 [b, n, n], rows are places.
+
+    Args:
+        orders: int64 [b, K, n].
+        log_weights: [b, K], not normalised.
+    """
+    weights = log_weights.double().softmax(-1)[..., None, None].expand(*orders.shape, 1)
+    found = torch.zeros(*orders.shape, orders.shape[-1], dtype=torch.float64, device=orders.device)
+    return found.scatter_(-1, orders.unsqueeze(-1), weights).sum(1)
 
 
 def likeliest(orders: Tensor, log_probs: Tensor, top: int) -> dict[str, Tensor]:

@@ -2,12 +2,14 @@
 
 Orders by choosing one item after another are Plackett-Luce [Plackett 1975; Luce 1959], and with a row of scores for
 every place [Zhang 2025, eq. 9]; by matching items with places, choices that are independent, normalised by Sinkhorn or
-assigned; and by one step back of a shuffle [Zhang 2025, section 3.2.1].
+assigned; and by one step back of a shuffle [Zhang 2025, section 3.2.1]. At the end the reverse laws of shuffle
+diffusions (`reverse=`), which turn a network's scores into one of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,9 +18,11 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
+from blackout.component import component
 from blackout.errors import ensure
 from blackout.permutations.group import identity_like
 from blackout.permutations.relaxations import sinkhorn
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import RandomSource, StepStreams, uniform
 
 
@@ -32,6 +36,7 @@ class OrderDistribution(Distribution):
         scores: [..., n], or [..., n, n] if there are two `dims`; what stands before is the batch.
         dims: of one list's scores, 1 or 2.
         least: items at least.
+        width: of the beam that looks for `mode` and `top` where they cannot be sorted out, at least.
 
     Raises:
         ValueError: scores of another shape.
@@ -39,12 +44,12 @@ class OrderDistribution(Distribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 
-    def __init__(self, scores: Tensor, dims: int = 1, least: int = 1) -> None:
+    def __init__(self, scores: Tensor, dims: int = 1, least: int = 1, width: int = 64) -> None:
         n = scores.shape[-1] if scores.ndim >= dims else 0
         if n < least or (dims == 2 and scores.shape[-2] != n):
             shape = ", ".join(["n"] * dims)
             raise ValueError(f"scores must be [..., {shape}] with n at least {least}, not {list(scores.shape)}")
-        self.scores = scores
+        self.scores, self.width = scores, width
         super().__init__(scores.shape[:-dims], Size((n,)), validate_args=False)
 
     def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
@@ -182,19 +187,11 @@ class SequentialLaw(OrderDistribution):
     """Every place chooses among the items left: p(order) = prod over i of softmax over these of `rows`.
 
     Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
-
-    Args:
-        scores, dims: as for `OrderDistribution`.
-        width: of the beam of `mode` and, at least, of `top`.
     """
 
-    def __init__(self, scores: Tensor, dims: int = 1, width: int = 64) -> None:
-        super().__init__(scores, dims)
-        self.width, self.table = width, scores
-
     def rows(self) -> Rows:
-        """The scores place by place, of the batch as one, N lists: the rows of `table`, [*batch, n, n]."""
-        places = iter(self.table.reshape(-1, 1, self._n, self._n).unbind(2))
+        """The scores place by place, of the batch as one, N lists: the rows of [*batch, n, n]."""
+        places = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
         return lambda parent, item: next(places)
 
     def _mass(self, scores: Tensor) -> Tensor:
@@ -294,7 +291,7 @@ class GeneralizedPlackettLuce(SequentialLaw):
     """
 
     def __init__(self, scores: Tensor, width: int = 64) -> None:
-        super().__init__(scores, 2, width)
+        super().__init__(scores, 2, width=width)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
@@ -364,24 +361,24 @@ class Matching(SequentialLaw):
     """
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
-        super().__init__(scores, 2)
-        self.table = self.log_matrix = sinkhorn(scores, iterations)
+        super().__init__(sinkhorn(scores, iterations), 2)
+        self._given = scores
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
-        return digits_log_prob(self.log_matrix, value)
+        return digits_log_prob(self.scores, value)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         return _assigned(self.noisy(sample_shape, generator))
 
     def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
-        """Scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
-        return self.scores + self._gumbel(sample_shape, (self._n, self._n), generator).to(self.scores.dtype)
+        """Scores as they were given plus Gumbel noise, [*sample_shape, *batch, n, n]."""
+        return self._given + self._gumbel(sample_shape, (self._n, self._n), generator).to(self.scores.dtype)
 
     @property
     def mode(self) -> Tensor:
         """The best assignment, int64 [*batch, n]."""
-        return _assigned(self.log_matrix)
+        return _assigned(self.scores)
 
     def _mass(self, scores: Tensor) -> Tensor:
         """0: a place's choice does not depend on which items are left."""
@@ -522,9 +519,9 @@ class InverseInsertion(OrderDistribution):
         ValueError: scores without items.
     """
 
-    def __init__(self, scores: Tensor) -> None:
-        super().__init__(scores)
-        self._log_w = scores.log_softmax(-1)
+    @property
+    def _log_w(self) -> Tensor:
+        return self.scores.log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf unless one item moved to the end."""
@@ -545,3 +542,91 @@ class InverseInsertion(OrderDistribution):
         """All n."""
         items = torch.arange(self._n, device=self.scores.device).expand(*self.batch_shape, self._n)
         return self._order(items.unsqueeze(-1)), self._log_w
+
+
+class Reverse:
+    """From scores to a distribution over the permutations that take a list one scheduled step back."""
+
+    law: ClassVar[type[OrderDistribution]]
+    """Of scores [..., n, n] with `places`, [..., n] without, one more with `swap`."""
+    places: ClassVar[bool] = False
+    """Whether the network gives a row of scores for every place, [..., n, n], or [..., n]."""
+    swap: ClassVar[bool] = False
+    """Whether it gives one more score for the list, [..., n + 1]."""
+    prefix: ClassVar[bool] = False
+    """Whether a place's scores depend on what is at the places before it."""
+    undoes: ClassVar[type[Shuffle] | None] = None
+    """The only shuffle a single step of which it can undo; None if it reaches every order."""
+
+    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """The distribution; `width` of a beam that looks for its mode, where it needs one."""
+        return self.law(scores, width=width)
+
+
+@component("reverse")
+class ReverseGPL(Reverse):
+    """Generalised Plackett-Luce [Zhang 2025, eq. 9]: any order, a row of scores for every place."""
+
+    law, places = GeneralizedPlackettLuce, True
+
+
+@component("reverse")
+class ReversePointer(Reverse):
+    """Place by place by what is at the places before [Vinyals 2015]: any law in a single step."""
+
+    law, places, prefix = PointerLaw, True, True
+
+
+@component("reverse")
+class ReversePL(Reverse):
+    """Plackett-Luce [Zhang 2025, eq. 8]: any order, a score for every item."""
+
+    law = PlackettLuce
+
+
+@component("reverse")
+@dataclass(frozen=True)
+class ReverseAssignment(Reverse):
+    """Items are matched with places: a softmax for every place and the best assignment. No diffusion, a baseline.
+
+    Args:
+        iterations: of Sinkhorn's normalisation of the scores.
+
+    Raises:
+        ValueError: iterations below 0.
+    """
+
+    iterations: int = 0
+    places = True
+
+    def __post_init__(self) -> None:
+        ensure(self.iterations >= 0, f"iterations must be at least 0, not {self.iterations}")
+
+    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """As `Reverse`."""
+        return Matching(scores, self.iterations)
+
+
+@component("reverse")
+class ReverseRiffle(Reverse):
+    """Items go to the left or the right packet: undoes one riffle [Zhang 2025, section 3.2.1]."""
+
+    law, undoes = InverseRiffle, Riffle
+
+
+@component("reverse")
+class ReverseTransposition(Reverse):
+    """Two items change places, or none: undoes one transposition [Zhang 2025, eq. 6]."""
+
+    swap, undoes = True, RandomTransposition
+
+    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        """As `Reverse`."""
+        return InverseTransposition(scores[..., :-1], scores[..., -1])
+
+
+@component("reverse")
+class ReverseInsertion(Reverse):
+    """One item goes to the end: undoes one insertion [Zhang 2025, eq. 7]."""
+
+    law, undoes = InverseInsertion, RandomInsertion

@@ -1,4 +1,4 @@
-"""How well puzzles were solved, and how well they can be.
+"""How well puzzles were solved, and how well they can be; how far laws are apart, and how many samples differ.
 
 A solution and the truth are permutations int64 [b, n] that take the items given to an order: given[truth] is the right
 one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in [Zhang
@@ -126,3 +126,17 @@ def ndcg(x: Tensor, relevance: Tensor, k: int) -> Tensor:
 def ndcgs(x: Tensor, relevance: Tensor) -> dict[str, Tensor]:
     """`ndcg` at 1, 5 and 10, those up to n, by name."""
     return {f"ndcg_at_{k}": ndcg(x, relevance, k) for k in CUTOFFS if k <= x.shape[1]}
+
+
+def expected_unique(size: int, draws: int) -> float:
+    """Expected share of different values among uniform draws from `size` of them.
+
+    size (1 - (1 - 1 / size)^draws) / draws. Ours; checked in `tests.permutations.coded.test_data`.
+    """
+    return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
+
+
+def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
+    """KL(p || q) = sum p log2(p / q) in bits, of log-probabilities [m] in nats: its definition."""
+    terms = log_p.exp() * (log_p - log_q)
+    return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)

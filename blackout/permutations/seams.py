@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import refuse
 from blackout.permutations.distributions import foremost
 
 SHARPNESS = 5.0
@@ -233,13 +234,12 @@ def fitted_weight(pieces: Tensor, columns: int) -> float:
     return max(_TRIED, key=lambda weight: float((weight * both).log_softmax(-1)[:, 0].sum()))
 
 
-def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
-    """How likely every item is at every place by weighted orders, float64 [b, n, n], rows are places.
+def square(number: int) -> int:
+    """Pieces per side.
 
-    Args:
-        orders: int64 [b, K, n].
-        log_weights: [b, K], not normalised.
+    Raises:
+        UserError: so many do not make a square.
     """
-    weights = log_weights.double().softmax(-1)[..., None, None].expand(*orders.shape, 1)
-    found = torch.zeros(*orders.shape, orders.shape[-1], dtype=torch.float64, device=orders.device)
-    return found.scatter_(-1, orders.unsqueeze(-1), weights).sum(1)
+    side = math.isqrt(number)
+    refuse(side**2 != number, f"sampler: {number} pieces make no square, whose borders could be compared")
+    return side

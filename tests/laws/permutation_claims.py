@@ -17,6 +17,7 @@ from torch import Size, Tensor
 from blackout.laws.claims import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Mallows
+from blackout.permutations.coded.model import code_log_prob, partition
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -26,7 +27,6 @@ from blackout.permutations.distributions import (
     OrderDistribution,
     PlackettLuce,
 )
-from blackout.permutations.factorized import code_log_prob, partition
 from blackout.permutations.group import num_cycles, number
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams

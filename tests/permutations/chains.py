@@ -12,7 +12,7 @@ from blackout.permutations.distributions import PlackettLuce
 class PlackettLuceCodes(PlackettLuce):
     """Plackett-Luce as an autoregressive model of a code.
 
-    `conditionals` is a causal denoiser (`blackout.permutations.factorized`): right with one digit a pass from the left,
+    `conditionals` is a causal denoiser (`coded/model.py`): right with one digit a pass from the left,
     in one pass for `autoregressive_loss`.
 
     Args:

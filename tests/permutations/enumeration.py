@@ -8,7 +8,7 @@ from torch import Tensor
 
 from blackout.laws.claims import p_value
 from blackout.permutations import all_permutations
-from blackout.permutations.factorized import Blocks, Denoiser, fill_codes
+from blackout.permutations.coded.model import Blocks, Denoiser, fill_codes
 from blackout.permutations.group import number
 from blackout.random import RandomSource
 

@@ -15,8 +15,8 @@ from blackout.permutations.shuffle import (
     SinkhornLoss,
     TwoOpt,
 )
+from blackout.permutations.shuffle.decoding import Denoiser
 from blackout.permutations.shuffle.losses import LossInputs
-from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.permutations.shuffles import ForwardProcess, Riffle
 from blackout.random import SampleStreams
 

@@ -7,13 +7,13 @@ import torch
 
 from benchmarks.permutation_codes import product_law, product_mass
 from blackout.permutations import all_permutations, kendall_distance
-from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
-from blackout.permutations.factorized import (
+from blackout.permutations.coded.model import (
     any_order_loss,
     autoregressive_loss,
     code_log_prob,
     partition,
 )
+from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws, draw_codes

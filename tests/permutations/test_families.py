@@ -10,10 +10,10 @@ from torch import Size
 from benchmarks.permutation_codes import product_law
 from blackout.permutations import all_permutations, inverse, kendall_distance
 from blackout.permutations.classical import Mallows, Mixture, consensus
+from blackout.permutations.coded.model import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.chains import PlackettLuceCodes

@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 
 from blackout.errors import UserError
+from blackout.permutations.answers import place_probabilities
 from blackout.permutations.datasets import jigsaw_digits
-from blackout.permutations.seams import arrangements, assembled, fitted_weight, joined, place_probabilities, seams
+from blackout.permutations.seams import arrangements, assembled, fitted_weight, joined, seams
 from blackout.permutations.shuffle import ReverseGPL, SeamLoss, SeamNetwork, Seams
+from blackout.permutations.shuffle.decoding import Denoiser
 from blackout.permutations.shuffle.losses import LossInputs
-from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.permutations.shuffles import ForwardProcess, Riffle
 from blackout.random import SampleStreams
 from blackout.solve import main, read_pieces, solve

@@ -10,11 +10,10 @@ from benchmarks.permutation_laws import laws
 from blackout.laws.claims import p_value
 from blackout.networks import ItemEncoder, SetTransformer, StripEncoder, StripScores, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
-from blackout.permutations.answers import merged
+from blackout.permutations.answers import merged, place_probabilities
 from blackout.permutations.datasets import one_permutation
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import identity_like, is_permutation, number
-from blackout.permutations.seams import place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
     Greedy,
@@ -31,10 +30,9 @@ from blackout.permutations.shuffle import (
     Sample,
     TrajectoryLoss,
 )
-from blackout.permutations.shuffle.decoding import surely_best
+from blackout.permutations.shuffle.decoding import Denoiser, surely_best
 from blackout.permutations.shuffle.losses import LossInputs, likeliest_reading, squared_distances
 from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.permutations.shuffles import (
     ForwardProcess,
     RandomInsertion,

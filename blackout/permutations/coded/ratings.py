@@ -15,17 +15,13 @@ from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, refuse
 from blackout.family import Samples
 from blackout.files import check_size, opened, reading, stored_bytes
-from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
-from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
 from blackout.random import SampleStreams, StepStreams
 
 _COLUMNS = ("userId", "movieId", "rating")
 _LENGTH, _RATERS = 10, 1000
-FITTED = 20_000
-"""Most training permutations that classical families are fitted to."""
 
 
 class Ratings(NamedTuple):
@@ -159,27 +155,6 @@ def from_ratings(
 def judge(samples: Samples) -> Mapping[str, Tensor]:
     """NDCG@k of rankings `samples` [b, n] of rated items; nothing where there are no ratings."""
     return ndcgs(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
-
-
-def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:
-    """Figures of held-out rankings by who does not know the user, or only their order of the first `known` items.
-
-    uniform_insertion: the other items go in anywhere [Severo 2025, section 5.3]. popularity: by number of raters.
-    plackett_luce: by scores of items, fitted to training rankings.
-    """
-    test = source.batch("test", torch.arange(held_out))
-    train = source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED)))
-    scores = fit_plackett_luce(train["items"].gather(1, train["x"]), source.num_tokens)
-    u = torch.rand(test["x"].shape, generator=torch.Generator().manual_seed(0))
-    digits = (u * torch.arange(1, source.length + 1)).long()
-    digits[:, :known] = Insertion.encode(test["x"])[:, :known]
-    found = {
-        "uniform_insertion": Insertion.decode(digits),
-        "popularity": source.kept["popularity"][test["items"]].argsort(dim=1, descending=True, stable=True),
-        "plackett_luce": scores[test["items"]].argsort(dim=1, descending=True, stable=True),
-    }
-    figures = {name: judge({**test, "samples": x}) for name, x in found.items()}
-    return {name: {k: float(v.mean()) for k, v in of.items()} for name, of in figures.items()}
 
 
 @component("dataset")

@@ -19,19 +19,20 @@ from blackout.family import Samples
 from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, exact_mixture
-from blackout.permutations.coded.ratings import FITTED, ranking_baselines
+from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, autoregressive_loss, exact_mixture
+from blackout.permutations.coded.ratings import judge
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.factorized import autoregressive_loss
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import arranged, expected_unique, kl_bits
 from blackout.random import SampleStreams
 
 _ENUMERATED = 9
 """Most items whose law is enumerated where one pass over each permutation says it."""
 _AT_ONCE = 1000
+_FITTED = 20_000
+"""Most training permutations that classical families are fitted to."""
 _MIXED = 100
 """Most items to whose orders mixtures are fitted."""
 
@@ -138,14 +139,6 @@ class PermutationScores:
         return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint("test")}
 
 
-def expected_unique(size: int, draws: int) -> float:
-    """Expected share of different values among uniform draws from `size` of them.
-
-    size (1 - (1 - 1 / size)^draws) / draws. Ours; checked in `tests.permutations.coded.test_data`.
-    """
-    return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
-
-
 def likelihood_report(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Bits per held-out permutation; where the law is known and its items are few, the divergence from it in bits.
 
@@ -172,13 +165,34 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
     return {"values": values, "likelihood": likelihood}
 
 
+def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:
+    """Figures of held-out rankings by who does not know the user, or only their order of the first `known` items.
+
+    uniform_insertion: the other items go in anywhere [Severo 2025, section 5.3]. popularity: by number of raters.
+    plackett_luce: by scores of items, fitted to training rankings.
+    """
+    test = source.batch("test", torch.arange(held_out))
+    train = source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED)))
+    scores = fit_plackett_luce(train["items"].gather(1, train["x"]), source.num_tokens)
+    u = torch.rand(test["x"].shape, generator=torch.Generator().manual_seed(0))
+    digits = (u * torch.arange(1, source.length + 1)).long()
+    digits[:, :known] = Insertion.encode(test["x"])[:, :known]
+    found = {
+        "uniform_insertion": Insertion.decode(digits),
+        "popularity": source.kept["popularity"][test["items"]].argsort(dim=1, descending=True, stable=True),
+        "plackett_luce": scores[test["items"]].argsort(dim=1, descending=True, stable=True),
+    }
+    figures = {name: judge({**test, "samples": x}) for name, x in found.items()}
+    return {name: {k: float(v.mean()) for k, v in of.items()} for name, of in figures.items()}
+
+
 def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, float]:
     """Bits per held-out permutation of uniform and of classical laws fitted to training ones.
 
     Rankings are orders of the items that they are of. Mallows, its mixture and repeated insertion need the same items
     in every order; Plackett-Luce and its mixture do not. None of them sees another context.
     """
-    train = orders_of(source, source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED))))
+    train = orders_of(source, source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED))))
     test = orders_of(source, source.batch("test", torch.arange(held_out)))
     items = source.num_tokens if source.kind == "rankings" else None
     laws: dict[str, Mallows | Mixture] = {
@@ -224,12 +238,6 @@ def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[st
             found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
             found[f"total_variation {name}".strip()] = 0.5 * float((log_p.exp() - log_q.exp()).abs().sum())
     return found
-
-
-def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
-    """KL(p || q) = sum p log2(p / q) in bits, of log-probabilities [m] in nats: its definition."""
-    terms = log_p.exp() * (log_p - log_q)
-    return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)
 
 
 @torch.no_grad()

@@ -1,23 +1,6 @@
 """Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
 
-from blackout.permutations.seams import SeamNetwork
-from blackout.permutations.shuffle.baselines import (
-    SeamLoss,
-    Seams,
-    SinkhornLoss,
-    TwoOpt,
-)
-from blackout.permutations.shuffle.decoding import Beam, Best, Greedy, Sample
-from blackout.permutations.shuffle.family import ShuffleFamily
-from blackout.permutations.shuffle.losses import (
-    InformedLoss,
-    LabelFreeLoss,
-    RandomTimeLoss,
-    ReadingLoss,
-    TrajectoryLoss,
-)
-from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import (
+from blackout.permutations.distributions import (
     ReverseAssignment,
     ReverseGPL,
     ReverseInsertion,
@@ -26,6 +9,19 @@ from blackout.permutations.shuffle.reverse import (
     ReverseRiffle,
     ReverseTransposition,
 )
+from blackout.permutations.seams import SeamNetwork
+from blackout.permutations.shuffle.decoding import Beam, Best, Greedy, Sample, Seams, TwoOpt
+from blackout.permutations.shuffle.family import ShuffleFamily
+from blackout.permutations.shuffle.losses import (
+    InformedLoss,
+    LabelFreeLoss,
+    RandomTimeLoss,
+    ReadingLoss,
+    SeamLoss,
+    SinkhornLoss,
+    TrajectoryLoss,
+)
+from blackout.permutations.shuffle.model import ShuffleDiffusion
 
 __all__ = [
     "Beam", "Best", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReadingLoss", "ReverseAssignment",

@@ -1,28 +1,44 @@
-"""From a shuffled list back to the right order: the best step each time, a beam of lists, or draws."""
+"""From a shuffled list back to the right order: the best step each time, a beam of lists, or draws.
+
+A denoiser is a network and a reverse law (`blackout.permutations.distributions`), for lists in any order. What its
+steps undo is the forward process, see `blackout.permutations.shuffles`. Two decoders ask no network, or only beside
+what is known without: tours and jigsaws.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from blackout.component import component
 from blackout.permutations.answers import merged
-from blackout.permutations.distributions import OrderDistribution, foremost
+from blackout.permutations.datasets import Puzzles
+from blackout.permutations.distributions import (
+    GeneralizedPlackettLuce,
+    OrderDistribution,
+    PointerLaw,
+    Reverse,
+    foremost,
+)
 from blackout.permutations.group import all_permutations, compose, identity_like, number
-from blackout.permutations.shuffle.reverse import Denoiser
+from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fitted_weight, seams, square
+from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
+from blackout.training.model import finite_output
 
 _WIDTH, _ALL = 16, 5
 """Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
 _STATES, _STEPS = 600, 8
 """Draws of an answer: lists that are taken back, twice as many at last, and last steps of each."""
+_FITTED = 200
+"""Training puzzles to which the weight of borders is fitted."""
 _IN_CACHE = 64
 """Lists that a network reads at once: with more, a processor waits for its memory half of the time."""
 _GONE, _AT_ONCE = 1e-10, 2**18
@@ -33,6 +49,70 @@ Times: TypeAlias = Sequence[int]
 """t_1, ..., t_k, numbers of shuffles."""
 Lists: TypeAlias = tuple[Tensor, Tensor]
 """Orders int64 [b, K, m] of the free items, and their log-probabilities [b, K]."""
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """Steps back for the lists of one batch [Zhang 2025, section 3.3].
+
+    Orders are of the items that may move, m of them: all n, or all but the first.
+
+    Args:
+        network: with `scores`, see `blackout.networks.SetTransformer`.
+        reverse: the law.
+        features: of the items, [b, n, width], in the order that states refer to.
+        first_fixed: whether the first item stays where it is.
+        items: what the features are of, [b, n, ...], for decoders that look at them.
+        sharpness: what scores are multiplied by, but not a pointer network's.
+    """
+
+    network: nn.Module
+    reverse: Reverse
+    features: Tensor
+    first_fixed: bool
+    items: Tensor
+    sharpness: float = 1.0
+
+    def of(self, i: int) -> Denoiser:
+        """That of list i alone."""
+        return replace(self, features=self.features[i : i + 1], items=self.items[i : i + 1])
+
+    @property
+    def free(self) -> int:
+        """m."""
+        return self.features.shape[1] - int(self.first_fixed)
+
+    def __call__(self, states: Tensor, t: Tensor | int, width: int = 1) -> OrderDistribution:
+        """The law of the permutation that takes lists one scheduled step back.
+
+        Args:
+            states: int64 [b, r, m], the lists: features[state].
+            t: numbers of shuffles, [b, r] or one for all.
+            width: of a beam in search of the mode.
+        """
+        b, r, _ = states.shape
+        full = with_first(states, self.first_fixed)
+        rows = torch.arange(b, device=full.device).view(b, 1, 1)
+        lists = self.features[rows, full].flatten(0, 1)
+        times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
+        if self.reverse.prefix:
+            pointers = self.network.pointers(lists, times)  # type: ignore[operator]
+            finite_output(pointers.items)
+            return PointerLaw(pointers, pointers.items.new_zeros(b, r, self.free), width)
+        scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
+        if self.first_fixed:
+            scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
+        return self.reverse(scores * self.sharpness, width)
+
+
+def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
+    """Orders [..., m] of the items that may move as orders of all n: the first, where it is fixed, comes first."""
+    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1) if first_fixed else orders
+
+
+def moving(orders: Tensor, first_fixed: bool) -> Tensor:
+    """The inverse of `with_first`: orders [..., n] as orders of the items that may move."""
+    return orders[..., 1:] - 1 if first_fixed else orders
 
 
 def unseen(step: int, orders: Tensor) -> None:
@@ -171,6 +251,82 @@ class Best(Greedy):
 
     def evaluations(self, steps: int, free: int) -> int:
         return steps + (Beam().evaluations(steps, free) if free <= _ALL else 0)
+
+
+@component("sampler")
+class TwoOpt(Decoder):
+    """Tours by polar angle, mended by exchanging two edges: no network is asked. log_prob is 0."""
+
+    only: ClassVar[str | None] = "points"
+
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
+        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
+        points = denoiser.items
+        tours = two_opt(points.cpu(), polar_tours(points.cpu())).to(points.device)
+        orders = moving(tours, denoiser.first_fixed).unsqueeze(1)
+        look(len(times), orders[:, 0])
+        return orders, torch.zeros(orders.shape[:2], device=points.device)
+
+    def evaluations(self, steps: int, free: int) -> int:
+        return 0
+
+
+@component("sampler")
+@dataclass(frozen=True)
+class Seams(Decoder):
+    """Pieces of a square picture by how their borders fit, or a `SeamNetwork` says, and where the network has each.
+
+    A beam over arrangements, whose scores are `weight` times those of the borders plus, of a network with a row of
+    scores for every place, its log-probabilities of the last step; steps before it are taken greedily. Without a
+    network nothing is learned but the weight. log_prob is among the arrangements found. Ours
+    (tests/permutations/test_seams.py).
+
+    Args:
+        weight: of borders; None is fitted to training puzzles (`blackout.permutations.seams.fitted_weight`).
+        width: of the beam.
+        network: whether it is asked.
+
+    Raises:
+        ValueError: a weight that is negative, or a width below 1.
+    """
+
+    weight: float | None = None
+    width: int = WIDTH
+    network: bool = True
+    only: ClassVar[str | None] = "pieces"
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or (self.weight is not None and not 0 <= self.weight < math.inf):
+            raise ValueError(f"width must be at least 1 and weight not negative, not {self.width} and {self.weight}")
+
+    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
+        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
+        items = denoiser.items
+        columns = square(items.shape[1])
+        state, places = identity_like(torch.empty(items.shape[:2], device=items.device)).contiguous(), None
+        look(0, state)
+        for step, t in enumerate(reversed(times), 1) if self.network else ():
+            law = denoiser(state.unsqueeze(1), t)
+            if t != times[0]:
+                state = compose(state, law.mode.squeeze(1))
+                look(step, state)
+            elif isinstance(law, GeneralizedPlackettLuce):
+                scores = law.scores.squeeze(1).log_softmax(-1)
+                places = torch.empty_like(scores).scatter_(-1, state.unsqueeze(1).expand_as(scores), scores)
+        network = denoiser.network
+        own = network.seams(denoiser.features) if isinstance(network, SeamNetwork) else seams(items)
+        found = (1.0 if self.weight is None else self.weight) * own
+        orders, sums = assembled(found, columns, self.width, places)
+        look(len(times), orders[:, 0])
+        return orders, sums.log_softmax(-1)
+
+    def evaluations(self, steps: int, free: int) -> int:
+        return steps if self.network else 0
+
+    def fitted(self, source: Puzzles) -> Seams:
+        """The same with the weight of borders that fits a source of pieces."""
+        pieces = source.batch("train", torch.arange(_FITTED))["items"]
+        return replace(self, weight=fitted_weight(pieces, square(source.num_items)))
 
 
 def surely_best(log_probs: Tensor) -> Tensor:

@@ -20,8 +20,7 @@ from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import arranged, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
-from blackout.permutations.shuffle.baselines import Seams
-from blackout.permutations.shuffle.decoding import Decoder
+from blackout.permutations.shuffle.decoding import Decoder, Seams
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
 from blackout.training.instantiate import make

@@ -15,12 +15,12 @@ from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
+from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged, ceilings, order_scores
 from blackout.permutations.seams import assembled, seams
 from blackout.permutations.shuffle.draw import described_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.shuffles import Shuffle, default_schedule
 from blackout.permutations.tours import gaps_without_learning
 from blackout.random import SampleStreams, fold_seed
@@ -90,7 +90,7 @@ class ShuffleFamily(ComponentFamily):
         return {**data, "dataset": {}} if own_file else data
 
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
-        """Network, shuffle, reverse law, loss and decoder together."""
+        """The model of a description."""
         data = _checked_facts(description)
         return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -13,9 +14,10 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import ensure
 from blackout.networks.layers import check_sizes
-from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
+from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose, identity_like
-from blackout.permutations.shuffle.reverse import Denoiser, with_first
+from blackout.permutations.seams import SeamNetwork, fit, square
+from blackout.permutations.shuffle.decoding import Denoiser, with_first
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
 
@@ -283,6 +285,56 @@ class InformedLoss(ShuffleLoss):
             looks = log_likelihoods(between, drawn, self.deviation)
             weights = (looks + log_probs - informed.log_prob(drawn)).softmax(0)
         return -(weights * log_probs).sum(0).mean(), {}
+
+
+@component("loss")
+@dataclass(frozen=True)
+class SinkhornLoss(ShuffleLoss):
+    """-log of the right entries of doubly stochastic matrices: Gumbel-Sinkhorn [Mena 2018] with labels.
+
+    Args:
+        draws: of Gumbel noise for each list.
+        iterations: of Sinkhorn's normalisation in training.
+        temperature: of the matrices.
+
+    Raises:
+        ValueError: numbers below 1, or a temperature that is not positive; another law of the steps back.
+    """
+
+    draws: int = 1
+    iterations: int = 20
+    temperature: float = 1.0
+    labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.iterations < 1 or not 0 < self.temperature < math.inf:
+            raise ValueError(f"draws and iterations must be at least 1 and temperature positive, not {self}")
+
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
+        law, _, back = inputs.steps(1)
+        if not isinstance(law, Matching):
+            raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
+        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
+        return -Matching(noisy, self.iterations).log_prob(back).mean(), {}
+
+
+@component("loss")
+@dataclass(frozen=True)
+class SeamLoss(ShuffleLoss):
+    """-log softmax of right neighbours, each way, and of the right order by pieces themselves (`SeamNetwork`)."""
+
+    labels: ClassVar[bool] = True
+
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """A scalar, and figures by name: see `ShuffleLoss`."""
+        network, n = inputs.denoiser.network, inputs.denoiser.free
+        if not isinstance(network, SeamNetwork):
+            raise ValueError("borders are learned by network=seam_network")
+        law, _, back = inputs.steps(1)
+        columns, found = square(n), network.seams(inputs.denoiser.features)
+        right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
+        return -right - law.log_prob(back).mean() / n, {"train/seams": -right.detach()}
 
 
 def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:

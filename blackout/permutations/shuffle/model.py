@@ -16,26 +16,23 @@ from blackout.errors import UserError
 from blackout.family import Drawn, Watch
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles, reading
+from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
 from blackout.permutations.shuffle.decoding import (
     Beam,
     Decoder,
+    Denoiser,
     Greedy,
     Lists,
     Sample,
     draws,
     exact_law,
-    surely_best,
-)
-from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import (
-    Denoiser,
-    Reverse,
-    ReverseAssignment,
     moving,
+    surely_best,
     with_first,
 )
+from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import Model

@@ -17,12 +17,11 @@ from blackout.permutations.coded import (
     synthetic_rankings,
 )
 from blackout.permutations.coded.data import from_puzzles
-from blackout.permutations.coded.ratings import ranking_baselines
-from blackout.permutations.coded.report import CodeScorer, expected_unique, likelihood_baselines
+from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.permutations.group import all_permutations, is_permutation, num_cycles, number
-from blackout.permutations.metrics import arranged, ndcg
+from blackout.permutations.metrics import arranged, expected_unique, ndcg
 
 
 def test_cycles_are_split_by_a_hash():

@@ -15,10 +15,18 @@ from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
 from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.model import CODES, Passes, every_mask_nll, exact_mixture
-from blackout.permutations.coded.report import PermutationScores, exact_law, kl_bits
-from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
+from blackout.permutations.coded.model import (
+    CODES,
+    Passes,
+    autoregressive_loss,
+    code_log_prob,
+    every_mask_nll,
+    exact_mixture,
+    partition,
+)
+from blackout.permutations.coded.report import PermutationScores, exact_law
 from blackout.permutations.group import is_permutation
+from blackout.permutations.metrics import kl_bits
 
 FREE = ["lehmer", "fisher_yates", "insertion"]
 
