@@ -17,7 +17,7 @@ from blackout.errors import UserError, run_command
 from blackout.files import new_file, save_arrays
 from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
 from blackout.flows.energies.negative import discrepancy
-from blackout.flows.targets.energies import BITS, EnergyNetwork, encode
+from blackout.flows.targets.energy_network import BITS, EnergyNetwork, encode
 
 _RATE, _NEGATIVES = 0.1, 32
 """Probability that a bit flips, each time, and negatives of every state."""

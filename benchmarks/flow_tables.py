@@ -34,7 +34,7 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, taylor_ratios
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
 from blackout.flows.energies.data import known_samples
-from blackout.flows.energies.model import EnergySampler, Pair
+from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.path import States, residual
@@ -42,7 +42,6 @@ from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.targets.energies import PairEnergy, couplings_found
 from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import Features, Hollow, TimeEmbedding

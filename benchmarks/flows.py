@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.problems import graph_problem
 from blackout.flows.losses import EstimatedPartition
+from blackout.flows.model import GraphFlow
 from blackout.flows.path import States, residual
 from blackout.flows.refinement import DMALA
 from blackout.flows.replay import Replay, Rollout, roll_out

@@ -23,7 +23,7 @@ from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scal
 from blackout.flows.model import ChainSampler
 from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target
-from blackout.flows.targets.energies import BITS, Learned, decode, encode
+from blackout.flows.targets.energy_network import BITS, Learned, decode, encode
 from blackout.flows.weights import jackknife, log_mean_exp
 from blackout.training.export import load_model
 

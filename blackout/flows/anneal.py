@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.errors import UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
 from blackout.flows.annealing import anneal, group_size, temper
-from blackout.flows.checks import judge, said
+from blackout.flows.diagnostics import judge, said
 from blackout.flows.plots import named, observed_path, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target, read_energy

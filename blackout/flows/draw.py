@@ -16,7 +16,7 @@ from torch import Tensor
 from blackout.component import Plain
 from blackout.errors import UserError, refuse
 from blackout.family import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
-from blackout.flows import checks
+from blackout.flows import diagnostics
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
     Collected,
@@ -131,10 +131,10 @@ class FlowOutputs(Collected):
         for name in ("evaluations", "jumps"):
             values[f"{name}_per_sample"] = float(arrays[name].double().mean())
         values |= draw.model.known()
-        flags = checks.judge(target, x, weights, values, fold_seed(self.seed, _CHECKED), groups)
+        flags = diagnostics.judge(target, x, weights, values, fold_seed(self.seed, _CHECKED), groups)
         path = save_path(target, observed.times, arrays["path"], directory, groups) if draw.path else None
         values |= upper_bound(draw.model, fold_seed(self.seed, _CHECKED))
-        said: dict[str, Any] = {"values": values, "estimated_from": number, **checks.said(flags)}
+        said: dict[str, Any] = {"values": values, "estimated_from": number, **diagnostics.said(flags)}
         said |= {"path": path} if path else {}
         if flags:
             print(f"warning: {said['warning']}")

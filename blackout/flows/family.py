@@ -12,12 +12,11 @@ from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.family import Draw
 from blackout.flows.draw import preview, requested
-from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
-from blackout.flows.graphs.problems import problem_of
-from blackout.flows.graphs.searches import annealed
+from blackout.flows.graphs.problems import GraphTarget, problem_of
+from blackout.flows.graphs.solvers import annealed
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.model import FlowSampler, LawsFlow
+from blackout.flows.model import FlowSampler, GraphFlow, LawsFlow
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant

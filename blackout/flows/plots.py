@@ -19,7 +19,7 @@ from blackout.flows.annealing import samples_of
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
-from blackout.flows.targets.energies import BITS, decode, encode
+from blackout.flows.targets.energy_network import BITS, decode, encode
 from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
 
 _REFERENCE, _SWEEPS = 512, 200

@@ -16,12 +16,11 @@ import torch
 
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, save_picture, write_json, write_table
+from blackout.flows.graphs.draw import graphs_picture, tabulated
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.outputs import graphs_picture, tabulated
 from blackout.flows.graphs.problems import TAKES, Array, GraphTarget, Problem, problem_of
-from blackout.flows.graphs.searches import annealed, greedy
-from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
+from blackout.flows.graphs.solvers import EXACT, Solution, annealed, greedy, solved, value_of
 from blackout.training.export import load_model
 
 _MOST_CHAINS = 1 << 20

@@ -12,7 +12,7 @@ from scipy import stats
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
 from blackout.flows.annealing import Near, _walk, anneal, samples_of, spaced, temper
-from blackout.flows.checks import judge
+from blackout.flows.diagnostics import judge
 from blackout.flows.path import States
 from blackout.flows.plots import correlations, observed_path
 from blackout.flows.refinement import Refinement

@@ -10,7 +10,7 @@ import torch
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
 from blackout.flows import Clusters, FlowSampler, Rollout
 from blackout.flows.annealing import anneal, samples_of
-from blackout.flows.checks import judge, modes
+from blackout.flows.diagnostics import judge, modes
 from blackout.flows.draw import upper_bound
 from blackout.flows.path import States
 from blackout.flows.plots import observed_path, save_path

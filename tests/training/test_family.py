@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.flows.graphs import GraphFlow
+from blackout.flows.model import GraphFlow
 from blackout.programs.train import make_model
 from blackout.training.descriptions import check, plain
 from blackout.training.instantiate import make, resolve, with_defaults

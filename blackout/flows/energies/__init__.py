@@ -2,9 +2,8 @@
 
 from blackout.flows.energies.data import planar_points
 from blackout.flows.energies.family import EnergyFamily
-from blackout.flows.energies.model import EnergySampler
+from blackout.flows.energies.model import EnergySampler, PairEnergy
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.flows.targets.energies import PairEnergy
 
 __all__ = [
     "Discrepancy", "EnergyFamily", "EnergySampler", "FlowSamples", "PairEnergy", "PersistentChains", "planar_points",

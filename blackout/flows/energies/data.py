@@ -21,7 +21,7 @@ from blackout.errors import refuse
 from blackout.files import memory
 from blackout.flows.annealing import samples_of
 from blackout.flows.targets import Target
-from blackout.flows.targets.energies import BITS, encode
+from blackout.flows.targets.energy_network import BITS, encode
 from blackout.random import fold_seed
 
 _SIZES = 5000

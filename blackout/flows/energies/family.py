@@ -22,13 +22,13 @@ from blackout.files import memory
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import preview, requested
 from blackout.flows.energies.data import DENSITIES, StateData, known_samples
-from blackout.flows.energies.model import EnergySampler, Pair
+from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found, most_likely
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation, run_backwards
 from blackout.flows.targets import can_enumerate, exact_values, make_target
-from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found, most_likely
+from blackout.flows.targets.energy_network import Learned
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import fold_seed

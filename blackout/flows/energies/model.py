@@ -1,28 +1,188 @@
-"""The model: an energy that learns from data, and a flow that learns the energy, in one."""
+"""The model: an energy that learns from data, and a flow that learns the energy, in one.
+
+Energies of pairs have a start from their data: the couplings of greatest likelihood, or of pseudo-likelihood.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from blackout.component import component
+from blackout.data import CountData
 from blackout.distributed import world_size
-from blackout.errors import refuse
+from blackout.errors import ensure, refuse
+from blackout.family import Source
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import VALIDATION, ChainSampler
 from blackout.flows.path import States
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
-from blackout.flows.targets.energies import Learned, PairEnergy, couplings_found
+from blackout.flows.targets import all_states
+from blackout.flows.targets.base import of_flips
+from blackout.flows.targets.energy_network import Learned
+from blackout.flows.targets.lattice import magnetisation
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import fold_seed
 
 # keys that keep the uses of one seed apart, besides those of every sampler of chains
 _NEGATIVE, _START = 4, 5
+_LISTED = 1 << 18
+"""States over which the likelihood of a pair energy is summed; of more, its pseudo-likelihood is maximised."""
+_STRONGEST = 5.0
+"""Coupling or field where a sample that lacks some states would have an infinite one."""
+
+
+@component("energy", "target")
+class PairEnergy(Learned):
+    """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal [Ou 2025, section 4.2].
+
+    Args:
+        sites: number of spins.
+        l1: weight of the sum of |J_ij| over all i and j.
+        field: whether h is learned too.
+
+    Raises:
+        ValueError: fewer than two spins, or a negative weight.
+    """
+
+    def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
+        super().__init__(2, [sites])
+        ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
+        self.l1 = l1
+        self.upper = nn.Parameter(torch.zeros(sites * (sites - 1) // 2))
+        self.field = nn.Parameter(torch.zeros(sites)) if field else None
+
+    @property
+    def couplings(self) -> Tensor:
+        """J, [d, d]."""
+        first, second = torch.triu_indices(self.sites, self.sites, 1, device=self.upper.device)
+        matrix = self.upper.new_zeros(self.sites, self.sites).index_put((first, second), self.upper)
+        return matrix + matrix.T
+
+    def energy(self, x: Tensor) -> Tensor:
+        """-s' J s - h . s of states [..., d]: [...]."""
+        s = self._spins(x)
+        pairs = -((s @ self.couplings) * s).sum(-1)
+        return pairs if self.field is None else pairs - s @ self.field
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """-2 s_i (2 (J s)_i + h_i) for a flip, [B, d, 2] [Ou 2025, eq. 27, for spins]."""
+        with torch.no_grad():
+            s = self._spins(x)
+            local = 2 * s @ self.couplings if self.field is None else 2 * s @ self.couplings + self.field
+            return of_flips(-2 * s * local, x)
+
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """As of every target, [B, d], but what others do to a spin is kept, and changed by a row of J where one flips.
+
+        Ours; a test compares it with the sweep of every target.
+        """
+        with torch.no_grad():
+            s, couplings = self._spins(x).double(), self.couplings.double()
+            local = 2 * s @ couplings if self.field is None else 2 * s @ couplings + self.field.double()
+            for site in range(self.sites):
+                spin = 2.0 * (torch.sigmoid(-2 * t * local[:, site]) <= uniforms[:, site]) - 1
+                local.addcmul_((spin - s[:, site])[:, None], couplings[site], value=2)
+                s[:, site] = spin
+            return (s > 0).to(x.dtype)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """w [d, d] and f [d, S]: see `Target.pairs`."""
+        field = torch.zeros(self.sites) if self.field is None else self.field.detach()
+        return 4 * self.couplings.detach().double(), torch.stack([-field, field], -1).double()
+
+    def penalty(self) -> Tensor:
+        """l1 sum_ij |J_ij| [Ou 2025, appendix E.2], a scalar."""
+        return self.l1 * 2 * self.upper.abs().sum()
+
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        kept = {"sites": self.sites, "l1": self.l1, "field": self.field is not None}
+        return {"_target_": "blackout.flows.energies.PairEnergy", **kept}
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Magnetisation per site and its size, [B] each."""
+        return magnetisation(self._spins(x))
+
+    def _spins(self, x: Tensor) -> Tensor:
+        return 2 * x.to(self.upper.dtype) - 1
+
+
+def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
+    """Give a pair energy the couplings and fields of greatest likelihood, less the penalty; whether of the likelihood.
+
+    Where there are too many states to be summed over it is half the pseudo-likelihood [Besag 1975], whose couplings are
+    as good to first order where they are weak. The likelihood is concave, so that there is one solution.
+
+    Args:
+        energy: to be changed.
+        x: states, integers [n, d].
+        exact: False for the pseudo-likelihood, whatever the number of states.
+    """
+    d, pairs = energy.sites, len(energy.upper)
+    s, upper = 2 * x.cpu().double() - 1, torch.triu_indices(energy.sites, energy.sites, 1)
+    moments, mean = s.T @ s / len(s), s.mean(0)
+
+    def pseudo(J: Tensor, h: Tensor) -> Tensor:
+        return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
+
+    def whole(J: Tensor, h: Tensor) -> Tensor:
+        log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
+        return log_z - (J * moments).sum() - h @ mean
+
+    found = np.zeros(2 * pairs + d)  # couplings above 0, those below, so that the penalty is smooth; fields
+    sides = [(0.0, _STRONGEST)] * (2 * pairs) + [(-_STRONGEST, _STRONGEST) if energy.field is not None else (0, 0)] * d
+    exact = exact and 2**d <= _LISTED
+    states = 2 * all_states(2, d).double() - 1 if exact else s
+    for loss in (pseudo, whole) if exact else (pseudo,):
+
+        def objective(given: np.ndarray, loss: Any = loss) -> tuple[float, np.ndarray]:
+            both = torch.tensor(given, requires_grad=True)
+            above, below, h = both.split([pairs, pairs, d])
+            J = h.new_zeros(d, d).index_put((upper[0], upper[1]), above - below)
+            value = loss(J + J.T, h) + energy.l1 * 2 * (above + below).sum()
+            (slope,) = torch.autograd.grad(value, both)
+            return float(value.detach()), slope.numpy()
+
+        found = minimize(objective, found, jac=True, bounds=sides, method="L-BFGS-B", tol=1e-9).x
+    with torch.no_grad():
+        energy.upper.copy_(torch.from_numpy(found[:pairs] - found[pairs : 2 * pairs]))
+        if energy.field is not None:
+            energy.field.copy_(torch.from_numpy(found[2 * pairs :]))
+    return exact
+
+
+def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
+    """How good couplings are: -log RMSE over all d^2 [Ou 2025, table 4], beside that of J = 0, and their slope.
+
+    `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or where these are not known on
+    those of the pseudo-likelihood of the data: below 1, they are too weak.
+
+    Raises:
+        UserError: the law whose samples were learned has other sites than the energy.
+    """
+    pair: Tensor | None = getattr(getattr(source, "truth", None), "pair", None)
+    truth, found = None if pair is None else pair.cpu().double() / 2, target.couplings.detach().cpu().double()
+    values = {}
+    if truth is not None:
+        refuse(truth.shape != found.shape, f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
+        errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
+        values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
+    elif isinstance(source, CountData):
+        rival = PairEnergy(target.sites, field=target.field is not None)
+        most_likely(rival, source.train[:].flatten(1), exact=False)
+        truth = rival.couplings.detach().double()
+    if truth is not None and bool(truth.any()):
+        values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())
+    return values
 
 
 class Pair(nn.Module):

@@ -16,7 +16,7 @@ from blackout.errors import ensure
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets import all_states
-from blackout.flows.targets.energies import Learned
+from blackout.flows.targets.energy_network import Learned
 from blackout.random import SampleStreams
 
 

@@ -1,6 +1,5 @@
 """Optimisation on graphs: one flow for many of them."""
 
-from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut, Qubo, graph_problem
 
-__all__ = ["MIS", "GraphFlow", "GraphTarget", "MaxCut", "Qubo", "graph_problem"]
+__all__ = ["MIS", "GraphTarget", "MaxCut", "Qubo", "graph_problem"]

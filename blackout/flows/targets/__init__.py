@@ -11,7 +11,7 @@ from blackout.flows.targets.base import (
     exact_values,
     make_target,
 )
-from blackout.flows.targets.energies import EnergyNetwork, read_energy, read_energy_network
+from blackout.flows.targets.energy_network import EnergyNetwork, read_energy, read_energy_network
 from blackout.flows.targets.lattice import Couplings, Ising, Potts, SpinGlass, read_couplings
 
 __all__ = [

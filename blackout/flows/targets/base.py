@@ -48,7 +48,7 @@ class Target(nn.Module):
     many = False
     """Whether it is many laws, of which a flow learns all."""
     plane = False
-    """Whether a state codes a point of the plane, as `targets.energies.encode` does."""
+    """Whether a state codes a point of the plane, as `targets.energy_network.encode` does."""
     frozen: Tensor | None = None
     """Sites of each row that never move, bool [B, d]; None where there are none."""
 

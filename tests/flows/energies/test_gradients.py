@@ -18,14 +18,14 @@ from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import known_samples
 from blackout.flows.energies.family import steepest_slope
-from blackout.flows.energies.model import EnergySampler, Pair
+from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found, most_likely
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, all_states
-from blackout.flows.targets.energies import EnergyNetwork, Learned, PairEnergy, couplings_found, most_likely
+from blackout.flows.targets.energy_network import EnergyNetwork, Learned
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
 from blackout.random import SampleStreams

@@ -20,8 +20,8 @@ from blackout.flows.draw import FlowDraw
 from blackout.flows.energies import EnergyFamily
 from blackout.flows.energies.data import StateData, known_samples
 from blackout.flows.energies.family import classical_nats
-from blackout.flows.energies.model import EnergySampler
-from blackout.flows.targets.energies import EnergyNetwork, PairEnergy, decode, encode, most_likely
+from blackout.flows.energies.model import EnergySampler, PairEnergy, most_likely
+from blackout.flows.targets.energy_network import EnergyNetwork, decode, encode
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 

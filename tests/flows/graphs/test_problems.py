@@ -18,8 +18,7 @@ from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
 from blackout.flows.graphs.problems import graph_problem, problem_of, problem_on
-from blackout.flows.graphs.searches import annealed, greedy
-from blackout.flows.graphs.solvers import solved, value_of
+from blackout.flows.graphs.solvers import annealed, greedy, solved, value_of
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation

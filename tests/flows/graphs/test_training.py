@@ -18,7 +18,7 @@ from blackout import load_model
 from blackout.flows import solve
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs
-from blackout.flows.graphs.model import GraphFlow
+from blackout.flows.model import GraphFlow
 from blackout.flows.path import States
 from blackout.programs.plan import cost_per_sample
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
