@@ -145,7 +145,7 @@ def test_streaming_inception_score(count: int, splits: int) -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("blackout.evaluation.precision_recall"), "_BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr(import_module("blackout.evaluation.image_scores"), "_BLOCK_ELEMENTS", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)
