@@ -24,12 +24,12 @@ from blackout.diffusion.processes import Process, Uniform
 from blackout.diffusion.samplers import LevelBridge, Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
-from blackout.family import Draw, Drawn, refuse_unknown
 from blackout.files import save_picture
 from blackout.posterior.operators import Judged, Separable, Shape
 from blackout.posterior.outputs import new_figure
 from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
+from blackout.protocols import Draw, Drawn, refuse_unknown
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
 from blackout.training.instantiate import make
 from blackout.training.model import Model

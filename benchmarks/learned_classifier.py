@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from blackout import load_model
 from blackout.errors import UserError
-from blackout.family import Source
 from blackout.posterior.operators import Judged
+from blackout.protocols import Source
 
 _CHANNELS, _WORDS, _BATCH, _LR = 16, 64, 64, 2e-3
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.errors import UserError
-from blackout.family import Samples
 from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
 from blackout.permutations.datasets import existing_file
+from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
 _SHOWN = 4

@@ -26,7 +26,7 @@ import yaml
 from blackout.errors import UserError, run_command, summary
 from blackout.files import opened
 from blackout.programs.settings import CONF
-from blackout.training.descriptions import plain
+from blackout.training.allowed_components import plain
 
 TABLES = Path(__file__).with_name("tables")
 

@@ -17,7 +17,7 @@ from blackout.component import leaves
 from blackout.errors import refuse, run_command
 from blackout.files import new_file
 from blackout.report import RIGHT, curve_panels, picture, save_page, scores_of, settings_of, under
-from blackout.training.descriptions import plain
+from blackout.training.allowed_components import plain
 
 Values: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = Sequence[Sequence[Any]]

@@ -24,9 +24,9 @@ from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.errors import UserError, refuse, run_command
-from blackout.family import Draw, Samples
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
+from blackout.protocols import Draw, Samples
 from blackout.random import SampleStreams
 from blackout.training.export import load_trained
 

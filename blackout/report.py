@@ -37,8 +37,8 @@ from PIL import Image
 
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, refuse, run_command
-from blackout.family import Source, Split
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
+from blackout.protocols import Source, Split
 from blackout.version import __version__
 
 

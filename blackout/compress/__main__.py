@@ -32,11 +32,12 @@ from torch import Tensor
 
 from blackout.compress.bits_back import Coder, bounds, decoded, encoded, grids
 from blackout.counts import count_dtype
+from blackout.data.file_formats import load_array
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.likelihood import Estimate
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, refuse, run_command
-from blackout.files import load_array, new_file, opened, replacing
+from blackout.files import new_file, opened, replacing
 from blackout.training.export import load_model
 
 Array = npt.NDArray[Any]

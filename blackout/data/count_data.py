@@ -29,7 +29,7 @@ from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import Level, divided
 from blackout.data.shards import Rows
 from blackout.errors import UserError, ensure
-from blackout.family import Split
+from blackout.protocols import Split
 
 _OF_SPLIT = "", "_labels", "_seen"
 """Ends of the names of a split's parts."""
@@ -43,7 +43,7 @@ _ORDERED = 0.1
 
 @dataclass(frozen=True, eq=False)
 class CountData:
-    """A dataset of counts with a held-out split, in memory or, as `Rows`, on the disk: a `blackout.family.Source`.
+    """A dataset of counts with a held-out split, in memory or, as `Rows`, on the disk: a `blackout.protocols.Source`.
 
     Attributes:
         name: short name for logs and file names.

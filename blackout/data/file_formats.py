@@ -1,7 +1,7 @@
-"""Readers of .npy, .csv, .parquet, .h5ad, .zarr, HDF5 and TIFF: named arrays of each, and whole numbers out of these.
+"""Readers of .npy, .npz, .csv, .parquet, .h5ad, .zarr, HDF5 and TIFF: named arrays, and whole numbers out of these.
 
-Each format is read by the library that is kept for it. NumPy and CSV need nothing further; the others are optional
-(`pip install "blackout-diffusion[science]"`).
+Each format is read by the library that is kept for it. NumPy (.npy, .npz, never objects) and CSV need nothing further;
+the others are optional (`pip install "blackout-diffusion[science]"`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import stat
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,13 @@ from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import check_size, load_arrays, opened, read_text, reading, stored_bytes, taking_at_most
+from blackout.files import check_size, opened, read_text, reading, stored_bytes, taking_at_most
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"
 _EXTRA = 'pip install "blackout-diffusion[science]"'
+_MOST_ARRAYS = 10_000
+"""Of one archive."""
 _AT_ONCE = 1 << 24
 """Numbers that are checked at once."""
 LONGEST_TEXT = 1000
@@ -644,3 +647,77 @@ def _looks(array: Array) -> str:
     if finite.max() >= 20 and np.count_nonzero(finite % 1) < 0.1 * np.count_nonzero(finite):
         return ""
     return f"; these look {'log-transformed or ' if finite.max() < 20 else ''}normalised: give the raw counts"
+
+
+def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:
+    """The array of an .npy file, or those of an .npz by name; objects are never loaded.
+
+    Args:
+        path: of the file.
+        mapped: leave the array of an .npy on the disk until it is asked for.
+
+    Raises:
+        UserError: it is missing or damaged, or says that it holds more than its bytes or than fits into memory.
+    """
+    with reading(path, "not a readable .npy or .npz file of numbers"), opened(path) as file:
+        stored = stored_bytes(path)
+        if file.read(2) == b"PK":
+            with zipfile.ZipFile(file) as archive:
+                return _members(path, archive, stored)
+        file.seek(0)
+        dtype, shape, fortran = _header(file, os.fstat(file.fileno()).st_size)
+        check_size(path, math.prod(shape) * (1 if mapped else int(dtype.itemsize)), stored, fits=not mapped)
+        if mapped and 0 not in shape and shape:
+            return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def load_array(path: Path, *names: str, mapped: bool = False) -> Array:
+    """The array of an .npy file; of an .npz the first one there is of these names, or the only one.
+
+    Raises:
+        UserError: as `load_arrays`, or an .npz has several, none by these names.
+    """
+    found = load_arrays(path, mapped)
+    if not isinstance(found, dict):
+        return found
+    chosen = next((name for name in names if name in found), next(iter(found)) if len(found) == 1 else None)
+    if chosen is None:
+        wanted = " or ".join(names) if names else "one array"
+        raise UserError(f"{path} must hold {wanted}; it has {', '.join(sorted(found)[:20]) or 'none'}")
+    return found[chosen]
+
+
+def _members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str, Array]:
+    """All arrays of an .npz, once their sizes are known to be possible."""
+    members = archive.infolist()
+    check_size(path, sum(member.file_size for member in members), stored)
+    if len({member.filename for member in members}) < len(members) or len(members) > _MOST_ARRAYS:
+        raise ValueError(f"it has arrays of the same name, or more than {_MOST_ARRAYS:,}")
+    if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+        raise ValueError("it is compressed in a way that NumPy never uses")
+    arrays = {}
+    for member in members:
+        with archive.open(member) as file:
+            _header(file, member.file_size)
+            file.seek(0)
+            arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+def _header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """dtype, shape and whether columns come first of an .npy of `size` bytes; raises ValueError for what is none."""
+    ensure(file.read(6) == b"\x93NUMPY", "these are not the bytes of a NumPy file")
+    file.seek(0)
+    versions = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = versions.get(np.lib.format.read_magic(file))
+    if read is None:
+        raise ValueError("named fields are no numbers")
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject or dtype.kind not in "biufcUSmM":
+        advice = "objects are never loaded; text is saved by array.astype(str)"
+        raise ValueError(f"{dtype} is no type of numbers or text: {advice}")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - file.tell():
+        raise ValueError(f"{size:,} bytes do not hold {dtype} {list(shape)}")
+    return dtype, shape, fortran

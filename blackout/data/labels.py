@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blackout.data.file_formats import load_array
 from blackout.errors import ensure
-from blackout.files import load_array, read_text
+from blackout.files import read_text
 
 Array = npt.NDArray[Any]
 TOTAL = "total"

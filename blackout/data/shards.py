@@ -21,11 +21,11 @@ from filelock import FileLock
 from torch import Tensor
 
 from blackout.counts import count_dtype
+from blackout.data.file_formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.files import (
     file_error,
-    load_array,
     memory,
     opened,
     read_mapping,

@@ -23,6 +23,7 @@ from blackout.data.file_formats import (
     Store,
     blocks,
     is_number,
+    load_array,
     read_store,
     sample_shape,
     to_counts,
@@ -30,7 +31,6 @@ from blackout.data.file_formats import (
 from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError, ensure
-from blackout.files import load_array
 
 Array = npt.NDArray[Any]
 

@@ -25,8 +25,8 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, refuse
-from blackout.family import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
+from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.training.instantiate import make, resolve
 
 if TYPE_CHECKING:

@@ -44,10 +44,9 @@ from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
-from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, measure
-from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily
+from blackout.protocols import Draw
+from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import find, make, resolve
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")

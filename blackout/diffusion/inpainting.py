@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, per_row
+from blackout.data.file_formats import load_arrays
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
-from blackout.files import load_arrays
 from blackout.random import RandomSource, SampleStreams
 
 

@@ -27,8 +27,8 @@ from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
 from blackout.diffusion.schedules import DataEnds, Schedule, logit_survival, stratified
 from blackout.errors import UserError, ensure, error_context
-from blackout.family import Drawn, Samples
 from blackout.networks import ResidualMLP
+from blackout.protocols import Drawn, Samples
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model, check_asked
 

@@ -25,7 +25,7 @@ from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.reference import read_labels, read_samples
-from blackout.family import Samples, Source
+from blackout.protocols import Samples, Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

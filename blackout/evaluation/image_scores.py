@@ -34,7 +34,7 @@ from blackout.evaluation.reference import (
     read_labels,
     read_samples,
 )
-from blackout.family import Samples, Scores, Source
+from blackout.protocols import Samples, Scores, Source
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.file_formats import load_array, load_arrays
 from blackout.data.images import read_folder
 from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.family import Source
-from blackout.files import load_array, load_arrays, reading
+from blackout.files import reading
+from blackout.protocols import Source
 
 FORMAT = 1
 """To be increased when the meaning of cached files changes: older ones are then computed anew."""

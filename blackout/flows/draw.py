@@ -15,7 +15,6 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.errors import UserError, refuse
-from blackout.family import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows import diagnostics
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
@@ -34,6 +33,7 @@ from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
 from blackout.flows.targets import can_enumerate
 from blackout.flows.weights import estimates, weighted_mean
+from blackout.protocols import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.random import fold_seed
 from blackout.training.instantiate import make
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
-from blackout.family import Draw
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
 from blackout.flows.graphs.problems import GraphTarget, problem_of
@@ -20,7 +19,8 @@ from blackout.flows.model import FlowSampler, GraphFlow, LawsFlow
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.descriptions import pathless
+from blackout.protocols import Draw
+from blackout.training.allowed_components import pathless
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import find, make, resolve
 

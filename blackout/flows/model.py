@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError, ensure
-from blackout.family import Drawn, Watch
 from blackout.flows.graphs.problems import GraphTarget, OnGraphs
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
@@ -20,6 +19,7 @@ from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, known_values, log_mean_exp
 from blackout.networks import LocallyEquivariant
+from blackout.protocols import Drawn, Watch
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 

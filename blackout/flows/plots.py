@@ -13,7 +13,6 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from blackout.family import Samples
 from blackout.files import laid_out, replacing, save_picture, write_table
 from blackout.flows.annealing import samples_of
 from blackout.flows.refinement import Clusters, attracts
@@ -21,6 +20,7 @@ from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.targets.energy_network import BITS, decode, encode
 from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
+from blackout.protocols import Samples
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.family import Watch
 from blackout.flows.path import States, incoming, integrated_residual, outgoing, residual
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.protocols import Watch
 from blackout.random import SampleStreams, StepStreams, fold_seed, systematic
 
 Scores: TypeAlias = Callable[[States, float], Tensor]

@@ -1,6 +1,6 @@
 """Puzzles: sets of items whose right order is known, made from (seed, split, index) and never stored.
 
-A puzzle source (`Puzzles`, a `blackout.family.Source`) has no end of training puzzles and `held_out` puzzles to test
+A puzzle source (`Puzzles`, a `blackout.protocols.Source`) has no end of training puzzles and `held_out` puzzles to test
 on, the same every time. `source.batch(split, index)` with int64 numbers [b] gives
 
     items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
@@ -40,13 +40,14 @@ from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.count_data import held_out_split
+from blackout.data.file_formats import load_array, load_arrays
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, refuse, summary
-from blackout.family import Split
-from blackout.files import check_size, load_array, load_arrays, stored_bytes, tensors_hash
+from blackout.files import check_size, stored_bytes, tensors_hash
 from blackout.files import reading as parsing
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MOST_RELEVANT
+from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 __all__ = [

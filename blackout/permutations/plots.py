@@ -11,9 +11,9 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from blackout.family import Samples
 from blackout.files import laid_out
 from blackout.permutations.metrics import arranged, wrong_places
+from blackout.protocols import Samples
 
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
 """Kind of items -> what the picture of solved puzzles is called."""

@@ -18,11 +18,11 @@ from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
-from blackout.family import Split
 from blackout.files import read_text
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, tour_length
+from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 __all__ = ["tsp"]

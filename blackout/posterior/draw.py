@@ -27,13 +27,13 @@ from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.plots import grid
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError, error_context, refuse
-from blackout.family import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.files import check_size
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator
 from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
 from blackout.posterior.problem import Blind, Measured, Prior, Unknown, check_fit
 from blackout.posterior.rewards import Tilt
+from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.instantiate import make
 

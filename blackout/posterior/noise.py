@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.data.file_formats import load_array
 from blackout.errors import UserError, ensure
-from blackout.files import load_array
 from blackout.random import RandomSource, binomial, poisson, uniform
 
 Map: TypeAlias = float | str | Sequence[float]

@@ -13,7 +13,6 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion.plots import grid
-from blackout.family import Samples
 from blackout.files import replacing, save_arrays, save_picture
 from blackout.posterior import diagnostics
 from blackout.posterior.diagnostics import FIELDS, SHARES
@@ -21,6 +20,7 @@ from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.problem import Blind, Measured
 from blackout.posterior.rewards import Tilt
+from blackout.protocols import Samples
 from blackout.random import SampleStreams, fold_seed
 
 if TYPE_CHECKING:

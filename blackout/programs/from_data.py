@@ -13,8 +13,8 @@ from torch import nn
 
 from blackout.component import Plain
 from blackout.errors import UserError
-from blackout.family import Source
 from blackout.files import CONF
+from blackout.protocols import Source
 from blackout.random import fold_seed
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blackout.family import Draw
 from blackout.files import replacing, save_picture
+from blackout.protocols import Draw
 from blackout.report import read_curves
 
 _FRAMES = 60

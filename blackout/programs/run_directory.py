@@ -35,8 +35,8 @@ from blackout.files import (
     working_folder,
 )
 from blackout.programs.sweeps import job_folder, sweeping
+from blackout.training.allowed_components import PATHS, plain
 from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNED, signature
-from blackout.training.descriptions import PATHS, plain
 from blackout.training.export import check_replaceable
 from blackout.training.instantiate import with_defaults
 

@@ -24,15 +24,15 @@ from torch import Tensor
 from blackout.component import Plain
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context, refuse, shown
-from blackout.family import Draw, Drawn, Samples, Source, Watch
 from blackout.files import PART, replacing, request_key, sample_file, save_picture, save_tensors, tensors_hash
 from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory
 from blackout.programs.run_directory import fetched, output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
+from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
 from blackout.report import provenance, settings_of, write_scores
-from blackout.training.descriptions import marked, plain
+from blackout.training.allowed_components import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make

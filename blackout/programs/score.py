@@ -15,14 +15,14 @@ from torch import Tensor
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
-from blackout.family import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
+from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.report import provenance, write_scores
+from blackout.training.allowed_components import named_in_file
 from blackout.training.callbacks import compared, score_samples
-from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import fill, make
 from blackout.training.model import Model

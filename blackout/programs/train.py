@@ -24,7 +24,6 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.component import Plain
 from blackout.distributed import is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
-from blackout.family import Draw, Source
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
 from blackout.programs.from_data import make_model
@@ -34,10 +33,11 @@ from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, ope
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
+from blackout.protocols import Draw, Source
 from blackout.report import LivingPage, command, provenance, save_report, write_scores
 from blackout.training.callbacks import Scores, draw_first
-from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
-from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
+from blackout.training.checkpoint_callback import AtomicCheckpointIO, Checkpoints
+from blackout.training.checkpoint_files import PREVIOUS, check_fits, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.data_module import SourceDataModule
 from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.family import ComponentFamily

@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, RichProgressBar
-from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from rich import get_console
 from torch import Tensor
 
 from blackout.distributed import my_samples
 from blackout.errors import Unobtainable, check_at_least_one, refuse
-from blackout.family import Draw, Drawn, Samples, Scorer, Source, Watch
-from blackout.family import Scores as Accumulators
 from blackout.files import save_picture
 from blackout.preemption import signals
+from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Watch
+from blackout.protocols import Scores as Accumulators
 from blackout.training.lightning_module import AtBoundary, TrainingModule, check_finite
+from blackout.training.loggers import log_picture
 
 
 class StepProgressBar(AtBoundary, RichProgressBar):
@@ -158,16 +158,6 @@ def draw_first(draw: Draw, num_samples: int, seed: int, watch: Watch | None = No
     """Samples 0..num_samples - 1 of a seed, named arrays [num_samples, ...] on the CPU."""
     batches = [samples for _, samples in draw.batches(torch.arange(num_samples), seed, watch=watch)]
     return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
-
-
-def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") -> None:
-    """Show a grid in the logger's dashboard, if it shows pictures."""
-    if isinstance(logger, WandbLogger):
-        logger.log_image(name, [picture], step=step)
-    elif isinstance(logger, TensorBoardLogger):
-        import numpy as np
-
-        logger.experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
 
 
 class Throughput(AtBoundary):

@@ -15,9 +15,10 @@ from typing import IO, Any
 
 import torch
 
+from blackout.component import leaves
 from blackout.errors import UserError, refuse
 from blackout.files import opened, replacing
-from blackout.training.descriptions import plain
+from blackout.training.allowed_components import pathless, plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
@@ -25,6 +26,8 @@ FORMAT = 1
 _SIGNATURE = b"blackout sha256 "
 SIGNED = len(_SIGNATURE) + 64
 """Bytes at the end of a checkpoint that tell it from all others."""
+_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
+"""Parts of a model's description that may differ in a continued run."""
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -187,3 +190,36 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def check_fits(checkpoint: Mapping[str, Any], model: Any, path: Path) -> None:
+    """Refuse, before a run continues from it, a checkpoint of other data, another model or another format.
+
+    Args:
+        model: in training, a `blackout.training.model.Model`.
+
+    Raises:
+        UserError: the message names the first difference.
+    """
+    old = checkpoint["blackout"]
+    if (written := old.get("format", FORMAT)) != FORMAT:
+        raise UserError(f"{path} has format {written}; this version continues format {FORMAT}")
+    for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
+        refuse(not isinstance(checkpoint.get(name), kind), f"{path} cannot be continued: it holds no {name}")
+    for key, value in leaves(checkpoint["loops"]):
+        if key.rpartition(".")[2] in ("ready", "started", "processed", "completed") and type(value) is not int:
+            raise UserError(f"{path} cannot be continued: {key} is no number of steps")
+    was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
+    now = dict(leaves(model.config))
+    for key in sorted(now.keys() | was.keys()):
+        if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
+            raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
+    saved, mine = checkpoint["state_dict"], model.state_dict()
+    different = first_difference(saved, mine)
+    refuse(different is not None, f"{path} does not fit: weight {different} is only there or here, or of another shape")
+    shapes = {torch.Size(), *(value.shape for value in mine.values())}
+    for part in checkpoint["optimizer_states"]:
+        for key, value in leaves(part):
+            shape = getattr(value, "shape", torch.Size())
+            if shape not in shapes or (key.endswith(".step") and shape):
+                raise UserError(f"{path} does not fit: {key} of the optimizer has another shape")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from blackout.errors import ensure
-from blackout.family import Source, Split
+from blackout.protocols import Source, Split
 from blackout.random import fold_seed
 
 _PREDICTED = 64

@@ -26,13 +26,19 @@ from torch import Tensor
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
+from blackout.training.allowed_components import check, plain
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
-from blackout.training.descriptions import check, plain
-from blackout.training.instantiate import make
+from blackout.training.instantiate import is_component, make
 from blackout.version import __version__
 
 _HASH, _CARD = "weights_sha256", "card_sha256"
 _FILES = ("model.safetensors", "config.json", "README.md")
+_LOADED = """```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+"""
+"""How the example of a model card begins."""
 _SWAP = 0.05
 """Seconds, more than it takes to put a new folder in an old one's place."""
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
@@ -60,10 +66,10 @@ def export_model(model: Any, directory: Path, scores: Plain | None = None, licen
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
-    card = make(description["family"], "family").card(description, parameters)
+    card = model_card(description, parameters, scores or {}, license)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
-        (part / "README.md").write_text(with_front_matter(card, description, scores or {}, license))
+        (part / "README.md").write_text(card)
         description |= {_HASH: digest(part / "model.safetensors"), _CARD: digest(part / "README.md")}
         (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
         if directory.exists():
@@ -82,7 +88,7 @@ def check_loadable(description: Plain) -> None:
             read = checked(form, Path("its description"))
         if all(str(name).startswith("blackout.") for key, name in leaves(read) if key.endswith("_target_")):
             check(read["model"], "model")
-        with_front_matter(make(read["family"], "family").card(read, 0), read, {}, None).encode()
+        model_card(read, 0, {}, None).encode()
     except (UserError, ValueError, TypeError) as error:
         raise UserError(f"a model of these data could not be loaded again: {error}") from None
 
@@ -116,16 +122,22 @@ def _keep_of_others(old: Path, new: Path) -> None:
     shutil.copytree(old, new, symlinks=True, ignore=outside, dirs_exist_ok=True)
 
 
-def with_front_matter(card: str, description: Plain, scores: Mapping[str, float], license: str | None) -> str:
-    """A model card with the metadata that hubs read, and a table of scores.
+def model_card(description: Plain, parameters: int, scores: Mapping[str, float], license: str | None) -> str:
+    """The README.md of an exported model, in Markdown: the metadata that hubs read, its data, its parts, how it is
+    used, a table of scores.
 
     Args:
-        card: Markdown.
         description: of the model.
+        parameters: how many its network has.
         scores: by name; those that are not finite are left out.
         license: of the weights; None where nobody has said.
     """
-    data = str(description.get("data", {}).get("name", "")) or None
+    family, facts = make(description["family"], "family"), description.get("data") or {}
+    lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in facts.items())} if facts else {}
+    lines |= {name: _in_words(part) for name, part in description["model"].items()}
+    lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
+    listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
+    data = str(facts.get("name", ""))
     finite = {name: float(value) for name, value in scores.items() if math.isfinite(value)}
     matter: dict[str, Any] = {"library_name": "blackout", "license": license or "unknown", "tags": ["blackout"]}
     if data and finite:
@@ -135,7 +147,17 @@ def with_front_matter(card: str, description: Plain, scores: Mapping[str, float]
     rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in finite.items())
     table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}" if rows else ""
     said = license or "not stated by whoever trained the model"
-    return f"---\n{yaml.safe_dump(matter, sort_keys=False)}---\n{card}{table}\n## Licence of the weights\n\n{said}\n"
+    told = f"# {family.title}{f' of {data}' if 'name' in facts else ''}\n\n{listed}\n\n{_LOADED}{family.usage}\n```\n"
+    front, end = yaml.safe_dump(matter, sort_keys=False), f"{table}\n## Licence of the weights\n\n{said}\n"
+    return f"---\n{front}---\n{told}{family.closing}{end}"
+
+
+def _in_words(part: Any) -> str:
+    """A part of a description as it would be written in Python, without what is long."""
+    if not is_component(part):
+        return reprlib.repr(part)
+    given = ", ".join(f"{name}={_in_words(value)}" for name, value in part.items() if name[0] != "_")
+    return f"{str(part['_target_']).rpartition('.')[2]}({given})"
 
 
 def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:

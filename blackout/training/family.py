@@ -11,18 +11,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from blackout.component import Plain
-from blackout.errors import UserError, error_context
-from blackout.family import Draw, Source
-from blackout.training.descriptions import pathless
-from blackout.training.instantiate import is_component, make, with_defaults
+from blackout.errors import UserError, error_context, refuse
+from blackout.protocols import Draw, Source
+from blackout.training.allowed_components import named_in_file, pathless
+from blackout.training.instantiate import fill, is_component, make, with_defaults
 from blackout.training.model import Model
-
-_LOADED = """```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-"""
-"""How the example of a model card begins."""
 
 
 @dataclass(frozen=True)
@@ -187,25 +180,25 @@ class ComponentFamily(ABC):
         """
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
 
-    def card(self, description: Plain, parameters: int) -> str:
-        """The README.md of an exported model, in Markdown: its data, its parts, and how it is used."""
-        data = description.get("data") or {}
-        lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in data.items())} if data else {}
-        lines |= {name: in_words(part) for name, part in description["model"].items()}
-        lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
-        listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
-        of = f" of {data['name']}" if "name" in data else ""
-        return f"# {self.title}{of}\n\n{listed}\n\n{_LOADED}{self.usage}\n```\n{self.closing}"
 
+def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
+    """The dataset chosen in the settings, else the one that a model's description names.
 
-def in_words(part: Any) -> str:
-    """A part of a description as it would be written in Python, without what is long."""
-    if not is_component(part):
-        return reprlib.repr(part)
-    given = ", ".join(f"{name}={in_words(value)}" for name, value in part.items() if name[0] != "_")
-    return f"{name_of(part)}({given})"
+    Args:
+        settings: `dataset`, if one is chosen, and `data_dir`.
+        description: of a model; None in training.
+        trusted: modules besides this package's that the description may name.
 
-
-def name_of(component: Plain) -> str:
-    """The last part of a component's address."""
-    return str(component["_target_"]).rsplit(".", 1)[-1]
+    Raises:
+        UserError: there is none, or it cannot be made.
+    """
+    dataset = settings.get("dataset")
+    if not dataset and description is not None:
+        dataset = description.get("dataset")
+        dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
+    of_model = "the model does not say which dataset it is of: " if description is not None else ""
+    refuse(not dataset, f"{of_model}dataset=... must be given")
+    # a model's counts are in its own units, whatever another file of its kind looks like
+    data = (description or {}).get("data")
+    units = dict(zip(("offset", "gain"), data.get("units", (0, 1)), strict=True)) if data else {}
+    return make(fill(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")

@@ -26,7 +26,6 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
 from blackout.files import read_rows, write_table
-from blackout.training.callbacks import log_picture
 
 
 class MetricsCSV(Logger):
@@ -287,3 +286,13 @@ def _log_model(run: Any, model: Path) -> None:
         if path.is_file():
             artifact.add_file(str(path), path.relative_to(kept).as_posix(), policy="immutable")
     run.log_artifact(artifact)
+
+
+def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") -> None:
+    """Show a grid in the logger's dashboard, if it shows pictures."""
+    if isinstance(logger, WandbLogger):
+        logger.log_image(name, [picture], step=step)
+    elif isinstance(logger, TensorBoardLogger):
+        import numpy as np
+
+        logger.experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError, refuse
-from blackout.family import Drawn, Source
+from blackout.protocols import Drawn, Source
 from blackout.training.export import Pretrained
 from blackout.training.optimization import EMA
 

@@ -13,7 +13,7 @@ from PIL import Image
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.programs.settings import CONF, PROGRAMS, sections
 from blackout.programs.train import make_model, make_trainer, with_length, with_precision
-from blackout.training.descriptions import check, marked, named_in_file, plain
+from blackout.training.allowed_components import check, marked, named_in_file, plain
 from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 from tests.cli.test_experiments import SHAPES, stand_in

@@ -21,7 +21,7 @@ from blackout.data.count_statistics import narrow
 from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
 from blackout.inspect import main
-from blackout.training.descriptions import make_dataset
+from blackout.training.family import make_dataset
 
 N, GENES = 300, 30
 Files = dict[str, Callable[[], Any]]

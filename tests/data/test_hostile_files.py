@@ -28,10 +28,10 @@ from PIL import Image
 from benchmarks.graph_methods import read_table
 from blackout.compare import save_comparison
 from blackout.data import counts, image_folder
-from blackout.data.file_formats import read_store, sparse_matrix
+from blackout.data.file_formats import load_array, read_store, sparse_matrix
 from blackout.errors import UserError
 from blackout.evaluation import reference
-from blackout.files import load_array, memory, read_rows, taking_at_most
+from blackout.files import memory, read_rows, taking_at_most
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
 from blackout.posterior.noise import as_map

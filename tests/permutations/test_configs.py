@@ -12,7 +12,7 @@ from blackout.permutations import datasets, tours
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.programs.settings import sections
 from blackout.programs.train import make_model
-from blackout.training.descriptions import check, named_in_file, plain
+from blackout.training.allowed_components import check, named_in_file, plain
 from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.family import OutputNames
 from blackout.files import sample_file
 from blackout.programs.sample import Results
+from blackout.protocols import OutputNames
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])

@@ -16,7 +16,7 @@ from blackout.component import component, mark_of
 from blackout.diffusion import fisher_times
 from blackout.errors import UserError
 from blackout.permutations import Riffle
-from blackout.training.descriptions import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
+from blackout.training.allowed_components import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
 from blackout.training.instantiate import find, make
 from tests import warm
 from tests.cli.conftest import ROOT

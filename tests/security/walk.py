@@ -22,7 +22,7 @@ from blackout.component import Mark
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
 from blackout.networks import Elements
-from blackout.training.descriptions import PACKAGES, check, marked, named_in_file, plain
+from blackout.training.allowed_components import PACKAGES, check, marked, named_in_file, plain
 from blackout.training.instantiate import fill, find, make
 
 FACTS = {

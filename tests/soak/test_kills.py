@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from blackout.networks.layers import Dropout, DropoutOfShare
-from blackout.training import checkpoints
+from blackout.training import checkpoint_callback
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.lightning_module import TrainingModule
 from tests import warm
@@ -88,7 +88,8 @@ def test_shares_of_a_batch_have_the_masks_of_the_whole(alone, kind):
 
 
 def test_no_step_waits_for_the_disk_and_all_is_written_in_the_end(run, tmp_path, monkeypatch):  # noqa: F811
-    steps, write, training_step = threading.Semaphore(0), checkpoints.write_checkpoint, TrainingModule.training_step
+    steps, training_step = threading.Semaphore(0), TrainingModule.training_step
+    write = checkpoint_callback.write_checkpoint
 
     def slow(checkpoint, path):
         assert all(steps.acquire(timeout=20) for _ in range(2)), "a step waits for the disk"
@@ -98,7 +99,7 @@ def test_no_step_waits_for_the_disk_and_all_is_written_in_the_end(run, tmp_path,
         steps.release()
         return training_step(*arguments)
 
-    monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
+    monkeypatch.setattr(checkpoint_callback, "write_checkpoint", slow)
     monkeypatch.setattr(TrainingModule, "training_step", counted)
     # the first of two saves is written when two steps more have begun, the last before the program ends
     shown = ["callbacks.checkpoints.every_n_steps=3", "callbacks.checkpoints.monitor=null", "trainer.max_steps=6"]

@@ -6,35 +6,35 @@ import inspect
 
 import pytest
 
-from blackout import family
+from blackout import protocols
 from blackout.data import CountData, digits
 from blackout.diffusion.draw import CountDraw
 from blackout.evaluation import ImageScores, Scorer
 
 
-def as_source(data: CountData) -> family.Source:
+def as_source(data: CountData) -> protocols.Source:
     return data
 
 
-def as_scorer(scorer: Scorer) -> family.Scorer:
+def as_scorer(scorer: Scorer) -> protocols.Scorer:
     return scorer
 
 
-def as_draw(draw: CountDraw) -> family.Draw:
+def as_draw(draw: CountDraw) -> protocols.Draw:
     return draw
 
 
-def as_scores(scores: ImageScores) -> family.Scores:
+def as_scores(scores: ImageScores) -> protocols.Scores:
     return scores
 
 
 @pytest.mark.parametrize(
     ("own", "protocol"),
     [
-        (CountData, family.Source),
-        (CountDraw, family.Draw),
-        (Scorer, family.Scorer),
-        (ImageScores, family.Scores),
+        (CountData, protocols.Source),
+        (CountDraw, protocols.Draw),
+        (Scorer, protocols.Scorer),
+        (ImageScores, protocols.Scores),
     ],
 )
 def test_methods_take_what_the_protocol_says(own: type, protocol: type) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "errors", "counts", "intervals", "component", "version", "cpu_kernels"),
+    ("protocols", "random", "errors", "counts", "intervals", "component", "version", "cpu_kernels"),
     ("networks", "files", "distributed"),
     ("data", "preemption"),
     ("evaluation",),
@@ -26,7 +26,7 @@ FLOORS = (
 )
 """Folders and files of blackout/, from the ground floor up."""
 FAMILIES = (*FLOORS[5], "laws", "posterior", "compress")
-SHARED = ("training", "programs", "family.py")
+SHARED = ("training", "programs", "protocols.py")
 """What knows no family."""
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from blackout.family import Draw, refuse_unknown
+from blackout.protocols import Draw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make, resolve

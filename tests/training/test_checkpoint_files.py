@@ -14,12 +14,12 @@ from blackout.errors import UserError
 from blackout.files import remove_parts
 from blackout.training import checkpoint_files
 from blackout.training.checkpoint_files import (
+    check_fits,
     find_checkpoint,
     read_checkpoint,
     set_damaged_aside,
     write_checkpoint,
 )
-from blackout.training.checkpoints import check_fits
 from tests import warm
 
 

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from blackout.data import CountData
-from blackout.family import Split
+from blackout.protocols import Split
 from blackout.training.data_module import EvalLoader, SourceDataModule, TrainLoader
 
 # Lightning talks about workers, loggers and lengths that these trainers do without

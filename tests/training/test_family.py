@@ -11,7 +11,7 @@ from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.flows.model import GraphFlow
 from blackout.programs.train import make_model
-from blackout.training.descriptions import check, plain
+from blackout.training.allowed_components import check, plain
 from blackout.training.instantiate import make, resolve, with_defaults
 from tests.cli.conftest import ROOT, TINY
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from blackout.component import component
-from blackout.data.file_formats import sparse_matrix
+from blackout.data.file_formats import load_arrays, sparse_matrix
 from blackout.diffusion.processes.uniform_absorbing import DenseGenerator
 from blackout.errors import UserError, ensure
-from blackout.files import load_arrays
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | Any
 """A `.npy` or sparse `.npz` file's name, an array or nested list, or a SciPy sparse matrix."""

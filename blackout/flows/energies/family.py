@@ -17,7 +17,6 @@ from torch.nn.functional import one_hot
 from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
-from blackout.family import Draw, Source
 from blackout.files import memory
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import preview, requested
@@ -31,9 +30,9 @@ from blackout.flows.targets import can_enumerate, exact_values, make_target
 from blackout.flows.targets.energy_network import Learned
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.networks import LocallyEquivariant
+from blackout.protocols import Draw, Source
 from blackout.random import fold_seed
-from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily
+from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import make, resolve
 
 _CHAINS, _SWEEPS = 1024, 256

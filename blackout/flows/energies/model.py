@@ -18,7 +18,6 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import world_size
 from blackout.errors import ensure, refuse
-from blackout.family import Source
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import VALIDATION, ChainSampler
@@ -31,6 +30,7 @@ from blackout.flows.targets.energy_network import Learned
 from blackout.flows.targets.lattice import magnetisation
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LocallyEquivariant
+from blackout.protocols import Source
 from blackout.random import fold_seed
 
 # keys that keep the uses of one seed apart, besides those of every sampler of chains

@@ -20,7 +20,6 @@ from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from blackout.errors import refuse
-from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.files import write_table
 from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
@@ -31,6 +30,7 @@ from blackout.flows.model import GraphFlow, ended
 from blackout.flows.plots import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
+from blackout.protocols import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 
 _BATCH = 512
 _CLOSING, _EACH = 4, 16

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from blackout.data.file_formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
-from blackout.family import Source, Split
-from blackout.files import load_arrays, tensors_hash
+from blackout.files import tensors_hash
+from blackout.protocols import Source, Split
 from blackout.training.instantiate import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15

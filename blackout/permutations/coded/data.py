@@ -20,15 +20,16 @@ from torch import Size, Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
+from blackout.data.file_formats import load_array
 from blackout.errors import UserError, ensure, error_context, refuse
-from blackout.family import Samples, Split
-from blackout.files import load_array, read_text, tensors_hash
+from blackout.files import read_text, tensors_hash
 from blackout.permutations.classical import EXACT, Mallows, Mixture
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, existing_file, finite_numbers
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
 from blackout.permutations.metrics import arranged, puzzle_scores
+from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
 
 Judge: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
@@ -49,7 +50,7 @@ _LEAST_PHI, _PHIS = 0.1, (0.2, 0.5, 0.8, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class PermutationData:
-    """Permutations `x`, int64 [N, n], each with its context, if it has any: a `blackout.family.Source`.
+    """Permutations `x`, int64 [N, n], each with its context, if it has any: a `blackout.protocols.Source`.
 
     Contexts are further arrays [N, ...]: `items` int64 [N, n] (tokens), `condition` float32 [N, d] (numbers), or others
     that the judge alone reads.

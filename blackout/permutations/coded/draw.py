@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from blackout.data.file_formats import load_array
 from blackout.errors import UserError, error_context, refuse
-from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
-from blackout.files import load_array
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
 from blackout.permutations.datasets import existing_file, finite_numbers, read_puzzles
+from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 
 if TYPE_CHECKING:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from blackout.component import Plain, component
 from blackout.errors import UserError, error_context, refuse
-from blackout.family import Draw
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
 from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passes
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
 from blackout.permutations.datasets import Puzzles
-from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily
+from blackout.protocols import Draw
+from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import make, resolve
 
 _OBJECTIVES = typing.get_args(Objective)

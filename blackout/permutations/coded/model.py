@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure
-from blackout.family import Drawn, Watch
 from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import SHARPNESS, arranged
+from blackout.protocols import Drawn, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
 
@@ -550,7 +550,7 @@ class CodeModel(Model):
             passes: how digits are filled in; None for the model's own way.
             given: so many first digits of the held-out sample are observed.
             contexts: arrays [m, ...]; None for those of the held-out samples.
-            watch: see `blackout.family.Watch`.
+            watch: see `blackout.protocols.Watch`.
 
         Yields:
             (indices [b], `samples` [b, n], `code`, `log_prob` [b] and contexts). `log_prob`, in nats, is that of the

@@ -13,11 +13,11 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.errors import UserError, refuse
-from blackout.family import Samples
 from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
+from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
 _COLUMNS = ("userId", "movieId", "rating")

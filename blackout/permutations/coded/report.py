@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
+from blackout.data.file_formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
-from blackout.family import Samples
-from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, autoregressive_loss, exact_mixture
@@ -26,6 +25,7 @@ from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import arranged, expected_unique, kl_bits
+from blackout.protocols import Samples
 from blackout.random import SampleStreams
 
 _ENUMERATED = 9

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.errors import refuse
-from blackout.family import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import arranged, ndcgs, puzzle_scores
@@ -23,6 +22,7 @@ from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.decoding import Decoder, Seams
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
+from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.training.instantiate import make
 
 if TYPE_CHECKING:

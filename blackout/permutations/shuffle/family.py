@@ -13,7 +13,6 @@ from torch import Tensor
 
 from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
-from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
@@ -23,9 +22,9 @@ from blackout.permutations.shuffle.draw import described_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffles import Shuffle, default_schedule
 from blackout.permutations.tours import gaps_without_learning
+from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.descriptions import make_dataset
-from blackout.training.family import ComponentFamily, name_of
+from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import fill, find, make, resolve
 
 _AT_ONCE = 256
@@ -140,8 +139,8 @@ def _check_parts(parts: Plain) -> None:
         ("loss", "labels", "trajectory, random_time, label_free or informed"),
         ("network", "scores", "set_transformer"),
     ):
-        if not hasattr(find(parts[name], name), attribute):
-            raise UserError(f"{name}: {name_of(parts[name])} is of another family of models; here it is {words}")
+        if not hasattr(chosen := find(parts[name], name), attribute):
+            raise UserError(f"{name}: {chosen.__name__} is of another family of models; here it is {words}")
 
 
 def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, Any]:

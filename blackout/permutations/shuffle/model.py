@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.family import Drawn, Watch
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles, reading
 from blackout.permutations.distributions import Reverse, ReverseAssignment
@@ -34,6 +33,7 @@ from blackout.permutations.shuffle.decoding import (
 )
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
+from blackout.protocols import Drawn, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import Model
 
@@ -170,7 +170,7 @@ class ShuffleDiffusion(Model):
             indices, seed, batch_size: as for `Model.batches`.
             decoder: how to solve; None for the model's own.
             puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for held-out ones.
-            watch: see `blackout.family.Watch`.
+            watch: see `blackout.protocols.Watch`.
             asked: for more than one solution, see `Asked`.
 
         Yields:

@@ -8,7 +8,7 @@ import pytest
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
 from blackout.programs.train import make_model
-from blackout.training.descriptions import check, named_in_file, plain
+from blackout.training.allowed_components import check, named_in_file, plain
 from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.permutation_codes import partitions, perfect_mass
-from blackout import family
+from blackout import protocols
 from blackout.laws.claims import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
@@ -217,10 +217,10 @@ def test_the_divergence_of_a_law_from_itself_is_zero():
 @pytest.mark.parametrize(
     ("own", "protocol"),
     [
-        (PermutationData, family.Source),
-        (CodeDraw, family.Draw),
-        (CodeScorer, family.Scorer),
-        (PermutationScores, family.Scores),
+        (PermutationData, protocols.Source),
+        (CodeDraw, protocols.Draw),
+        (CodeScorer, protocols.Scorer),
+        (PermutationScores, protocols.Scores),
     ],
 )
 def test_methods_take_what_the_protocol_says(own, protocol):

@@ -15,18 +15,12 @@ from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
 
-from blackout.component import leaves
-from blackout.errors import UserError, check_at_least_one, ensure, refuse
+from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.preemption import signals
 from blackout.random import compiled_by
-from blackout.training.checkpoint_files import BEST, FORMAT, LAST, first_difference, read_checkpoint, write_checkpoint
-from blackout.training.descriptions import pathless
+from blackout.training.checkpoint_files import BEST, LAST, read_checkpoint, write_checkpoint
 from blackout.training.lightning_module import AtBoundary, check_finite
 from blackout.training.loggers import MetricsCSV, Wandb
-from blackout.training.model import Model
-
-_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
-"""Parts of a model's description that may differ in a continued run."""
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -264,33 +258,3 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads() if trainer.strategy.root_device.type == "cpu" else 0,
         "draws": compiled_by(),
     }
-
-
-def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
-    """Refuse, before anything is loaded, a checkpoint of other data, another model or another format.
-
-    Raises:
-        UserError: the message names the first difference.
-    """
-    old = checkpoint["blackout"]
-    if (written := old.get("format", FORMAT)) != FORMAT:
-        raise UserError(f"{path} has format {written}; this version continues format {FORMAT}")
-    for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
-        refuse(not isinstance(checkpoint.get(name), kind), f"{path} cannot be continued: it holds no {name}")
-    for key, value in leaves(checkpoint["loops"]):
-        if key.rpartition(".")[2] in ("ready", "started", "processed", "completed") and type(value) is not int:
-            raise UserError(f"{path} cannot be continued: {key} is no number of steps")
-    was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
-    now = dict(leaves(model.config))
-    for key in sorted(now.keys() | was.keys()):
-        if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
-            raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
-    saved, mine = checkpoint["state_dict"], model.state_dict()
-    different = first_difference(saved, mine)
-    refuse(different is not None, f"{path} does not fit: weight {different} is only there or here, or of another shape")
-    shapes = {torch.Size(), *(value.shape for value in mine.values())}
-    for part in checkpoint["optimizer_states"]:
-        for key, value in leaves(part):
-            shape = getattr(value, "shape", torch.Size())
-            if shape not in shapes or (key.endswith(".step") and shape):
-                raise UserError(f"{path} does not fit: {key} of the optimizer has another shape")

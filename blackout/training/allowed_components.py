@@ -1,4 +1,4 @@
-"""Descriptions from files are data: what they may hold, and which components they may name.
+"""What a model file may hold and which components it may name: the trust boundary; descriptions from files are data.
 
 A component is named by the package that offers it, `<listed package>.<name in its __all__>`, and carries a mark that
 says where it may stand (`blackout.component`). Nothing else is resolved or imported, unless the user trusts its module;
@@ -19,7 +19,7 @@ from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError, refuse
-from blackout.training.instantiate import check_arguments, fill, find, is_component, make, rebuilt, with_more
+from blackout.training.instantiate import check_arguments, find, is_component, rebuilt, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
 _PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")
@@ -232,29 +232,6 @@ def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ..
         return {name: value for name, value in places.items() if name in wanted}
 
     return with_more(bare, section, placed)
-
-
-def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
-    """The dataset chosen in the settings, else the one that a model's description names.
-
-    Args:
-        settings: `dataset`, if one is chosen, and `data_dir`.
-        description: of a model; None in training.
-        trusted: as for `check`.
-
-    Raises:
-        UserError: there is none, or it cannot be made.
-    """
-    dataset = settings.get("dataset")
-    if not dataset and description is not None:
-        dataset = description.get("dataset")
-        dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
-    of_model = "the model does not say which dataset it is of: " if description is not None else ""
-    refuse(not dataset, f"{of_model}dataset=... must be given")
-    # a model's counts are in its own units, whatever another file of its kind looks like
-    data = (description or {}).get("data")
-    units = dict(zip(("offset", "gain"), data.get("units", (0, 1)), strict=True)) if data else {}
-    return make(fill(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")
 
 
 def pathless(part: Any) -> Any:
