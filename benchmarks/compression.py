@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from blackout.compress.__main__ import encode
+from blackout.compress import encode
 
 
 def row(run: Path, file: Path, options: argparse.Namespace) -> str:

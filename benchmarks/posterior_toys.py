@@ -36,8 +36,8 @@ from blackout.posterior import (
     SplitGibbs,
     anneal,
 )
-from blackout.posterior.draw import Measurements
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
+from blackout.posterior.problem import Measurements
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from tests.laws.posterior_claims import cases

@@ -1,14 +1,14 @@
 """Posterior sampling: inverse problems with a trained model, by split Gibbs sampling and its relatives.
 
-`problem`, `operators`, `noise` and `rewards` say what was measured; `chains` and what is built on it (`split_gibbs`,
-`noise_denoise`, `conjugate`, `baselines`) draw from the posterior; `draw`, `measurements` and `outputs` are what
+`problem`, `operators`, `noise`, `rewards` and `unknown_number` say what was measured; `method` and what is built on it
+(`split_gibbs`, `noise_denoise`, `particle_baselines`, `auto`) draw from the posterior; `draw` and `outputs` are what
 `sample.py` reaches.
 """
 
-from blackout.posterior.baselines import SMC, Auto, Overwrite, Steered
-from blackout.posterior.conjugate import Direct, conjugate
+from blackout.posterior.auto import Auto, Direct, conjugate
 from blackout.posterior.method import Method, Posterior
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
+from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import (
     And,
     Blur,
@@ -23,9 +23,11 @@ from blackout.posterior.operators import (
     Pool,
     Xor,
 )
-from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
+from blackout.posterior.particle_baselines import SMC, Overwrite, Steered
+from blackout.posterior.problem import Measured, Prior, Problem
 from blackout.posterior.rewards import Classifier, Reward
-from blackout.posterior.split_gibbs import Coupling, NoiseDenoise, SplitGibbs, anneal
+from blackout.posterior.split_gibbs import Coupling, SplitGibbs, anneal
+from blackout.posterior.unknown_number import Blind, Unknown
 
 __all__ = [
     "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier",

@@ -18,8 +18,9 @@ from blackout.posterior import diagnostics
 from blackout.posterior.diagnostics import FIELDS, SHARES
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
-from blackout.posterior.problem import Blind, Measured
+from blackout.posterior.problem import Measured
 from blackout.posterior.rewards import Tilt
+from blackout.posterior.unknown_number import Blind
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, fold_seed
 

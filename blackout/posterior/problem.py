@@ -1,18 +1,25 @@
-"""Inverse problems: a trained model as their prior, a pointwise likelihood, and what more it may offer.
+"""Inverse problems: a trained model as their prior, a pointwise likelihood, and the measurements that are explained.
 
-`Measured` is the one of the package: y = G(x) with noise. A likelihood of your own needs `Problem` alone.
+`Measured` is the problem of the package: y = G(x) with noise. A likelihood of your own needs `Problem` alone.
+`Measurements` are simulated from data or from the model, a truth by its number, or come from a file.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias, runtime_checkable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.counts import time_on
+from blackout.counts import count_dtype, time_on
+from blackout.data.file_formats import COUNTS, read_store
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.samplers import (
@@ -21,14 +28,17 @@ from blackout.diffusion.samplers import (
     Kernel,
     LevelBridge,
     ReverseStep,
+    Sampler,
     sample,
     source_at,
 )
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
-from blackout.errors import ensure
+from blackout.errors import UserError, ensure, refuse
+from blackout.files import check_size
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
-from blackout.random import RandomSource, SampleStreams, categorical, uniform
+from blackout.posterior.rewards import Tilt
+from blackout.random import RandomSource, SampleStreams, fold_seed
 
 _NOISED = 1.0
 """Level at which two elements of three are forgotten, so that the model must tell them by the others."""
@@ -278,123 +288,6 @@ class Measured:
             raise ValueError(f"y = {value:g}, element {number} of measurement {row}, is impossible whatever data are")
 
 
-_CELLS, _ZOOMS, _NEGLIGIBLE = 72, 3, 12.0
-"""Of a grid over an unknown number; how often it is laid over what is not negligible, in nats, of the one before."""
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A number of operator or noise that is not known, uniform in its logarithm a priori.
-
-    Args:
-        of: "operator" or "noise".
-        name: of the setting.
-        low, high: its ends.
-
-    Raises:
-        ValueError: they are not two positive numbers in order.
-    """
-
-    of: str
-    name: str
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.low < self.high < math.inf:
-            raise ValueError(f"{self.name}=unknown:{self.low:g}-{self.high:g} must be two positive numbers in order")
-
-    @property
-    def middle(self) -> float:
-        """Of its logarithm."""
-        return math.sqrt(self.low * self.high)
-
-    def at(self, share: Tensor) -> Tensor:
-        """Its value where `share` of the prior lies below."""
-        return self.low * (self.high / self.low) ** share
-
-
-@dataclass(frozen=True)
-class Blind(Measured):
-    """A measurement one of whose numbers is unknown: p(y | x) is the mean over its prior, by a grid of midpoints.
-
-    So x is drawn from its own posterior, whatever draws it, and then the number given x: a joint draw. As a function of
-    x it is a black box. Of numbers of the noise the grid is as fine as each x needs.
-
-    Args:
-        operator, noise: with the unknown number in the middle of its prior.
-        unknown: which it is.
-    """
-
-    unknown: Unknown
-
-    def at(self, value: float | Tensor) -> Measured:
-        """The problem if this were the number; of noise it may be another one for every row, float64 [n, 1, ...]."""
-        y = self.measurement
-        if isinstance(value, Tensor):
-            y = y if y.ndim == value.ndim else y[None]
-            y = repeated(y, len(value)).expand(len(value), *y.shape[1:])
-        parts = {"operator": self.operator, "noise": self.noise, "measurement": y}
-        changed = replace(getattr(self, self.unknown.of), **{self.unknown.name: value})
-        return Measured(**{**parts, self.unknown.of: changed})
-
-    def _cells(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Midpoints of the grid as shares of the prior, log p(y | x, number), float64 [G, n]; a cell's width [n]."""
-        of_noise = self.unknown.of == "noise"
-        cells, zooms = _CELLS, _ZOOMS if of_noise else 1
-        middle = torch.arange(cells, dtype=torch.float64, device=x.device)[:, None] + 0.5
-        ones = [1] * len(self.operator.measured(tuple(x.shape[1:])))
-        low = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        width = torch.full_like(low, 1 / cells)
-        while True:
-            shares, zooms = low + middle * width, zooms - 1
-            values = self.unknown.at(shares)
-            each = (self.at(row.view(-1, *ones) if of_noise else float(row[0])) for row in values)
-            log_l = torch.stack([one.log_likelihood(x) for one in each])
-            if not zooms:
-                return shares, log_l, width
-            near = (log_l >= log_l.amax(0) - _NEGLIGIBLE).long()
-            first, end = (near.argmax(0) - 1).clamp(min=0), cells - (near.flip(0).argmax(0) - 1).clamp(min=0)
-            low, width = low + first * width, (end - first) * width / cells
-
-    def settled(self, x: Tensor | None = None, source: RandomSource = None) -> Measured:
-        """The problem with a draw of the number given x for every row; without x, with its middle.
-
-        With an unknown number of the operator, of which no row can have its own, the problem itself.
-        """
-        if self.unknown.of != "noise":
-            return self
-        ones = [1] * len(self.operator.measured(tuple(x.shape[1:]))) if x is not None else []
-        return self.at(self.unknown.middle if x is None else self.number(x, source).view(-1, *ones))
-
-    def terms(self, x: Tensor) -> Tensor:
-        """log p(y | x), [n, 1]."""
-        _, log_l, width = self._cells(x)
-        return (torch.logsumexp(log_l, 0) + width.log())[:, None]
-
-    def incidence(self, shape: Shape) -> Tensor | None:
-        """The number depends on all elements."""
-        return None
-
-    def known(self, shape: Shape) -> None:
-        """Nothing is known exactly."""
-
-    def with_numbers(self, x: Tensor, numbers: Tensor) -> tuple[Noise, Tensor]:
-        """Noise and noiseless values [n, *measured], where every row of x has a number of its own, float64 [n]."""
-        if self.unknown.of == "noise":
-            m = self.operator(x)
-            return self.at(numbers.view(-1, *[1] * (m.ndim - 1))).noise, m
-        each = zip(x.split(1), numbers.tolist(), strict=True)
-        return self.noise, torch.cat([self.at(number).operator(row) for row, number in each])
-
-    def number(self, x: Tensor, source: RandomSource = None) -> Tensor:
-        """The unknown number given x and y, float64 [n]: of the grid's cells, uniform within them."""
-        shares, log_l, width = self._cells(x.double())
-        cell = categorical(torch.softmax(log_l.T, 1), source)
-        u = uniform((len(x),), source, x.device)
-        return self.unknown.at(shares.T.gather(1, cell[:, None])[:, 0] + (u - 0.5) * width)
-
-
 def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:
     """Raise ValueError for an operator and a noise that do not go together, or not with such data."""
     name = type(operator).__name__
@@ -404,3 +297,164 @@ def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) ->
     operator.seen(shape)
     if type(noise) is Exact and not isinstance(operator, Separable):
         raise ValueError(f"noise=exact leaves a chain no way to move under operator {name}: use noise=flips or poisson")
+
+
+STRIDE = 1 << 32
+"""Sample k of measurement m has the random numbers of sample m STRIDE + k."""
+_SIMULATION, _TRUTH = 11, 12
+_TRUTHS_AT_ONCE = 64
+_MOST = 1_000_000
+_SIMULATED = re.compile(r"(test|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+
+
+@dataclass
+class Measurements:
+    """What is to be explained.
+
+    Args:
+        operator, noise: how it was measured.
+        shape, max_count: of the data.
+        numbers: m of each, int64 [M].
+        truths_of: seed -> counts [M, *shape] or None, where they are known.
+        given: y, float64 [M, *measured], where it is not simulated.
+        source: where they are from, as the user wrote it.
+        kind: of problem they make.
+    """
+
+    operator: Operator
+    noise: Noise
+    shape: tuple[int, ...]
+    max_count: int
+    numbers: Tensor
+    truths_of: Callable[[int], Tensor | None]
+    given: Tensor | None
+    source: str
+    kind: Callable[[Operator, Noise, Tensor], Measured] = Measured
+    _made: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def of(self, seed: int) -> tuple[Tensor, Tensor | None]:
+        """y, float64 [M, *measured], and the truths, counts [M, *shape] or None: measurement m depends on (seed, m)."""
+        if seed not in self._made:
+            truths, y = self.truths_of(seed), self.given
+            if y is None:
+                assert truths is not None
+                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).at(0)
+                y = self.noise.draw(self.operator(truths.double()), numbers)
+                seen = self.operator.seen(self.shape)
+                y = y if seen is None else torch.where(seen, y, 0.0)
+            self._made[seed] = y, truths
+        return self._made[seed]
+
+    def problem(self, seed: int | None) -> Measured:
+        """All of them, one for every row; without a seed one of this kind, to see what can be done with it."""
+        empty = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
+        example = empty if self.given is None else self.given[:1]
+        return self.kind(self.operator, self.noise, example if seed is None else self.of(seed)[0])
+
+
+def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: Any) -> Measurements:
+    """The measurements that a setting names.
+
+    Args:
+        model: a trained model of counts.
+        sampler: for truths drawn from the model.
+        asked: `test:17`, `train:0-15`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it is known,
+            `x0`), or None where the operator needs none.
+
+    Raises:
+        UserError: anything else, numbers beyond a split, or measurements that the operator cannot have made.
+    """
+    shape, largest = model.shape, model.process.max_count
+    check_fit(operator, noise, shape, largest)
+    make = partial(Measurements, operator, noise, shape, largest)
+    if isinstance(noise, Tilt):
+        refuse(asked is not None, "measurement: a reward or classifier measures nothing: leave it out")
+        y = noise.measurements(operator.measured(shape))
+        return make(torch.arange(len(y)), lambda seed: None, y, "none")
+    if not isinstance(asked, str) or not asked:
+        raise UserError("measurement must be given: test:0-15, train:3, model:0-99 or a file (.npz with y, .npy, ...)")
+    if match := _SIMULATED.fullmatch(asked):
+        numbers = _numbers(match[2], asked)
+        return make(numbers, _truths(model, sampler, match[1], numbers, asked), None, asked)
+    if asked.split(":")[0] in ("test", "train", "model"):
+        raise UserError(f"measurement={asked}: numbers such as {asked.split(':')[0]}:17 or 0-15 or 1,5,9 must follow")
+    y, truths = _from_file(Path(asked), operator, shape, largest)
+    Measured(operator, noise, y).check(shape, largest)
+    return make(torch.arange(len(y)), lambda seed: truths, y, asked)
+
+
+def _numbers(text: str, asked: str) -> Tensor:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not low <= high < STRIDE or high - low >= _MOST:
+            raise UserError(f"measurement={asked}: {part} is no range of numbers, or too large")
+        numbers.extend(range(low, high + 1))
+    refuse(len(set(numbers)) < len(numbers), f"measurement={asked} names a number twice")
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: str) -> Callable[[int], Tensor | None]:
+    if split == "model":
+
+        def drawn(seed: int) -> Tensor:
+            size = min(_TRUTHS_AT_ONCE, len(numbers))
+            batches = model.batches(numbers, fold_seed(seed, _TRUTH), size, sampler=sampler)
+            return torch.cat([samples["samples"].cpu() for _, samples in batches])
+
+        return drawn
+    source = model.require_source()
+    if int(numbers.max()) >= source.size(split):
+        raise UserError(f"measurement={asked}: the {split} split has numbers 0..{source.size(split) - 1}")
+    x0 = source.batch(split, numbers)["x0"].cpu()
+    return lambda seed: x0
+
+
+def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
+    """y [M, *measured] and x0 [M, *shape] or None: `y` and `x0` of an .npz or HDF5 file, or all that another holds."""
+    try:
+        store = read_store(path)
+    except UserError as error:
+        raise UserError(
+            f"measurement={path} is neither test:..., train:..., model:... nor a readable file: {error}"
+        ) from None
+    if store.tabular:
+        if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
+            raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
+        arrays = {"y": np.stack(list(store.arrays.values()), 1)}
+    else:
+        whole = {"y": store.arrays.get("y", store.arrays.get(COUNTS)), "x0": store.arrays.get("x0")}
+        arrays = {name: _whole(array, path) for name, array in whole.items() if array is not None}
+    refuse("y" not in arrays, f"measurement={path} has no array y")
+    for name, array in arrays.items():
+        refuse(array.dtype.kind not in "biuf", f"measurement={path}: {name} must be numbers, not {array.dtype}")
+    y = _rows(arrays["y"].astype(np.float64), operator.measured(shape), f"measurement={path}: y")
+    refuse(not bool(torch.isfinite(y).all()), f"measurement={path}: y must be finite")
+    if "x0" not in arrays:
+        return y, None
+    x0 = _rows(arrays["x0"], shape, f"measurement={path}: x0").long()
+    if len(x0) != len(y) or not 0 <= int(x0.min()) <= int(x0.max()) <= max_count:
+        raise UserError(f"measurement={path}: x0 must be counts in 0..{max_count}, one for every y")
+    return y, x0.to(count_dtype(max_count))
+
+
+def _whole(array: Any, path: Path) -> np.ndarray:
+    """All of an array that may be sparse, or on the disk."""
+    check_size(path, 8 * math.prod(array.shape))
+    return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
+
+
+def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:
+    """One or many, images channels last, or of one channel without it, or as rows of a table: [M, *shape]."""
+    wanted = (*shape[1:], shape[0]) if len(shape) == 3 else shape
+    plain = wanted[:-1] if len(shape) == 3 and shape[0] == 1 else wanted
+    if array.shape in (wanted, plain):
+        array = array[None]
+    if array.shape[1:] not in (wanted, plain, (math.prod(shape),)) or not len(array):
+        raise UserError(f"{what} must have shape {wanted} or [M, {', '.join(map(str, wanted))}], not {array.shape}")
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, *wanted)
+    return tensor.permute(0, 3, 1, 2).contiguous() if len(shape) == 3 else tensor

@@ -12,8 +12,7 @@ The likelihood step draws z given x and y, in law proportional to Lt(z) K_t(x, z
 likelihood offers. Where each of its terms depends on one element, all elements are drawn from their exact conditional
 at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs sampler over colours); of
 a black box it is Metropolis. The last two continue from the z before: started anew from x they leave no law of use
-invariant. The heat bath is ours; tests/laws/posterior_claims.py checks all three. Beside it: moves that
-leave the posterior itself invariant whatever the level (noise, denoise, accept by the likelihood).
+invariant. The heat bath is ours; tests/laws/posterior_claims.py checks all three.
 """
 
 from __future__ import annotations
@@ -28,21 +27,16 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import sample_particles, weighs
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
-from blackout.diffusion.samplers import StatefulKernel
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.posterior.method import Method, Run, accepted, check_levels, suggested, where_rows
 from blackout.posterior.noise import Exact
-from blackout.posterior.problem import Blind, Measured, Prior, Problem
+from blackout.posterior.noise_denoise import polished
+from blackout.posterior.problem import Measured, Prior, Problem
+from blackout.posterior.unknown_number import Blind
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
-_POLISH = (3.0, 1.0, 0.4, 0.1)
-"""Levels of the moves after the last sweep, in turn: the first go from one mode to another, the last mend details."""
 _FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
-_NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
-"""Levels of moves that begin near the posterior, and of those that must find it."""
 _LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
 """Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
 _MOST_COLOURS = 64
@@ -514,84 +508,3 @@ class Metropolis:
         value = (uniform((n, 1), source, x.device) * table.shape[1]).long().clamp_(max=table.shape[1] - 1)
         log_ratio = table[here.long(), value] - table[here.long(), flat.gather(1, site).long()]
         return flat.scatter(1, site, value.to(flat.dtype)).view_as(z), log_ratio[:, 0]
-
-
-@dataclass(frozen=True)
-class NoiseDenoise(Method):
-    """z ~ K_t(x, .), x' ~ p(. | z), accepted with probability min(1, L(x') / L(x)).
-
-    The proposal is reversible for p(x) when the reverse run is exact, so p(x) L(x) is stationary. Ours; checked by
-    tests/laws/posterior_claims.py.
-
-    Of elements that are known exactly hardly a proposal would agree with all. There z is drawn as ever, but several
-    particles run back from it beside the known elements' own path, x's path among them, and one is taken by its weight
-    (`sample_particles`, `held`): the law given the known elements is as invariant.
-
-    Args:
-        levels: taken in turn; as a command none for 1, .4, .1 near a measurement, or 3, 1, .4 where chains begin far
-            off.
-        moves: how many in all.
-        start: "data" or "prior", see `method.Run.begin`.
-        candidates: particles of every move beside known elements, the present state among them.
-    """
-
-    mixes: ClassVar[bool] = True
-    levels: Sequence[float] = (1.0, 0.4, 0.1)
-    moves: int = 24
-    start: str = "data"
-    candidates: int = 4
-
-    def method(self, prior: Prior, problem: Problem) -> Method:
-        if self.levels:
-            return self
-        near = self.start == "data" and isinstance(problem, Measured) and problem.estimate(1, prior.shape) is not None
-        return replace(self, levels=tuple(min(t, prior.final_time) for t in (_NEAR if near else _FAR)))
-
-    def length(self, prior: Prior) -> int:
-        return self.moves
-
-    def check(self, prior: Prior, problem: Problem) -> None:
-        ensure(self.moves >= 1, f"moves must be at least 1, not {self.moves}")
-        ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
-        check_levels(self.levels, prior)
-
-    def draw(self, run: Run) -> Tensor:
-        """Samples, counts [n, *shape]: see `Method.draw`."""
-        return self.walk(run, run.begin(self.start), run.streams)
-
-    def walk(self, run: Run, x: Tensor, streams: SampleStreams) -> Tensor:
-        """All moves from x, counts [n, *shape]."""
-        coupling, now = Coupling(run.prior.process), run.problem.log_likelihood(x.double())
-        mask = known_mask(run.prior, run.problem)
-        for number in range(self.moves):
-            t, turn = self.levels[number % len(self.levels)], streams.fold(number)
-            if mask is not None:
-                prior, before = run.prior, x
-                x = sample_particles(
-                    prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), turn, number=self.candidates,
-                    kernel=prior.kernel, known=KnownElements(x, mask.to(x.device).expand(x.shape)), threshold=0.0,
-                    held=True, device=x.device,
-                ).samples  # fmt: skip
-                moved = (before != x).flatten(1).any(1).double()
-                run.record(t, x, before, acceptance=moved, evaluations=self.candidates * run.spent)
-                continue
-            source = turn.at(0)
-            z = coupling.draw(x, t, source)
-            proposed = run.prior.reverse(z, t, turn.fold(0))
-            then = run.problem.log_likelihood(proposed.double())
-            yes = accepted(then - now, now, uniform((len(x), 1), source, x.device))
-            x, now = where_rows(yes, proposed, x), where_rows(yes, then, now)
-            run.record(t, x, z, now, yes)
-        return x
-
-
-def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:
-    """x [n, *shape] after so many moves at all levels in turn."""
-    return NoiseDenoise(tuple(min(t, run.prior.final_time) for t in _POLISH), moves).walk(run, x, streams)
-
-
-def known_mask(prior: Prior, problem: Problem) -> Tensor | None:
-    """Which elements are known exactly, bool [*shape], where particles can be weighed beside them; else None."""
-    possible = weighs(prior.process) and not isinstance(prior.kernel, StatefulKernel)
-    known = problem.known(prior.shape) if possible and isinstance(problem, Measured) else None
-    return None if known is None else known[1]

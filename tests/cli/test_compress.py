@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from blackout.compress import __main__
+from blackout import compress
 from tests.cli.conftest import TINY
 
 
@@ -16,7 +16,7 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
 
     def command(*words):
         monkeypatch.setattr(sys, "argv", ["compress", *map(str, words)])
-        __main__.main()
+        compress.main()
 
     encoded_file, back = tmp_path / "counts.bits", tmp_path / "back.npy"
     command("encode", run_directory, tmp_path / "counts.npz", "--out", encoded_file, "--steps", "5")

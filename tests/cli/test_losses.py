@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 import blackout
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
-from blackout import compare, inspect, load_model, report
-from blackout.compress import __main__ as compress
+from blackout import compare, compress, inspect, load_model, report
 from blackout.errors import UserError, ends_in_one_line, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.compress import Coder, decoded, encoded
-from blackout.compress import __main__ as command
-from blackout.compress.bits_back import PRECISION, bounds, grids
+from blackout import compress as command
+from blackout.compress import PRECISION, Coder, bounds, decoded, encoded, grids
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath

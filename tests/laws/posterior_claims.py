@@ -23,11 +23,12 @@ from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import histogram, numbers, p_value
 from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
-from blackout.posterior.conjugate import Direct, conjugate
+from blackout.posterior import NoiseDenoise
+from blackout.posterior.auto import Direct, conjugate
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.problem import Measured, Prior, Streams
-from blackout.posterior.split_gibbs import Coupling, NoiseDenoise, SplitGibbs
+from blackout.posterior.split_gibbs import Coupling, SplitGibbs
 from blackout.random import SampleStreams, categorical
 from tests.laws.claim import Claim
 

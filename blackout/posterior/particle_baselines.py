@@ -1,9 +1,9 @@
-"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; overwriting; the best of all."""
+"""Rivals by particles, from one on: SMC, SVDD-PM, FK, TDS and DPS [Chu 2025, appendix C.2], and overwriting."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -13,27 +13,15 @@ from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.particles import THRESHOLD, Steering, guarded, normalised, sample_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, StatefulKernel, sample
-from blackout.distributed import rank
-from blackout.errors import check_at_least_one, ensure, refuse
-from blackout.posterior.conjugate import Direct, conjugate
+from blackout.diffusion.samplers import CountingDenoiser, sample
+from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
+from blackout.posterior.noise_denoise import polished
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
-from blackout.posterior.split_gibbs import HeatBath, SplitGibbs, known_mask, polished
 from blackout.random import SampleStreams, systematic, uniform
 
 _OF_EXPECTED, _ROLLOUTS = 0.5, 4
 """Share of log L at expected data that a state is worth; reverse runs where it is not these that are asked."""
-_BESIDE, _BESIDE_FEW, _FEW = (32, 12), (64, 80), 16
-"""Particles beside known elements, and steps of each: below 800 evaluations of the network; of at most 16 elements,
-where evaluations are cheap and laws may be spiky, more.
-"""
-_OF_BLACK_BOXES, _MOVES = 12, 16
-"""Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
-_FEWER = 4
-"""Times as many counts as numbers that were measured, beyond which particles find them better than sweeps do."""
-_LARGE = 256
-"""Elements from which on half the sweeps and moves do: docs/results/posterior.md."""
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
 
@@ -237,41 +225,3 @@ class Overwrite(Method):
         if known is None:
             raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
         return known[0].to(prior.device, count_dtype(prior.process.max_count)), known[1].to(prior.device)
-
-
-@dataclass(frozen=True)
-class Auto(SplitGibbs):
-    """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
-    weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
-    moves that mend it, of images half as many as of the small; of black boxes, and of counts of which few numbers were
-    measured, particles and such moves.
-
-    The sweeps find the posterior, the moves take away what the last level leaves of a bias, and shift the weights of
-    far modes, whatever the likelihood is. Nothing is asked of runs beyond their end, so that R-hat says nothing here.
-    """
-
-    mixes: ClassVar[bool] = False
-    sweeps: int = 42
-    polish: int = 20
-
-    def method(self, prior: Prior, problem: Problem) -> Method:
-        found = conjugate(prior.process, problem, prior.shape)
-        direct = found is not None and found[1] <= prior.final_time
-        known = not direct and known_mask(prior, problem) is not None
-        particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
-        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
-        large = not given and math.prod(prior.shape) >= _LARGE
-        annealed = SplitGibbs.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem)
-        numbers = math.prod(problem.operator.measured(prior.shape)) if isinstance(problem, Measured) else math.inf
-        few = isinstance(prior.process, PureDeath) and _FEWER * numbers < math.prod(prior.shape)
-        local = known or bool(given) or (not few and isinstance(self.likelihood_step(prior, problem), HeatBath))
-        name, chosen = (
-            ("direct", Direct()) if direct
-            else (f"{particles} particles", Overwrite(particles, steps)) if known
-            else ("sgdd, then noise_denoise", annealed) if local or isinstance(prior.kernel, StatefulKernel)
-            else (f"smc of {_OF_BLACK_BOXES} particles, then noise_denoise", SMC(_OF_BLACK_BOXES, polish=_MOVES))
-        )  # fmt: skip
-        if rank() == 0:
-            print(f"posterior=auto: {name}")
-        refuse(given and chosen is not annealed, f"posterior.{' '.join(given)}: auto takes {name}; only sgdd has it")
-        return chosen
