@@ -36,9 +36,8 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.data.file_formats import load_array
 from blackout.diffusion import BlackoutDiffusion
-from blackout.diffusion.likelihood import Estimate, path_log_weights
+from blackout.diffusion.likelihood import Estimate, path_log_weights, predicted
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.processes.base import predicted
 from blackout.diffusion.schedules import logit_times, step_fraction, widening
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import new_file, opened, replacing

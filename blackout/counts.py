@@ -41,6 +41,11 @@ def per_row(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
+def per_sample(x: Tensor) -> Tensor:
+    """The sum over the elements of every sample, [B, ...] -> [B]."""
+    return x.flatten(1).sum(1)
+
+
 def expand_time(t: Time, x: Tensor) -> Tensor:
     """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
 

@@ -38,8 +38,7 @@ from blackout.diffusion.likelihood import (
 )
 from blackout.diffusion.model import BlackoutDiffusion, check_end, try_sampler
 from blackout.diffusion.predictions import misfit
-from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.processes.finite import FiniteProcess
+from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
 from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank

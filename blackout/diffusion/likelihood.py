@@ -27,23 +27,34 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from blackout.counts import expand_time
+from blackout.counts import expand_time, per_sample
 from blackout.diffusion.guidance import start_mean
-from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
-from blackout.diffusion.processes import Process
-from blackout.diffusion.processes.base import LIMIT, path_ends, per_sample, predicted
-from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.schedules import Schedule, step_fraction, widening
+from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser
+from blackout.diffusion.processes import DiscreteTimeChain, FiniteProcess, JumpProcess, Process, PureDeath
+from blackout.diffusion.schedules import (
+    Schedule,
+    half_width,
+    logit_survival,
+    step_fraction,
+    time_of_logit,
+    widening,
+)
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.errors import ensure
 from blackout.intervals import interval, spread
 from blackout.random import RandomSource, SampleStreams, fold_seed
 
+LIMIT = half_width(15.0)
+"""Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
+_WIDTH = 3.0
+"""Of the logistic distribution of u that estimates of the continuous bound draw from.
+
+Narrower ones leave out the tails, where a network errs most and one image in thousands then counts for hundreds."""
 _IMPOSSIBLE = 1e-30
 """E[X_0] that stands for "never a unit": its logarithm is finite."""
 LARGEST_TABLE = 4095
@@ -63,16 +74,6 @@ def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
     return nats / (math.prod(shape) * math.log(2))
 
 
-def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor:
-    """y - N + N log(N / y), elementwise, float64, >= 0: the relative entropy rate of two birth intensities.
-
-    [Santos 2023, eq. 63] with the constant that completes it (tests/laws/test_likelihood_laws.py). All are of one
-    shape, [B, ...].
-    """
-    n = target.double()
-    return mean.double() - n + torch.special.xlogy(n, n) - torch.where(n > 0, n * log_mean.double(), 0.0)
-
-
 @torch.no_grad()
 def likelihood_bound(
     denoiser: Denoiser,
@@ -85,9 +86,9 @@ def likelihood_bound(
 ) -> Tensor:
     """One unbiased estimate per sample of the bound of any process. Ours (tests/laws/test_process_laws.py).
 
-    The path's part (`bound_to_prior`; for a chain the KL of one step, times their number), plus the KL at the final
-    time from where sampling starts, plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time. Pure death
-    adds what its ends cost (`end_bound`) for counts beyond 255; up to 255 it is left to the caller.
+    The path's part (`path_bound`; for a chain `chain_bound`), plus the KL at the final time from where sampling starts,
+    plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time. Pure death adds what its ends cost
+    (`end_bound`) for counts beyond 255; up to 255 it is left to the caller.
 
     Args:
         denoiser: (xt, t [B]) -> prediction.
@@ -104,12 +105,123 @@ def likelihood_bound(
     Raises:
         ValueError: pure death of counts beyond 255 without a mean.
     """
-    path = process.bound(denoiser, x0, v, generator, final_time)
-    if not (isinstance(process, PureDeath) and adds_ends(process)):
-        return path
-    if mean is None:
-        raise ValueError("the bound of counts beyond 255 needs the mean of the data")
-    return path + end_bound(denoiser, process, x0, mean, generator)
+    if isinstance(process, DiscreteTimeChain):
+        return chain_bound(denoiser, process, x0, v, generator)
+    assert isinstance(process, JumpProcess)
+    if isinstance(process, PureDeath):
+        path = path_bound(denoiser, process, x0, v, generator, None)
+        if not adds_ends(process):
+            return path
+        if mean is None:
+            raise ValueError("the bound of counts beyond 255 needs the mean of the data")
+        return path + end_bound(denoiser, process, x0, mean, generator)
+    first, last = path_ends(process, final_time, x0.device)
+    nats = path_bound(denoiser, process, x0, v, generator, final_time)
+    nats = nats + per_sample(process.prior_divergence(x0, last))
+    if not isinstance(process, FiniteProcess):
+        return nats
+    prediction = predicted(denoiser, process, process.sample(x0, first, generator), first.expand(len(x0)))
+    return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
+
+
+def path_bound(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None
+) -> Tensor:
+    """One unbiased estimate per sample of the path's part of the continuous-time bound of any jump process.
+
+    Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du,
+    between logits of survival u at its `reach` and that of the end, else of minus its reach [Santos 2023, eqs. 64 and
+    72, with their constants; Campbell 2022, Proposition 2]. For pure death what lies outside is below 4e-4 nats per
+    element for 8-bit data, and the integrand dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic
+    distribution, see `proposal`. Float64 [B], nats.
+    """
+    limit, plateau = reach(process)
+    u, density = proposal(v, -limit if end is None else float(logit_survival(end)), limit, plateau)
+    t = time_of_logit(u)
+    xt = process.sample(x0, t, generator)
+    rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
+    return torch.sigmoid(-u) / density * per_sample(rate_divergence(rates, process.reverse_rates(x0, xt, t)))
+
+
+def chain_bound(
+    denoiser: Denoiser, process: DiscreteTimeChain, x0: Tensor, v: Tensor, generator: RandomSource
+) -> Tensor:
+    """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.
+
+    [Austin 2021, eq. 1], with one step drawn by v.
+    """
+    steps = process.num_steps
+    t = 1.0 + (v * steps).floor().clamp(max=steps - 1.0)
+    xt = process.sample(x0, t, generator)
+    path = steps * process.step_divergence(predicted(denoiser, process, xt, t).expected, x0, xt, t - 1, t)
+    return per_sample(path + process.prior_divergence(x0, torch.tensor(float(steps))))
+
+
+def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
+    """kappa - lambda + lambda log(lambda / kappa) of rates [B, ...], float64 [B, ...], >= 0.
+
+    [Campbell 2022, Proposition 2].
+    """
+    log_ratio = torch.log(rate.clamp(min=TINY)) - torch.log(kappa.clamp(min=TINY))
+    return kappa - rate + rate * log_ratio
+
+
+def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
+    """Logits u [B] of quantiles v [B] in (0, 1), and the density there: a logistic law cut to [last, limit].
+
+    Ours (tests/laws/test_end_laws.py).
+
+    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
+
+        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
+
+    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
+    """
+    if plateau == 0:
+        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
+        u = _WIDTH * torch.logit(low + (high - low) * v)
+        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
+    a = plateau / _WIDTH
+    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
+    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
+    reached = low + (high - low) * v
+    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
+    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
+    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
+    return u, (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
+
+
+def reach(process: Process) -> tuple[float, float]:
+    """Logit of survival at the earliest time of a bound, and half the width of where all times tell as much.
+
+    Pure death of counts beyond 255 reaches further out by log(max_count / 255), and is flat over log(max_count) to
+    either side.
+    """
+    wide = widening(process.max_count) if isinstance(process, PureDeath) else 0.0
+    return LIMIT + wide, math.log(process.max_count) if wide > 0 else 0.0
+
+
+def path_ends(process: Process, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The earliest time of a bound, and the final one, else of minus the `reach`: float64 scalars."""
+    limit, _ = reach(process)
+    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
+    if final_time is not None:
+        ends[1] = logit_survival(final_time)
+    first, last = time_of_logit(ends)
+    return first, last
+
+
+def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
+    """The prediction given X_t, of the process's kind.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    prediction, kind = denoiser(xt, t), process.prediction
+    if isinstance(prediction, kind):
+        return prediction
+    which = f"{type(process).__name__} needs a {kind.__name__}"
+    raise ValueError(f"the likelihood bound of the process {which}, not the head's {type(prediction).__name__}")
 
 
 def adds_ends(process: PureDeath) -> bool:
@@ -130,7 +242,7 @@ def end_bound(denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, 
     Returns:
         float64 [B], nats per sample, unbiased; infinite where what is missing was held to be impossible.
     """
-    first, last = path_ends(LIMIT + widening(process.max_count), None, x0.device)
+    first, last = path_ends(process, None, x0.device)
     xt = process.sample(x0, first, source)
     prediction, missing = predicted(denoiser, process, xt, first.expand(len(x0))), x0.long() - xt.long()
     # -log Poisson(missing; y)
@@ -190,7 +302,8 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
     expected = x0.double() * torch.exp(-t)
     if process.max_count > LARGEST_TABLE:
         surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
-        return per_sample(surplus + poisson_divergence(rate, torch.log(rate), expected))
+        divergence = torch.where(expected > 0, expected * torch.log(expected / rate), 0.0) + rate - expected
+        return per_sample(surplus + divergence)
     # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
     constant = _survivor_constant(process.max_count, float(torch.exp(-t)), float(-torch.expm1(-t)))
     constant = constant.to(x0.device)[x0.long()]

@@ -35,12 +35,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.counts import Shape, per_row, time_on
+from blackout.counts import Shape, per_row, per_sample, time_on
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
-from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.samplers import (
     BinomialBridge,
     Callback,

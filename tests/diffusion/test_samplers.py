@@ -13,6 +13,7 @@ from blackout.diffusion.heads import (
     ScaledHead,
     SoftplusHead,
 )
+from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
@@ -205,9 +206,7 @@ def test_components_say_what_they_need():
             sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=LevelBridge(),
                    correction=Correction(1, corrector))  # fmt: skip
     with pytest.raises(ValueError, match="bound of the process PureDeath needs a CountPrediction"):
-        PureDeath(9).bound(
-            categorical, torch.zeros(SHAPE, dtype=torch.uint8), torch.full((6,), 0.5).double(), None, None
-        )
+        likelihood_bound(categorical, PureDeath(9), torch.zeros(SHAPE).byte(), torch.full((6,), 0.5).double())
 
 
 def test_expected_is_the_mean_by_its_logarithm():

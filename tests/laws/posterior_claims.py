@@ -62,7 +62,7 @@ def absorbing_element(levels: int) -> Element:
     return lambda t: np.hstack([math.exp(-t) * np.eye(levels), np.full((levels, 1), -math.expm1(-t))])
 
 
-_PROCESSES: dict[str, tuple[Process[Any], Element]] = {
+_PROCESSES: dict[str, tuple[Process, Element]] = {
     "uniform": (Uniform(3), uniform_element(4)),
     "pure death": (PureDeath(3), death_element(4)),
     "absorbing": (Absorbing(3), absorbing_element(4)),
@@ -240,7 +240,7 @@ class Case:
     """
 
     name: str
-    process: Process[Any]
+    process: Process
     toy: SplitToy
     problem: Measured
 
@@ -440,7 +440,7 @@ def joint_law(toy: SplitToy, levels: tuple[float, ...], step: Callable[[int, flo
     return joint.sum(1)
 
 
-def _relaxed(process: Process[Any], problem: Any, t: float) -> Array:
+def _relaxed(process: Process, problem: Any, t: float) -> Array:
     """What the package takes for Lt, of all states of two elements."""
     states = _all_states(process.num_states)
     return Coupling(process).relaxed(problem, (2,), t).log_likelihood(states).exp().numpy()

@@ -16,7 +16,6 @@ from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
-from blackout.diffusion.processes.base import proposal
 from blackout.diffusion.samplers import BirthDeathBridge, Trapezoidal, sample
 from blackout.diffusion.schedules import (
     DataEnds,
@@ -260,7 +259,7 @@ def test_the_start_of_large_counts_is_bounded():
 )
 def test_the_proposal_has_the_density_it_says(last, limit, flat):
     v = (torch.arange(200_000).double() + 0.5) / 200_000
-    u, density = proposal(v, float(last), float(limit), float(flat))
+    u, density = likelihood.proposal(v, float(last), float(limit), float(flat))
     assert bool((u.diff() > 0).all()) and last - 1e-9 <= float(u[0]) and float(u[-1]) <= limit + 1e-9
     assert float((1 / density).mean()) == pytest.approx(limit - last, rel=1e-3)
     slope = (v[2:] - v[:-2]) / (u[2:] - u[:-2])

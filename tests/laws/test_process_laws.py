@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.likelihood import likelihood_bound
+from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
 from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss, rate_loss
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import (
@@ -19,7 +19,6 @@ from blackout.diffusion.processes import (
     UniformChain,
     from_generator,
 )
-from blackout.diffusion.processes.base import rate_divergence
 from blackout.diffusion.schedules import half_width, time_of_logit
 from blackout.laws import toys as chains
 from blackout.random import SampleStreams

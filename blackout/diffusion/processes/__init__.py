@@ -9,10 +9,10 @@ from blackout.diffusion.processes.discrete_time import AbsorbingChain as Absorbi
 from blackout.diffusion.processes.discrete_time import DiscreteTimeChain as DiscreteTimeChain
 from blackout.diffusion.processes.discrete_time import GaussianChain as GaussianChain
 from blackout.diffusion.processes.discrete_time import UniformChain as UniformChain
-from blackout.diffusion.processes.finite import FiniteJumpProcess as FiniteJumpProcess
-from blackout.diffusion.processes.finite import FiniteProcess as FiniteProcess
+from blackout.diffusion.processes.finite_states import FiniteJumpProcess as FiniteJumpProcess
+from blackout.diffusion.processes.finite_states import FiniteProcess as FiniteProcess
+from blackout.diffusion.processes.generator import Ordinal as Ordinal
 from blackout.diffusion.processes.generator import from_generator as from_generator
 from blackout.diffusion.processes.pure_death import PureDeath as PureDeath
 from blackout.diffusion.processes.uniform_absorbing import Absorbing as Absorbing
-from blackout.diffusion.processes.uniform_absorbing import Ordinal as Ordinal
 from blackout.diffusion.processes.uniform_absorbing import Uniform as Uniform

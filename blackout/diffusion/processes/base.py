@@ -2,112 +2,107 @@
 
 A reverse jump has one of R types [Santos 2023, appendix G]. Its rate given X_0 is linear in a statistic of X_0 and X_t:
 so the rate of the time-reversed process, which averages over X_0 given X_t, is `rates(E[statistic | X_t], X_t, t)`, and
-a network that predicts E[statistic | X_t] is all that training and sampling need (`blackout.diffusion.predictions`).
+a network that predicts E[statistic | X_t] is all that training and sampling need (`blackout.diffusion.predictions`),
+and bounds too (`blackout.diffusion.likelihood`).
 
-Below the protocols: what processes of counts share, and the path's part of the likelihood bound.
+Below: what processes of counts share.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, Shape, Time, count_dtype, expand_time, per_row
-from blackout.diffusion.predictions import TINY, Denoiser, Prediction
-from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
+from blackout.diffusion.predictions import Prediction
 from blackout.errors import ensure
 from blackout.random import RandomSource, poisson
 
-LIMIT = half_width(15.0)
-"""Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
-Target = TypeVar("Target", covariant=True)
 _LOG_TINY = -690.0
-_WIDTH = 3.0
-"""Of the logistic distribution of u that estimates of the continuous bound draw from.
-
-Narrower ones leave out the tails, where a network errs most and one image in thousands then counts for hundreds."""
 
 
-class Process(Protocol[Target]):
+class Process(ABC):
     """A Markov process on counts, independently in every element; data are counts 0..max_count.
 
     Counts are integer tensors of any shape [B, ...]. Times are float64: a scalar, or one per sample [B]. Types of
     jumps are an axis after the first, [B, R, ...]; distributions over X_0 likewise, [B, max_count + 1, ...].
     """
 
-    @property
-    def max_count(self) -> int:
-        """The largest data level."""
+    max_count: int
+    """The largest data level."""
+    num_states: int
+    """States are 0..num_states - 1, which may be more than there are data levels."""
+    prediction: ClassVar[type[Prediction]]
+    """The kind of prediction its bound, its loss and its rates, if it has any, are made of."""
 
     @property
-    def num_states(self) -> int:
-        """States are 0..num_states - 1, which may be more than there are data levels."""
+    def dtype(self) -> torch.dtype:
+        """Of states."""
+        return count_dtype(self.num_states - 1)
 
-    @property
-    def prediction(self) -> type[Prediction]:
-        """The kind of prediction its bound, its loss and its rates, if it has any, are made of."""
-
-    def sample(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
+    @abstractmethod
+    def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t given X_0, of x0's shape."""
 
-    def observe(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> tuple[Tensor, Target]:
+    @abstractmethod
+    def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Any]:
         """X_t, and the target a loss compares the prediction with."""
 
-    def pmf(self, x0: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P(X_t = . | X_0), float64 [B, ..., num_states]."""
 
-    def log_likelihood(self, xt: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o) for every data level o, float64 [B, max_count + 1, ...], finite."""
 
-    def bridge(self, x0: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
+    @abstractmethod
+    def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s given X_0 and X_t, for s < t."""
 
-    def prior(self, shape: Shape, t: Tensor, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
+    @abstractmethod
+    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """States of `shape` where sampling starts, the final time t, on its device; `mean` is E[X_0], if given."""
 
-    def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""
 
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """One estimate per sample of a bound on -log p(X_0), float64 [B], nats; see `likelihood.likelihood_bound`.
+    def check_final_time(self, t: Time) -> None:
+        """Raise ValueError where sampling from the prior at the final time t cannot work.
 
-        Args:
-            end: where sampling starts from the prior, and the path ends; None for far out.
+        Of counts nothing is refused here: what is too short depends on the data (`blackout.diffusion.schedules`).
         """
-
-    def check_final_time(self, t: Tensor) -> None:
-        """Raise ValueError where sampling from the prior at the final time t cannot work."""
+        return
 
 
-@runtime_checkable
-class JumpProcess(Process[Target], Protocol[Target]):
+class JumpProcess(Process):
     """A process in continuous time, homogeneous: X_t given X_s is as X_(t - s) given X_0."""
 
-    @property
-    def reach(self) -> tuple[float, float]:
-        """Logit of survival at the earliest time of a bound, and half the width of where all times tell as much."""
+    ordered: bool
+    """Whether several jumps within one step add up (counts), or exclude each other (names)."""
 
-    @property
-    def ordered(self) -> bool:
-        """Whether several jumps within one step add up (counts), or exclude each other (names)."""
-
-    def rates(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Rates of the reverse jumps per unit of t given E[statistic | X_t], float64 [B, R, ...]."""
 
-    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """The same given X_0, nu_r(m') p_t(m' | o) / p_t(m | o), float64 [B, R, ...] [Santos 2023, eq. 71]."""
 
+    @abstractmethod
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """What every reverse type adds to X_t, int64, broadcastable to [B, R, ...]."""
 
-    def forward_rates(self, xt: Tensor, t: Tensor) -> Tensor:
+    @abstractmethod
+    def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Rates of the forward jumps per unit of t, float64 [B, R, ...]."""
 
+    @abstractmethod
     def forward_jumps(self, xt: Tensor) -> Tensor:
         """What every forward type adds to X_t, int64, broadcastable to [B, R, ...]."""
 
@@ -128,26 +123,14 @@ class Observation:
     statistic: Tensor | None = None
 
 
-class CountProcess(ABC):
+class CountProcess(JumpProcess):
     """What processes of counts share that are homogeneous in time and know their forward law in closed form."""
 
-    max_count: int
     mean: float = 0.0
     """Of the stationary distribution, Poisson: newcomers per unit of time."""
-    ordered: ClassVar[bool] = True
-    reach: tuple[float, float] = LIMIT, 0.0
+    ordered: bool = True
     jumps: ClassVar[tuple[int, ...]]
     """What every reverse type of jump adds; the forward ones take it away again."""
-
-    @property
-    @abstractmethod
-    def num_states(self) -> int:
-        """States are 0..num_states - 1."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of states."""
-        return count_dtype(self.num_states - 1)
 
     @abstractmethod
     def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
@@ -195,96 +178,8 @@ class CountProcess(ABC):
         rate = torch.exp(-t) * (self.mean if mean is None else mean.to(t)) - self.mean * torch.expm1(-t)
         return poisson(rate.expand(shape), generator).clamp_(max=self.num_states - 1).to(self.dtype)
 
-    def check_final_time(self, t: Time) -> None:
-        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.schedules`)."""
-        return
-
 
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
     good = 1 <= max_count <= LARGEST_COUNT and max_count % 1 == 0
     ensure(good, f"max_count must be a whole number in 1..{LARGEST_COUNT}, not {max_count}")
-
-
-def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda + lambda log(lambda / kappa) of rates [B, ...], float64 [B, ...], >= 0.
-
-    [Campbell 2022, Proposition 2].
-    """
-    log_ratio = torch.log(rate.clamp(min=TINY)) - torch.log(kappa.clamp(min=TINY))
-    return kappa - rate + rate * log_ratio
-
-
-def per_sample(x: Tensor) -> Tensor:
-    """The sum over the elements of every sample, [B, ...] -> [B]."""
-    return x.flatten(1).sum(1)
-
-
-def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
-    """Logits u [B] of quantiles v [B] in (0, 1), and the density there: a logistic law cut to [last, limit].
-
-    Ours (tests/laws/test_end_laws.py).
-
-    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
-
-        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
-
-    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
-    """
-    if plateau == 0:
-        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
-        u = _WIDTH * torch.logit(low + (high - low) * v)
-        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
-    a = plateau / _WIDTH
-    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
-    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
-    reached = low + (high - low) * v
-    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
-    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
-    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
-    return u, (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
-
-
-@torch.no_grad()
-def bound_to_prior(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None
-) -> Tensor:
-    """One unbiased estimate per sample of the continuous-time bound of any jump process, and the prior's KL at its end.
-
-    Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du,
-    between logits of survival u = `limit` and that of the end, else -limit [Santos 2023, eqs. 64 and 72, with
-    their constants; Campbell 2022, Proposition 2]. For pure death what lies outside is below 4e-4 nats per element at
-    the default limit for 8-bit data, and the integrand dies out like e^-|u| on both sides, so u is drawn from a (wider)
-    logistic distribution; `limit` and the `plateau` of `proposal` are the process's `reach`. Float64 [B], nats.
-    """
-    limit, plateau = process.reach
-    last = -limit if end is None else float(logit_survival(end))
-    u, density = proposal(v, last, limit, plateau)
-    t = time_of_logit(u)
-    xt = process.sample(x0, t, generator)
-    rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
-    divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
-    path = torch.sigmoid(-u) / density * per_sample(divergence)
-    return path + per_sample(process.prior_divergence(x0, path_ends(limit, end, x0.device)[1]))
-
-
-def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The earliest time, of logit survival `limit`, and the final one, else of -limit: float64 scalars."""
-    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
-    if final_time is not None:
-        ends[1] = logit_survival(final_time)
-    first, last = time_of_logit(ends)
-    return first, last
-
-
-def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
-    """The prediction given X_t, of the process's kind.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
-    prediction, kind = denoiser(xt, t), process.prediction
-    if isinstance(prediction, kind):
-        return prediction
-    which = f"{type(process).__name__} needs a {kind.__name__}"
-    raise ValueError(f"the likelihood bound of the process {which}, not the head's {type(prediction).__name__}")

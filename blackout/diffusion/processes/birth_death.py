@@ -16,8 +16,8 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.counts import Time, expand_time
-from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
-from blackout.diffusion.processes.base import CountProcess, Observation, bound_to_prior, check_max_count
+from blackout.diffusion.predictions import BirthDeathPrediction
+from blackout.diffusion.processes.base import CountProcess, Observation, check_max_count
 from blackout.diffusion.schedules import step_fraction
 from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson
@@ -50,7 +50,7 @@ class BirthDeath(CountProcess):
         ensure(0 < self.mean < math.inf, f"the stationary mean must be positive, not {self.mean}")
 
     @property
-    def num_states(self) -> int:
+    def num_states(self) -> int:  # type: ignore[override]
         """Counts up to here; more immigrants than this have probability below 1e-20 and are cut off."""
         return self.max_count + math.ceil(self.mean + 10 * math.sqrt(self.mean) + 30)
 
@@ -137,7 +137,3 @@ class BirthDeath(CountProcess):
         m = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)
         log_prior = m * math.log(self.mean) - self.mean - torch.lgamma(m + 1)
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
-
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
-        return bound_to_prior(denoiser, self, x0, v, generator, end)

@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes.base import per_sample, predicted
-from blackout.diffusion.processes.finite import FiniteProcess
+from blackout.diffusion.processes.finite_states import FiniteProcess
 from blackout.diffusion.processes.generator import Matrix, check_matrix, load_matrix
 from blackout.errors import ensure
-from blackout.random import RandomSource
 
 
 @component("process")
@@ -52,18 +49,6 @@ class DiscreteTimeChain(FiniteProcess):
     def step(self, k: Tensor) -> Tensor:
         """The matrices of steps k, int64 [b] in 1..num_steps, from X_{k-1} to X_k: float64 [b, S, S]."""
         return self._steps.to(k.device)[k - 1]
-
-    @torch.no_grad()
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.
-
-        [Austin 2021, eq. 1], with one step drawn by v.
-        """
-        t = 1.0 + (v * self.num_steps).floor().clamp(max=self.num_steps - 1.0)
-        xt = self.sample(x0, t, generator)
-        expected = predicted(denoiser, self, xt, t).expected
-        path = self.num_steps * self.step_divergence(expected, x0, xt, t - 1, t)
-        return per_sample(path + self.prior_divergence(x0, torch.tensor(float(self.num_steps))))
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """P_st for steps [b] and [b]: float64 [b, S, S]."""

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.counts import Time, expand_time
-from blackout.diffusion.predictions import CountPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, CountProcess, bound_to_prior, check_max_count
-from blackout.diffusion.schedules import step_fraction, widening
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes.base import CountProcess, check_max_count
+from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial
 
 
@@ -39,7 +39,7 @@ class PureDeath(CountProcess):
         check_max_count(self.max_count)
 
     @property
-    def num_states(self) -> int:
+    def num_states(self) -> int:  # type: ignore[override]
         """The counts themselves."""
         return self.max_count + 1
 
@@ -84,16 +84,3 @@ class PureDeath(CountProcess):
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
-
-    @property
-    def reach(self) -> tuple[float, float]:  # type: ignore[override]
-        """For counts beyond 255 further out by log(max_count / 255), and flat over log(max_count) to either side."""
-        wide = widening(self.max_count)
-        return LIMIT + wide, math.log(self.max_count) if wide > 0 else 0.0
-
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """The path's part, between both ends of `reach`, wherever sampling starts. float64 [B], nats.
-
-        What happens at its ends is `likelihood.end_bound`.
-        """
-        return bound_to_prior(denoiser, self, x0, v, generator, None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, PureDeath, Uniform, UniformChain
-from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
+from blackout.diffusion.processes.finite_states import FiniteJumpProcess, FiniteProcess
 
 GENERATOR = torch.Generator().manual_seed(0)
 S, T = torch.tensor([0.1, 0.7]).double(), torch.tensor([0.4, 2.5]).double()

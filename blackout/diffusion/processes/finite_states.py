@@ -11,24 +11,16 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.counts import Shape, Time, count_dtype, per_row, per_sample_time, time_on
-from blackout.diffusion.predictions import TINY, CategoricalPrediction, Denoiser
-from blackout.diffusion.processes.base import (
-    LIMIT,
-    Observation,
-    bound_to_prior,
-    check_max_count,
-    path_ends,
-    per_sample,
-    predicted,
-)
+from blackout.counts import Shape, Time, per_row, per_sample_time, time_on
+from blackout.diffusion.predictions import TINY, CategoricalPrediction
+from blackout.diffusion.processes.base import JumpProcess, Observation, Process, check_max_count
 from blackout.errors import ensure
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
@@ -36,7 +28,7 @@ _REMEMBERED = 0.05
 """Largest total variation between X_t given X_0 and the prior that a final time may leave."""
 
 
-class FiniteProcess(ABC):
+class FiniteProcess(Process):
     """A Markov process on 0..num_states - 1 whose data are 0..max_count.
 
     The statistic that its reverse steps and rates are linear in is X_0 itself, one-hot.
@@ -183,13 +175,8 @@ class FiniteProcess(ABC):
                 "of states is needed"
             )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of states."""
-        return count_dtype(self.num_states - 1)
 
-
-class FiniteJumpProcess(FiniteProcess):
+class FiniteJumpProcess(FiniteProcess, JumpProcess):
     """A finite process in continuous time with generator Q.
 
     Types of jumps are their destinations 0..num_states - 1.
@@ -199,8 +186,6 @@ class FiniteJumpProcess(FiniteProcess):
         num_states: S.
         ordered: whether several jumps in one step add up, as for counts.
     """
-
-    reach = LIMIT, 0.0
 
     def __init__(self, max_count: int, num_states: int, ordered: bool = False) -> None:
         super().__init__(max_count, num_states)
@@ -217,17 +202,6 @@ class FiniteJumpProcess(FiniteProcess):
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """P_st for times [b] and [b]: float64 [b, S, S]."""
         return self.transition_after(t - s)
-
-    @torch.no_grad()
-    def bound(self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource, end: Tensor | None) -> Tensor:
-        """The continuous bound [Campbell 2022, Proposition 2], the prior's KL, and -log P(X_0 | X_t) at the first time.
-
-        float64 [B], nats.
-        """
-        nats = bound_to_prior(denoiser, self, x0, v, generator, end)
-        first, _ = path_ends(LIMIT, end, x0.device)
-        prediction = predicted(denoiser, self, self.sample(x0, first, generator), first.expand(len(x0)))
-        return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
 
     def _rates_into(self, x: Tensor) -> Tensor:
         """Q[., x] without the diagonal, [B, ..., S]: forward jumps into x, which reverse jumps undo."""
