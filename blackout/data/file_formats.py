@@ -1,7 +1,7 @@
 """Readers of .npy, .npz, .csv, .parquet, .h5ad, .zarr, HDF5 and TIFF: named arrays, and whole numbers out of these.
 
 Each format is read by the library that is kept for it. NumPy (.npy, .npz, never objects) and CSV need nothing further;
-the others are optional (`pip install "blackout-diffusion[science]"`).
+the others are optional (`pip install "blackout-diffusion[science]"`). `write_h5ad` writes samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import check_size, opened, read_text, reading, stored_bytes, taking_at_most
+from blackout.files import check_size, opened, read_text, reading, replacing, stored_bytes, taking_at_most
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"
@@ -512,6 +512,34 @@ def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Arr
         values, mask = np.asarray(found[f"{name}/values"]), np.asarray(found[f"{name}/mask"])
         return np.where(mask.astype(bool), np.nan if values.dtype.kind in "biuf" else "nan", values)
     return np.asarray(found[name])
+
+
+def write_h5ad(
+    path: Path, counts: Any, features: Sequence[str], columns: Mapping[str, Array], layer: str | None, **more: Any
+) -> None:
+    """Write samples as an .h5ad of AnnData, whole or not at all.
+
+    Args:
+        path: of the file.
+        counts: a sparse matrix, for `X` and for the layer of this name too, if there is one.
+        features: names of its columns.
+        columns: of `obs`; `index` numbers the samples.
+        more: `obsm` and `uns`.
+
+    Raises:
+        ImportError: anndata is not installed.
+    """
+    import anndata
+    import pandas
+
+    layers = {} if layer is None else {layer: counts}
+    # names as plain text: the text of pandas 3 is one that anndata does not write
+    with pandas.option_context("future.infer_string", False), replacing(path) as part:
+        observed = pandas.DataFrame(columns)
+        observed.index = "sample " + observed.pop("index").astype(str)
+        made = anndata.AnnData(counts, obs=observed, layers=layers, **more)
+        made.var_names = list(features)
+        made.write_h5ad(part)
 
 
 def _tiff(path: Path, layer: str | None) -> Store:

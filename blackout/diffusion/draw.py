@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.file_formats import write_h5ad
 from blackout.data.labels import divided
 from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts
@@ -25,7 +26,6 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, refuse
-from blackout.files import replacing
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.training.instantiate import make, resolve
 
@@ -200,25 +200,15 @@ class AnnotatedSamples:
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write samples.h5ad; without the library a warning says so."""
-        try:
-            import anndata
-            import pandas
-        except ImportError:
-            warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
-            return {}
         from scipy.sparse import vstack
 
         found = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        latent = {"X_blackout": found.pop("latent")} if "latent" in found else {}
-        matrix = vstack(self._rows, format="csr")
-        layers = {layer: matrix} if (layer := self.data.get("layer")) is not None else {}
-        # names as plain text: the text of pandas 3 is one that anndata does not write
-        with pandas.option_context("future.infer_string", False), replacing(directory / "samples.h5ad") as part:
-            observed = pandas.DataFrame(found)
-            observed.index = "sample " + observed.pop("index").astype(str)
-            made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers, obsm=latent)
-            made.var_names = list(self.data["features"])
-            made.write_h5ad(part)
+        obsm = {"X_blackout": found.pop("latent")} if "latent" in found else {}
+        rows, features, layer = vstack(self._rows, format="csr"), self.data["features"], self.data.get("layer")
+        try:
+            write_h5ad(directory / "samples.h5ad", rows, features, found, layer, obsm=obsm, uns=dict(self.about))
+        except ImportError:
+            warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
         return {}
 
 
