@@ -210,7 +210,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         with error_context("process"):
             model.process.check_final_time(model.schedule.times[-1])
         with error_context("schedule"):
-            check_end(model, model.schedule.times[-1], model.schedule.grid, "schedule")
+            check_end(model, model.schedule.times[-1])
             s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
         with error_context("process"):
             xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))

@@ -274,7 +274,7 @@ def step_bound(
     xt = process.sample(x0, t, generator)
     prediction = predicted(denoiser, process, xt, t)
     missing = x0.long() - xt.long()
-    constant = _binomial_constant(process.max_count, s, t).to(x0.device)[missing]
+    constant = _births_constant(process.max_count, float(s), float(t)).to(x0.device)[missing]
     r = step_fraction(s, t)
     births = missing.double() * r
     cross = prediction.expected * r - births * (prediction.log_mean.double() + torch.log(r))
@@ -304,31 +304,27 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
         surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
         divergence = torch.where(expected > 0, expected * torch.log(expected / rate), 0.0) + rate - expected
         return per_sample(surplus + divergence)
-    # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
-    constant = _survivor_constant(process.max_count, float(torch.exp(-t)), float(-torch.expm1(-t)))
-    constant = constant.to(x0.device)[x0.long()]
+    # Poisson counts of rate q_T mean are the births of a step from an empty pixel, infinitely late
+    constant = _births_constant(process.max_count, float(t), math.inf).to(x0.device)[x0.long()]
     return per_sample(constant + rate - torch.special.xlogy(expected, rate))
 
 
-def _binomial_constant(max_count: int, s: Tensor, t: Tensor) -> Tensor:
-    """`_survivor_constant` of the births of a step from t to s."""
-    return _survivor_constant(max_count, float(step_fraction(s, t)), float(torch.expm1(-s) / torch.expm1(-t)))
-
-
 @lru_cache(maxsize=4096)
-def _survivor_constant(max_count: int, r: float, stays: float) -> Tensor:
-    """-H(D) + E log D! for D ~ Binomial(N, r) and every N = 0..max_count; `stays` is 1 - r to more digits.
+def _births_constant(max_count: int, s: float, t: float) -> Tensor:
+    """-H(D) + E log D! for D ~ Binomial(N, r), the births of a step from t to s, and every N = 0..max_count.
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
     """
     beyond = f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
     ensure(max_count <= LARGEST_TABLE, beyond)
+    step = torch.tensor([s, t], dtype=torch.float64)
+    r, stays = step_fraction(*step), torch.expm1(-step[0]) / torch.expm1(-step[1])
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
     lost = (n[:, None] - n).clamp(min=0)  # of n rows, where as many as the column are kept
     log_ways = log_factorial[:, None] - log_factorial - torch.lgamma(lost + 1)
     pmf = torch.exp(log_ways + torch.special.xlogy(n, stays) + torch.special.xlogy(lost, r)).tril()
-    both = torch.tensor([r, stays], dtype=torch.float64)  # 0 where nothing is left at the final time
+    both = torch.stack([r, stays])  # 0 where nothing is left at the final time
     entropy_rate = torch.special.xlogy(both, both).sum()
     return log_factorial - pmf @ log_factorial + n * entropy_rate
 
@@ -350,36 +346,13 @@ def at_expectation(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
     return torch.where(seen, xt.float(), torch.exp(-expand_time(t, xt)).float() * mean)
 
 
-@dataclass(frozen=True)
-class SeenDenoiser:
-    """A denoiser for likelihoods of what was seen: where X_0 is missing, and 0, nothing is predicted to be missing.
-
-    Every term of the bounds is then 0 there.
-
-    Args:
-        denoiser: of all entries.
-        seen: bool [B, *shape].
-        mean: E[X_0], [*shape].
-    """
-
-    denoiser: Denoiser
-    seen: Tensor
-    mean: Tensor
-
-    def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
-        prediction = self.denoiser(at_expectation(xt, t, self.seen, self.mean), t)
-        assert isinstance(prediction, CountPrediction)
-        mean = torch.where(self.seen, prediction.mean, 0.0)
-        return dataclasses.replace(prediction, mean=mean, log_mean=torch.where(self.seen, prediction.log_mean, NEVER))
-
-
 def of_seen(
     seen: Tensor | None, denoiser: Denoiser, start: Tensor, mean: Tensor
 ) -> tuple[Denoiser, Tensor, Tensor | float]:
     """What a likelihood bound needs in place of a denoiser and the start's mean, and the share [B] of entries it is of.
 
-    Ours (tests/diffusion/test_missing.py).
+    Where X_0 is missing, and 0, nothing is predicted to be missing, so that every term of the bounds is 0 there. Ours
+    (tests/diffusion/test_missing.py).
 
     Args:
         seen: bool [B, *shape]; None where all entries were.
@@ -390,7 +363,14 @@ def of_seen(
     if seen is None:
         return denoiser, start, 1.0
     share = seen.double().flatten(1).mean(1).clamp(min=1 / seen[0].numel())
-    return SeenDenoiser(denoiser, seen, mean), torch.where(seen, start, _IMPOSSIBLE), share
+
+    def of_what_was_seen(xt: Tensor, t: Tensor) -> CountPrediction:
+        prediction = denoiser(at_expectation(xt, t, seen, mean), t)
+        assert isinstance(prediction, CountPrediction)
+        log_mean = torch.where(seen, prediction.log_mean, NEVER)
+        return dataclasses.replace(prediction, mean=torch.where(seen, prediction.mean, 0.0), log_mean=log_mean)
+
+    return of_what_was_seen, torch.where(seen, start, _IMPOSSIBLE), share
 
 
 @torch.no_grad()

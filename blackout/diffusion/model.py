@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -452,8 +452,7 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
             raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
-        grid, where = sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None
-        check_end(model, times[-1], grid, where, sampler.lends)
+        check_end(model, times[-1], sampler.lends)
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
     raw = torch.zeros(1, model.head.outputs, *model.shape)
 
@@ -481,9 +480,7 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
         sample_particles(*walk, number=2, potentials=weights, **how)
 
 
-def check_end(
-    model: BlackoutDiffusion, t: Tensor, grid: Callable[[int], Tensor], where: str | None, lent: bool = False
-) -> None:
+def check_end(model: BlackoutDiffusion, t: Tensor, lent: bool = False) -> None:
     """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
 
     Raises:
@@ -491,4 +488,4 @@ def check_end(
     """
     ends = DataEnds.of(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
-        ends.check(grid, t, where, lent)
+        ends.check(t, lent)

@@ -145,13 +145,11 @@ class DataEnds:
         close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
         return close and self.start_nats(t) <= (_LARGEST_LENT if lent else _LARGEST_NATS)
 
-    def check(self, grid: Callable[[int], Tensor], t: Tensor, where: str | None, lent: bool = False) -> None:
-        """Refuse a grid that ends too early for the data.
+    def check(self, t: Tensor, lent: bool = False) -> None:
+        """Refuse a final time that is too early for the data.
 
         Args:
-            grid: num_steps -> times.
-            t: its final time.
-            where: the name of the setting that holds the grid, for the advice; None where it holds none yet.
+            t: of a grid.
             lent: whether the first step lends the start what it lacks.
 
         Raises:
@@ -164,17 +162,9 @@ class DataEnds:
         raise ValueError(
             f"the grid ends at logit {end:.4g}, too early for these data: there their total count has "
             f"{1 + dispersion:.3g} times the variance of the Poisson counts that samples start from, "
-            f"up to {nats:.2g} nats off; {self._remedy(grid, where)}"
+            f"up to {nats:.2g} nats off; last={math.floor(self.last * 10) / 10} of the grid, or "
+            f"final_time={math.ceil(self.final_time * 10) / 10}, or sampler/grid=logit_data would do"
         )
-
-    def _remedy(self, grid: Callable[[int], Tensor], where: str | None) -> str:
-        """Which end would do, as a setting where there is one."""
-        given = grid.keywords if isinstance(grid, partial) else {}
-        if where is not None and "final_time" in given:
-            return f"{where}.grid.final_time={math.ceil(self.final_time * 10) / 10} would do"
-        if where is not None and "last" in given:
-            return f"{where}.grid.last={math.floor(self.last * 10) / 10} would do"
-        return f"sampler/grid=logit_data, which ends at {self.last:.4g}, would do"
 
 
 def with_ends(facts: Stats) -> dict[str, Any]:
@@ -232,8 +222,6 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """
     _check(num_steps, final_time)
     ensure(final_time > math.log(2), f"final_time must be above log 2 = 0.693 for the Fisher grid, not {final_time}")
-    if num_steps == 1:
-        return torch.tensor([0.0, final_time], dtype=torch.float64)
     limit = half_width(final_time)
     return logit_times(num_steps, limit, -limit)
 

@@ -685,19 +685,16 @@ def _evenly(top: int) -> Array:
     return np.full((top + 1, top + 1), 1 / (top + 1))
 
 
-def _masked(top: int, mask: int | None = None) -> Array:
-    into = top + 1 if mask is None else mask
-    size = max(top, into) + 1
-    return np.eye(size)[[into] * size]
+def _masked(top: int) -> Array:
+    return np.eye(top + 2)[[top + 1] * (top + 2)]
 
 
 def _uniform(top: int) -> tuple[Any, Matrices]:
     return processes.Uniform(top), of_generator(_evenly(top) - np.eye(top + 1))
 
 
-def _absorbing(top: int, mask: int | None) -> tuple[Any, Matrices]:
-    law = _masked(top, mask)
-    return processes.Absorbing(top, mask), of_generator(law - np.eye(len(law)))
+def _absorbing(top: int) -> tuple[Any, Matrices]:
+    return processes.Absorbing(top), of_generator(_masked(top) - np.eye(top + 2))
 
 
 def _ordinal(top: int, width: float | None = None, spread: float | None = None) -> tuple[Any, Matrices]:
@@ -764,8 +761,7 @@ CLAIMS: dict[str, list[Claims]] = {
     "uniform": [partial(_continuous, "uniform", _uniform)],
     "absorbing": [
         # what is unmasked stays, and was drawn from the right distribution: one element only waits for the wrong time
-        partial(_continuous, "absorbing", partial(_absorbing, mask=None), leap=math.inf),
-        partial(_continuous, "absorbing at 0", partial(_absorbing, mask=0)),
+        partial(_continuous, "absorbing", _absorbing, leap=math.inf),
     ],
     "ordinal": [
         partial(_continuous, "ordinal", _ordinal),

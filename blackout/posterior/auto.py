@@ -47,7 +47,7 @@ def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tup
         odds = math.exp(-noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
         return problem.y(shape).long(), -math.log((1 - odds) / (1 + process.max_count * odds))
     seen = operator.seen(shape) if isinstance(operator, Separable) and type(noise) is Exact else None
-    if isinstance(process, Absorbing) and process.mask > process.max_count and seen is not None and not seen.all():
+    if isinstance(process, Absorbing) and seen is not None and not seen.all():
         masked = torch.where(seen, problem.y(shape), float(process.mask))
         return masked.long(), -math.log(float(seen.double().mean()))
     return None

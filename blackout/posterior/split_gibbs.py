@@ -94,16 +94,16 @@ class Coupling:
 
         Pure death: where the problem knows a likelihood of z whose average over K_t is L itself, that one, and no bias
         is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone.
-        Absorption into a state of its own: the geometric mean of L over completions, masked elements taking one level
+        Absorption: the geometric mean of L over completions, masked elements taking one level
         after the other, at most eight. Others: L(min(z, max_count)).
         """
-        largest, mask = self.process.max_count, self.process.mask if isinstance(self.process, Absorbing) else 0
-        scale = 1.0
+        largest, scale = self.process.max_count, 1.0
         if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True):
             thinned = getattr(problem, "thinned", None)
             exact = None if thinned is None else thinned(math.exp(-t), shape, largest)
             problem, scale = (problem, math.exp(t)) if exact is None else (exact, 1.0)
-        elif mask > largest:
+        elif isinstance(self.process, Absorbing):
+            mask = self.process.mask
             levels = torch.linspace(0, largest, min(largest + 1, _COMPLETIONS)).round().tolist()
             return Relaxed(problem, lambda z: [torch.where(z == mask, level, z.double()) for level in levels])
         return Relaxed(problem, lambda z: [(z.double() * scale).clamp(max=largest)])

@@ -44,7 +44,6 @@ SETTINGS = [
     (["process=generator"], "matrix"),
     (["process=generator", "process.matrix=/nowhere.npy"], "/nowhere.npy"),
     (["process=discrete", "process.matrix=/nowhere.npy"], "/nowhere.npy"),
-    (["process=absorbing", "process.mask=40"], "mask"),
     (["process=ordinal", "process.width=-1"], "width"),
     (["process=birth_death", "process.mean=-3"], "mean"),
     (["process=discrete_uniform", "sampler.num_steps=101"], "100"),

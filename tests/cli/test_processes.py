@@ -42,7 +42,6 @@ def test_correctors(run, tmp_path, process):
 
 
 REFUSED = {
-    "a mask between two levels": (["process=absorbing", "process.mask=2.5"], "mask must be"),
     "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.corrector_steps=1"], "no rates"),
     "a law of levels of an endless process": (
         ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"], "finitely many",

@@ -13,7 +13,6 @@ LINES = {
     ("birth_death", "one pixel", "logit grid"): (PROCESSES, "| `birth_death` | (`birth_death_bridge`)"),
     ("uniform", "two pixels", "logit grid"): (PROCESSES, "| `uniform` | ."),
     ("absorbing", "two pixels", "logit grid"): (PROCESSES, "| `absorbing` | ."),
-    ("absorbing at 0", "two pixels", "logit grid"): (PROCESSES, "| `absorbing`, mask 0 |"),
     ("ordinal", "two pixels", "logit grid"): (PROCESSES, "| `ordinal`, nearest neighbours |"),
     ("generator, halving", "two pixels", "logit grid"): (PROCESSES, "| `generator`, the halving one | ."),
     ("discrete_uniform", "two pixels", "steps grid"): (PROCESSES, "| `discrete_uniform`, 12"),

@@ -30,7 +30,6 @@ CYCLE = np.roll(np.eye(6), 1, axis=1) - np.eye(6)
 FINITE = {
     "uniform": Uniform(4),
     "absorbing": Absorbing(4),
-    "absorbing at 0": Absorbing(4, mask=0),
     "ordinal": Ordinal(4),
     "generator": from_generator(4, chains.random_generator(np.random.default_rng(3), 7)),
     "cycle": from_generator(4, 3 * CYCLE),

@@ -107,21 +107,14 @@ class Uniform(_Forgetting):
 
 @component("process")
 class Absorbing(_Forgetting):
-    """At rate 1 an element is replaced by the mask, for good: masked diffusion [Austin 2021, appendix A.2.2].
+    """At rate 1 an element is replaced by the mask, the state max_count + 1, for good [Austin 2021, appendix A.2.2].
 
     Args:
         max_count: largest data level.
-        mask: the absorbing level; None adds a state max_count + 1 that no data has. With mask = 0 an element goes
-            black in one jump, and a black one may be data.
-
-    Raises:
-        ValueError: mask is not a level.
     """
 
-    def __init__(self, max_count: int = 255, mask: int | None = None) -> None:
-        if mask is not None and not (isinstance(mask, int) and 0 <= mask <= max_count):
-            raise ValueError(f"mask must be a count in 0..{max_count}, or null for a state of its own, not {mask}")
-        self.mask = max_count + 1 if mask is None else mask
-        masked = torch.zeros(max_count + (2 if mask is None else 1), dtype=torch.float64)
+    def __init__(self, max_count: int = 255) -> None:
+        self.mask = max_count + 1
+        masked = torch.zeros(max_count + 2, dtype=torch.float64)
         masked[self.mask] = 1.0
         super().__init__(max_count, masked)

@@ -26,9 +26,7 @@ TWO_CLASSES = np.kron(np.eye(2), np.full((3, 3), 1 / 3)) - np.eye(6)
 PROCESSES = {
     "uniform, 3 states": Uniform(2),
     "uniform, 20 states": Uniform(19),
-    "absorbing in a state of its own": Absorbing(5),
-    "absorbing at 0": Absorbing(5, mask=0),
-    "absorbing at 3": Absorbing(5, mask=3),
+    "absorbing": Absorbing(5),
     "ordinal, nearest": Ordinal(6),
     "ordinal, wide": Ordinal(16, width=2.0),
     "ordinal, with a Gaussian stationary law": Ordinal(9, spread=2.5),

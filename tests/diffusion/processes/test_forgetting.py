@@ -13,7 +13,7 @@ S, T = torch.tensor([0.1, 0.7]).double(), torch.tensor([0.4, 2.5]).double()
 ZERO = torch.zeros(2).double()
 
 
-@pytest.mark.parametrize("process", [Uniform(6), Absorbing(6), Absorbing(6, mask=2)])
+@pytest.mark.parametrize("process", [Uniform(6), Absorbing(6)])
 def test_closed_forms_are_those_of_the_matrices(process: FiniteJumpProcess) -> None:
     x = torch.randint(process.num_states, (2, 40), generator=GENERATOR)
     for name in ("rows", "columns"):
@@ -40,7 +40,7 @@ def test_thousands_of_levels_take_no_matrix() -> None:
     assert process.reverse_rates(x, xt, torch.ones(4).double()).shape == (4, 20_002, 3)
 
 
-@pytest.mark.parametrize("process", [Uniform(3), Absorbing(3, mask=0), Ordinal(3), UniformChain(3, 10)])
+@pytest.mark.parametrize("process", [Uniform(3), Absorbing(3), Ordinal(3), UniformChain(3, 10)])
 def test_batches_may_be_empty_and_elements_need_no_axis(process: FiniteProcess) -> None:
     s, t, numbers = torch.tensor(2.0), torch.tensor(5.0), torch.tensor([0, 1, 3])
     for x in (torch.zeros(0, 2, dtype=torch.uint8), numbers):
