@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,8 +38,11 @@ from blackout.demo import Demo, page
 
 page(Demo(Path("model"))).launch()
 """
-_MOST, _FILLED, _HEATED = 64, 4, 21
-"""Samples at once, those that fill a hole, each the best of several particles, and a key among the uses of a seed."""
+_MOST, _FILLED, _HEATED, _KEPT = 64, 4, 21, 8
+"""Samples at once; those that fill a hole, each the best of several particles; a key among the uses of a seed; draws
+that are remembered, to be looked at on their way."""
+_LIVE = {"show_progress": "hidden", "trigger_mode": "always_last"}
+"""Of a picture that is there when the page is, and follows its sliders to where they stop."""
 _SECONDS, _STEPS = 4.0, 40
 """In which samples are played; steps that the page begins with at most: digits are there within a second."""
 
@@ -156,7 +159,7 @@ class Demo:
             draw = self.family.draw(self.model, request)
         return self._frames(draw, number, seed)
 
-    def infer(self, share: float, number: int = 4, seed: int = 0) -> Image.Image:
+    def infer(self, share: float, seed: int = 0, number: int = 4) -> Image.Image:
         """`image`, what is left of it where every unit is seen with probability `share`, mean and standard deviation of
         what it may have been, the largest one of which is white, and samples of it, side by side.
         """
@@ -217,61 +220,46 @@ def page(demo: Demo) -> Any:
         import gradio
     except ImportError:
         raise UserError('the demo is shown by gradio: pip install "blackout-diffusion[demo]"') from None
+    own, way = demo.steps or 1, lru_cache(_KEPT)(demo.draw)
+
+    def drawn(share: float, chosen: str, towards: float, taken: int, many: int, hot: float, first: int) -> Image.Image:
+        label = None if chosen == "any" else chosen
+        shown = way(many, first, taken, label, towards, hot)
+        return shown[round(share * (len(shown) - 1))]
+
+    def played() -> Iterator[float]:
+        for k in range(_STEPS + 1):
+            time.sleep(_SECONDS / _STEPS)
+            yield k / _STEPS
+
     with gradio.Blocks(title=demo.name, analytics_enabled=False) as blocks:
         gradio.Markdown(f"## {demo.name}")
         with gradio.Row():
-            with gradio.Column(scale=1):
-                label = gradio.Dropdown(["any", *demo.classes], value="any", label="class", visible=bool(demo.classes))
-                guidance = gradio.Slider(1, 5, 1, step=0.25, label="guidance", visible=bool(demo.classes))
-                own = demo.steps or 1
+            with gradio.Column():
+                at_time = gradio.Slider(0, 1, 1, step=0.01, label="from noise (0) to samples (1)")
+                gradio.Button("play").click(played, None, at_time, show_progress="hidden")
                 steps = gradio.Slider(1, 4 * max(own, 25), min(own, _STEPS), step=1, label="steps", visible=own > 1)
-                number = gradio.Slider(1, _MOST, 16, step=1, label="samples")
-                heat = gradio.Slider(0.05, 1, 1, step=0.05, label="start temperature (1: noise)", visible=demo.measures)
                 seed = gradio.Number(0, precision=0, minimum=0, label="seed")
-                again = gradio.Button("draw", variant="primary")
-            with gradio.Column(scale=2):
-                shown = gradio.Image(label="samples", format="png", interactive=False)
-                with gradio.Row():
-                    play = gradio.Button("play", scale=0)
-                    at_time = gradio.Slider(0, 1, 1, step=0.01, label="from noise (0) to samples (1)")
-        frames = gradio.State([])
-
-        def at(known: list[Image.Image], share: float) -> Image.Image | None:
-            return known[round(share * (len(known) - 1))] if known else None
-
-        def drawn(chosen: str, towards: float, taken: int, many: int, hot: float, first: int) -> Any:
-            wanted = None if chosen == "any" else chosen
-            found = demo.draw(many, first, taken if demo.steps else None, wanted, towards, hot)
-            return found, found[-1], 1.0
-
-        def played(known: list[Image.Image]) -> Any:
-            for k, one in enumerate(known):
-                time.sleep(_SECONDS / len(known))
-                yield one, k / max(1, len(known) - 1)
-
-        asked, outputs = [label, guidance, steps, number, heat, seed], [frames, shown, at_time]
-        triggers = [again.click, blocks.load, *(one.change for one in asked)]
-        gradio.on(triggers, drawn, asked, outputs, show_progress="hidden")
-        at_time.input(at, [frames, at_time], shown, show_progress="hidden")
-        play.click(played, frames, [shown, at_time], show_progress="hidden")
+                asked = [
+                    at_time,
+                    gradio.Dropdown(["any", *demo.classes], value="any", label="class", visible=bool(demo.classes)),
+                    gradio.Slider(1, 5, 1, step=0.25, label="guidance", visible=bool(demo.classes)),
+                    steps,
+                    gradio.Slider(1, _MOST, 16, step=1, label="samples"),
+                    gradio.Slider(0.05, 1, 1, step=0.05, label="start temperature (1: noise)", visible=demo.measures),
+                    seed,
+                ]
+            shown = gradio.Image(label="samples", format="png", interactive=False, scale=2)
+        gradio.on(None, drawn, asked, shown, **_LIVE)
         if demo.image is not None:
-            _filling(gradio, demo, steps, seed)
+            _filling(gradio, demo, demo.image, steps, seed)
     return blocks
 
 
-def _filling(gradio: Any, demo: Demo, steps: Any, seed: Any) -> None:
-    """The part in which a hole is drawn into an image and filled."""
-    image = demo.image
-    assert image is not None
+def _filling(gradio: Any, demo: Demo, image: NDArray[np.uint8], steps: Any, seed: Any) -> None:
+    """The part in which a hole is drawn into an image and filled, and units of it are lost and found."""
     grey = (image.astype(float) * 255 / demo.model.process.max_count).astype(np.uint8)
     picture = _enlarged(Image.fromarray(grey[..., 0] if grey.shape[2] == 1 else grey).convert("RGB"))
-    gradio.Markdown("### Draw a hole, and see what may have been there")
-    with gradio.Row():
-        brush = gradio.Brush(picture.width // 8, colors=["#c2410c"], color_mode="fixed")
-        editor = gradio.ImageEditor(value=picture, type="pil", brush=brush, label="held-out image", transforms=())
-        with gradio.Column():
-            filled = gradio.Image(label="samples given the rest", format="png", interactive=False)
-            start_filling = gradio.Button("fill the hole", variant="primary")
 
     def fill(edited: Mapping[str, Any], taken: int, start: int) -> Image.Image | None:
         strokes = np.any([np.asarray(layer.convert("RGBA"))[..., 3] > 0 for layer in edited["layers"]], axis=0)
@@ -281,14 +269,20 @@ def _filling(gradio: Any, demo: Demo, steps: Any, seed: Any) -> None:
         cells = strokes.reshape(height, strokes.shape[0] // height, width, strokes.shape[1] // width)
         return demo.fill(cells.mean((1, 3)) > 0.3, _FILLED, start, max(1, taken // 2))[-1]
 
+    gradio.Markdown("### Draw a hole, and see what may have been there")
+    with gradio.Row():
+        brush = gradio.Brush(picture.width // 8, colors=["#c2410c"], color_mode="fixed")
+        editor = gradio.ImageEditor(value=picture, type="pil", brush=brush, label="held-out image", transforms=())
+        with gradio.Column():
+            filled = gradio.Image(label="samples given the rest", format="png", interactive=False)
+            button = gradio.Button("fill the hole", variant="primary")
+            button.click(fill, [editor, steps, seed], filled, show_progress="hidden")
     if demo.measures:
         told = "The image, what is seen of it, then of what it may have been: mean, standard deviation, samples."
         gradio.Markdown(f"### Lose units, and see what may have been there\n{told}")
-        share = gradio.Slider(0.05, 0.95, 0.3, step=0.05, label="share of the units that is seen")
-        inferred = gradio.Image(lambda: demo.infer(share.value), show_label=False, format="png", interactive=False)
-        asked = {"inputs": [share, seed], "outputs": inferred, "show_progress": "hidden"}
-        gradio.on([share.change, seed.change], lambda seen, start: demo.infer(seen, _FILLED, start), **asked)
-    start_filling.click(fill, [editor, steps, seed], filled, show_progress="hidden")
+        asked = [gradio.Slider(0.05, 0.95, 0.3, step=0.05, label="share of the units that is seen"), seed]
+        inferred = gradio.Image(show_label=False, format="png", interactive=False)
+        gradio.on(None, demo.infer, asked, inferred, **_LIVE)
 
 
 def main(arguments: list[str] | None = None) -> None:

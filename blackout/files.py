@@ -244,38 +244,33 @@ def results_folder(
     Raises:
         UserError: none of them will do, or it cannot be written.
     """
-    folder, new = _claimed(folders, key, names, mark)
-    try:
-        yield folder
-    finally:
-        if not _results(folder, names) and not list(folder.glob(f".*{PART}.batches")):
-            (folder / mark).unlink(missing_ok=True)
-            if new:
-                with suppress(OSError):  # something else is in it
-                    folder.rmdir()
-
-
-def _claimed(folders: Iterable[Path], key: str, names: Collection[str] | None, mark: str) -> tuple[Path, bool]:
-    first, why = None, ""
+    other = ""
     for folder in folders:
         new = not folder.exists()
         _check_writable(folder, folder)
         remove_parts(folder, older_than=_FORGOTTEN)
         found, marked = _results(folder, names), folder / mark
-        if marked.is_file() and marked.read_bytes() == key.encode():
-            if found:
-                print(f"{folder} holds results of the same request, which are made again")
-            return folder, new
         if not found:
             with suppress(FileExistsError), marked.open("x") as file:
                 file.write(key)
-                if first is not None:
-                    print(f"{first} {why}: the results of this request go to {folder}")
-                return folder, new
-        if first is None:
-            first = folder
-            why = f"holds other files ({found[0]})" if found else f"is kept for another request by its {mark}"
-    raise UserError(f"{first} {why}, and nothing there is replaced: name a new folder")
+        if marked.is_file() and marked.read_bytes() == key.encode():
+            break
+        why = f"holds other files ({found[0]})" if found else f"is kept for another request by its {mark}"
+        other = other or f"{folder} {why}"
+    else:
+        raise UserError(f"{other}, and nothing there is replaced: name a new folder")
+    if found:
+        print(f"{folder} holds results of the same request, which are made again")
+    elif other:
+        print(f"{other}: the results of this request go to {folder}")
+    try:
+        yield folder
+    finally:
+        if not _results(folder, names) and not list(folder.glob(f".*{PART}.batches")):
+            marked.unlink(missing_ok=True)
+            if new:
+                with suppress(OSError):  # something else is in it
+                    folder.rmdir()
 
 
 def _results(folder: Path, names: Collection[str] | None) -> list[str]:
