@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
 from blackout.evaluation.extractors import Features, Inception, ModuleExtractor
-from blackout.evaluation.image_scores import ImageScores, ScoreOptions
+from blackout.evaluation.image_scores import ImageScores
 from blackout.evaluation.reference import Reference
 
 SCORES = (["fd"], ["is"], ["kd"], ["prc"], ["fd", "is", "kd", "prc"])
@@ -92,12 +92,11 @@ def main(argv: list[str] | None = None) -> None:
     fake, real = (torch.randn(total, width, generator=generator) + shift for shift in (0.0, 0.1))
     logits = torch.randn(total, 1008, generator=generator)
     reference = Reference(real.double().mean(0), torch.cov(real.T.double()), total, real)
-    settings = ScoreOptions(kernel_subset_size=min(1000, total))
     counts = torch.zeros(total, 3, 1, 1, dtype=torch.uint8, device=device)
     indices = torch.arange(total, device=device)
     for scores in SCORES:
         extractor = Ready(fake, logits)
-        accumulators = ImageScores(extractor, total, scores, reference, options=settings, device=device)
+        accumulators = ImageScores(extractor, total, scores, reference, device=device)
 
         def rest(accumulators: ImageScores = accumulators) -> dict[str, float]:
             accumulators.reset()

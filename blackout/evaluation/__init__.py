@@ -8,7 +8,6 @@ from blackout.evaluation.image_scores import (
     ClassShares,
     ImageScores,
     InceptionScore,
-    ScoreOptions,
     Scorer,
     over_seeds,
     precision_recall,
@@ -18,7 +17,7 @@ from blackout.evaluation.reference import Reference, dataset_reference, file_ref
 
 __all__ = [
     "ClassShares", "Classifier", "CountScorer", "CountScores", "FeatureStatistics", "ImageScores",
-    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer",
+    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "Scorer",
     "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "over_seeds",
     "precision_recall", "score_all", "to_uint8", "write_reference",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +39,14 @@ SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 """Names of the distances with Inception features, and only with these."""
 
+SPLITS, SEED = 10, 2020
+"""Parts of the Inception Score; seed of its shuffle and of the kernel distance's subsets. All are torch-fidelity's."""
+SUBSETS, SUBSET_SIZE = 100, 1000
+"""Random subsets of the kernel distance, and samples in each; all of the smaller set, if those are fewer."""
+NEIGHBOURS, DENSITY_NEIGHBOURS = 3, 5
+"""k of precision and recall, and, as their authors', of density and coverage."""
+RECOGNISED = 0.8
+"""Class probability above which a sample counts as recognised."""
 _BATCH = 512
 """Images scored together."""
 _BLOCK_ELEMENTS = 1 << 23
@@ -66,7 +73,7 @@ class InceptionScore(Metric):
     probabilities: Tensor
     negative_entropy: Tensor
 
-    def __init__(self, num_samples: int, num_classes: int, splits: int = 10, seed: int = 2020) -> None:
+    def __init__(self, num_samples: int, num_classes: int, splits: int = SPLITS, seed: int = SEED) -> None:
         super().__init__()
         sizes = np.diff(np.arange(splits + 1) * num_samples // splits)
         part_of = np.empty(num_samples, dtype=np.int64)
@@ -105,8 +112,8 @@ class PrecisionRecall(NamedTuple):
 def precision_recall(
     samples: Tensor,
     reference: Tensor,
-    neighbours: int = 3,
-    density_neighbours: int = 5,
+    neighbours: int = NEIGHBOURS,
+    density_neighbours: int = DENSITY_NEIGHBOURS,
     device: torch.device | str = "cpu",
 ) -> PrecisionRecall:
     """Precision and recall [Kynkaanniemi 2019, eq. 1 and 2], density and coverage [Naeem 2020, section 3].
@@ -162,64 +169,29 @@ def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Te
 
 
 class ClassShares(Metric):
-    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class. Ours.
+    """Share of samples whose largest class probability exceeds .8, and the share of each class. Ours.
 
     Args:
         num_classes: K, the width of the logits.
-        threshold: class probability above which a sample counts as recognised.
     """
 
     clear: Tensor
     per_class: Tensor
 
-    def __init__(self, num_classes: int, threshold: float = 0.8) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.threshold = threshold
         self.add_state("clear", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor) -> None:
         """Add logits [B, K]."""
         top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
-        self.clear += (top > self.threshold).sum()
+        self.clear += (top > RECOGNISED).sum()
         self.per_class += torch.bincount(label, minlength=len(self.per_class))
 
     def compute(self) -> Tensor:
         """Shares over all processes, float64 [1 + K]: of samples with a clear class, and of each class in all."""
         return torch.cat([self.clear[None], self.per_class]).double() / self.per_class.sum()
-
-
-@component("options")
-@dataclass(frozen=True)
-class ScoreOptions:
-    """Constants of the scores, by default those of the papers and of torch-fidelity.
-
-    Attributes:
-        splits: parts of the Inception Score.
-        kernel_subsets: random subsets of the kernel distance.
-        kernel_subset_size: samples per subset; all of the smaller set, if those are fewer.
-        neighbours: k of precision and recall.
-        density_neighbours: k of density and coverage.
-        recognised_above: class probability from which a sample counts as recognised.
-        seed: seed of shuffles and subsets.
-
-    Raises:
-        UserError: a constant out of range.
-    """
-
-    splits: int = 10
-    kernel_subsets: int = 100
-    kernel_subset_size: int = 1000
-    neighbours: int = 3
-    density_neighbours: int = 5
-    recognised_above: float = 0.8
-    seed: int = 2020
-
-    def __post_init__(self) -> None:
-        least, below = {"kernel_subset_size": 2, "recognised_above": 0, "seed": 0}, {"recognised_above": 1}
-        for name, value in asdict(self).items():
-            low, high = least.get(name, 1), below.get(name, 2**32)
-            refuse(not low <= value < high, f"metrics.options.{name}={value}: it must be in [{low}, {high})")
 
 
 def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = None) -> tuple[str, ...]:
@@ -256,7 +228,6 @@ class ImageScores:
         scores: some of fd, is, kd, prc, classes.
         reference: real images through the same extractor, for fd, kd and prc (for kd and prc with features).
         max_count: the images hold counts 0..max_count and are mapped to 0..255 by `to_uint8`.
-        options: constants of the scores.
         batch_size: images per call of the extractor.
         device: where everything is computed.
 
@@ -271,31 +242,29 @@ class ImageScores:
         scores: Sequence[str],
         reference: Reference | None = None,
         max_count: int = 255,
-        options: ScoreOptions | None = None,
         batch_size: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.options, self.scores = options or ScoreOptions(), chosen_scores(scores, extractor)
+        self.scores = chosen_scores(scores, extractor)
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
-        size = max(2, min(self.options.kernel_subset_size, self._fewest))  # which has no bias at any size
-        self.options = replace(self.options, kernel_subset_size=size)
+        self.subset_size = max(2, min(SUBSET_SIZE, self._fewest))  # which has no bias at any size
         width, classes = extractor.num_features, extractor.num_classes or 0
         sums: dict[str, Metric | MetricCollection] = {}
         with torch.inference_mode(False):
             if "fd" in self.scores:
                 sums["fd"] = FeatureStatistics(width)
             if "is" in self.scores:
-                sums["is"] = InceptionScore(num_samples, classes, self.options.splits, self.options.seed)
+                sums["is"] = InceptionScore(num_samples, classes)
             if "classes" in self.scores:
-                sums["classes"] = ClassShares(classes, self.options.recognised_above)
+                sums["classes"] = ClassShares(classes)
             self._seen = torch.zeros(num_samples, dtype=torch.int32)
             self._sums = MetricCollection(sums, compute_groups=False).to(device)
             self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & set(self.scores) else None
 
     def _check(self) -> None:
-        scores, reference, extractor, options = self.scores, self.reference, self.extractor, self.options
+        scores, reference, extractor = self.scores, self.reference, self.extractor
         sizes = {"samples": self.num_samples}
         if reference is None:
             refuse({"fd", "kd", "prc"} & set(scores), f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
@@ -308,16 +277,15 @@ class ImageScores:
         elif reference.features is not None:
             sizes["reference images"] = len(reference.features)
         refuse(self.num_samples < 2, f"{self.num_samples} samples cannot be scored; at least 2 are needed")
-        neighbours = max(options.neighbours, options.density_neighbours)
         limits = {
-            "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
-            "prc": (neighbours + 1, "precision and recall", list(sizes)),
+            "is": (SPLITS, f"the Inception Score over {SPLITS} splits", ["samples"]),
+            "prc": (DENSITY_NEIGHBOURS + 1, "precision and recall", list(sizes)),
         }
         for score, (least, what, counted) in limits.items():
             for kind in counted:
                 if score in scores and sizes[kind] < least:
                     told = f"{what} needs at least {least} {kind}, but there are {sizes[kind]}"
-                    raise UserError(f"{told}: less by metrics.options, or metrics.scores without {score}")
+                    raise UserError(f"{told}: leave out {score} of metrics.scores")
         if "fd" in scores and self._fewest <= extractor.num_features:
             what = f"{self._name('fd')} from {self._fewest} images with {extractor.num_features} features"
             effect = "the covariance is singular and the value too large; compare it only with those of as many images"
@@ -363,7 +331,7 @@ class ImageScores:
 
     def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
         values: dict[str, float] = {}
-        name, options, real = self._name, self.options, self.reference
+        name, real = self._name, self.reference
         if "fd" in sums and real is not None:
             values[name("fd")] = frechet_distance(sums["fd"].mu, sums["fd"].sigma, real.mu, real.sigma)
         if "is" in sums:
@@ -374,13 +342,12 @@ class ImageScores:
                 # torch-fidelity's, in the mean over random subsets; it can be slightly negative
                 from torch_fidelity.metric_kid import kid_features_to_metric
 
-                sizes = {"kid_subsets": options.kernel_subsets, "kid_subset_size": options.kernel_subset_size}
-                kernel = kid_features_to_metric(features, real.features, **sizes, rng_seed=options.seed, verbose=False)
+                sizes = {"kid_subsets": SUBSETS, "kid_subset_size": self.subset_size}
+                kernel = kid_features_to_metric(features, real.features, **sizes, rng_seed=SEED, verbose=False)
                 values[name("kd")] = kernel["kernel_inception_distance_mean"]
                 values[name("kd", "_std")] = kernel["kernel_inception_distance_std"]
             if "prc" in self.scores:
-                neighbours = options.neighbours, options.density_neighbours
-                shares = precision_recall(features, real.features, *neighbours, self.device)
+                shares = precision_recall(features, real.features, device=self.device)
                 values |= {name(share): value for share, value in shares._asdict().items()}
         if "classes" in sums:
             values[name("recognised")], *shares = sums["classes"].tolist()
@@ -417,9 +384,12 @@ class ImageScores:
             "scores": list(self.scores),
             "extractor": extractor_origin(self.extractor),
             "reference": known or None,
-            "options": asdict(self.options),
+            "options": {
+                "splits": SPLITS, "seed": SEED, "kernel_subsets": SUBSETS, "kernel_subset_size": self.subset_size,
+                "neighbours": NEIGHBOURS, "density_neighbours": DENSITY_NEIGHBOURS, "recognised_above": RECOGNISED,
+            },
             "images": "uint8 as they are" if most == 255 else mapped,
-        }
+        }  # fmt: skip
 
 
 def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -446,7 +416,6 @@ class Scorer:
         extractor: makes the extractor, for instance a `functools.partial` from Hydra.
         scores: some of fd (FID), is, kd (KID), prc, classes.
         reference: "train", "test" or the path of a .npz file with mu and sigma.
-        options: constants of the scores.
         batch_size: images per call of the extractor.
         cache: folder for reference statistics; by default the user's cache folder.
 
@@ -459,14 +428,13 @@ class Scorer:
         extractor: Callable[[], ModuleExtractor],
         scores: Sequence[str] = ("fd", "is", "kd", "prc"),
         reference: str = "train",
-        options: ScoreOptions | None = None,
         batch_size: int = 256,
         cache: str | Path | None = None,
     ) -> None:
         chosen_scores(scores)
         refuse(batch_size < 1, f"metrics.batch_size={batch_size}: at least 1 is needed")
-        self._make_extractor, self.scores, self.options = extractor, list(scores), options or ScoreOptions()
-        self.reference, self.batch_size, self.cache = reference, batch_size, cache
+        self._make_extractor, self.scores, self.reference = extractor, list(scores), reference
+        self.batch_size, self.cache = batch_size, cache
         self._references: dict[str, Reference] = {}
 
     @cached_property
@@ -491,9 +459,7 @@ class Scorer:
         data, extractor = count_images(source), self.extractor.to(device)
         scores = chosen_scores(self.scores, extractor)
         reference = self._reference(data, scores, device) if {"fd", "kd", "prc"} & set(scores) else None
-        return ImageScores(
-            extractor, num_samples, scores, reference, data.max_count, self.options, self.batch_size, device
-        )
+        return ImageScores(extractor, num_samples, scores, reference, data.max_count, self.batch_size, device)
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same scores of held-out images, at most `num_samples`; of training images, where the others are compared

@@ -13,16 +13,15 @@ import torch.distributed as dist
 
 from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
-from blackout.evaluation import ScoreOptions, Scorer
+from blackout.evaluation import Scorer
 from tests import warm
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
 SAMPLES = 75
-OPTIONS = ScoreOptions(kernel_subsets=8, kernel_subset_size=40)
 
 
 def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
-    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prc", "classes"], "train", OPTIONS, 16, cache)
+    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prc", "classes"], "train", 16, cache)
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):
@@ -31,7 +30,7 @@ def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
 
 
 def lost_sample(rank: int, cache: Path) -> str:
-    run = Scorer(tiny_extractor, ["fd"], "train", OPTIONS, 16, cache).begin(colour_data(), SAMPLES)
+    run = Scorer(tiny_extractor, ["fd"], "train", 16, cache).begin(colour_data(), SAMPLES)
     run.update({"samples": images(30, rank)}, torch.arange(30) + 30 * rank)
     with pytest.raises(UserError) as caught:
         run.compute()

@@ -18,7 +18,6 @@ from blackout.evaluation import (
     ImageScores,
     InceptionScore,
     Reference,
-    ScoreOptions,
     precision_recall,
 )
 from blackout.evaluation.extractors import Inception, ModuleExtractor
@@ -86,16 +85,12 @@ def theirs(fake: Tensor, real: Tensor, **options: object) -> dict[str, float]:
     )
 
 
-def ours(
-    extractor: ModuleExtractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor
-) -> dict[str, float]:
+def ours(extractor: ModuleExtractor, fake: Tensor, real: Tensor, order: Tensor) -> dict[str, float]:
     statistics = FeatureStatistics(extractor.num_features)
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
     mu, sigma, n = statistics.compute()
-    scores = ImageScores(
-        extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features), options=options
-    )
+    scores = ImageScores(extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features))
     for indices in order.split(50):
         scores.update({"samples": fake[indices]}, indices)
     return scores.compute()
@@ -110,11 +105,9 @@ def test_inception(inception_weights: Path) -> None:
         real,
         feature_extractor="inception-v3-compat",
         feature_extractor_weights_path=str(inception_weights),
-        isc_splits=4,
-        kid_subset_size=10,
+        kid_subset_size=12,
     )
-    options = ScoreOptions(splits=4, kernel_subset_size=10)
-    values = ours(Inception(inception_weights), fake, real, options, torch.arange(12).flip(0))
+    values = ours(Inception(inception_weights), fake, real, torch.arange(12).flip(0))
     for our_name, their_name in OURS_TO_THEIRS.items():
         assert values[our_name] == pytest.approx(expected[their_name], rel=1e-3, abs=1e-9), our_name
 
@@ -123,7 +116,7 @@ def test_the_whole_pass_with_a_small_network() -> None:
     fake, real = images(1100, 5, spread=2), images(1300, 6)
     expected = theirs(fake, real, feature_extractor="tiny")
     order = torch.randperm(1100, generator=torch.Generator().manual_seed(0))
-    values = ours(tiny_extractor(), fake, real, ScoreOptions(), order)
+    values = ours(tiny_extractor(), fake, real, order)
     names = {our.replace("fid", "fd").replace("kid", "kd"): their for our, their in OURS_TO_THEIRS.items()}
     for our_name, their_name in names.items():
         base, _, ending = our_name.partition("_")

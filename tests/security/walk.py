@@ -134,7 +134,7 @@ def around(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Scores with a part at each of its places."""
     inception = {"_target_": "blackout.evaluation.Inception", "_partial_": True}
     classifier = {"_target_": "blackout.evaluation.Classifier", "_partial_": True, "source": part}
-    chosen = {"extractor": {"extractor": part}, "source": {"extractor": classifier}, "options": {"options": part}}
+    chosen = {"extractor": {"extractor": part}, "source": {"extractor": classifier}}
     scorer = {"_target_": "blackout.evaluation.Scorer", "extractor": inception}
     return {place: {**scorer, **parts} for place, parts in chosen.items()}
 
@@ -159,8 +159,7 @@ def make_one(description: dict[str, Any], place: str, section: str) -> None:
 
 def entries() -> Iterator[tuple[str, str, str, bool]]:
     """(section, place, address, passed on) of everything that a file may name."""
-    of_place = {"family": "family", "dataset": "dataset", "metrics": "metrics", "options": "metrics"}
-    of_place |= {"extractor": "metrics", "source": "metrics"}
+    of_place = dict.fromkeys(("metrics", "extractor", "source"), "metrics") | {"family": "family", "dataset": "dataset"}
     for section, packages in PACKAGES.items():
         for package in packages:
             for name in importlib.import_module(package).__all__:

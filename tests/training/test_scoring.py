@@ -17,7 +17,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import Unobtainable, UserError
-from blackout.evaluation import ScoreOptions, Scorer
+from blackout.evaluation import Scorer
 from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.programs.train import keep_affordable_scorer, out_of_reach
@@ -51,8 +51,7 @@ def make_module(seed=0):
 
 @pytest.fixture
 def scorer(tmp_path):
-    options = ScoreOptions(kernel_subsets=4, kernel_subset_size=30)
-    return Scorer(tiny_extractor, ["fd", "is", "kd", "prc"], "train", options, 32, tmp_path)
+    return Scorer(tiny_extractor, ["fd", "is", "kd", "prc"], "train", 32, tmp_path)
 
 
 def state(module):
@@ -141,7 +140,7 @@ def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
 
 
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
-    options = ("metrics.scores=[fd,is,kd]", "metrics.options.kernel_subset_size=30", "callbacks.scores.num_samples=40")
+    options = ("metrics.scores=[fd,is,kd]", "callbacks.scores.num_samples=40")
     outcome = warm.together(
         "train", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu", "trainer.devices=2",
         "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.wandb.mode=offline",
@@ -151,7 +150,7 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     directory = tmp_path / "digits" / "a"
     report = json.loads((directory / "metrics.json").read_text())
     model = load_model(directory)
-    scorer = digits_scorer(report["options"], ["fd", "is", "kd"])
+    scorer = digits_scorer(["fd", "is", "kd"])
     alone = score_samples(scorer.begin(digits(), 40), model.batches, 0)
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
@@ -159,8 +158,8 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     assert shown.exit_code == 0 and shown.summary["fd_digits"] == report["values"]["fd_digits"]
 
 
-def digits_scorer(options, scores):
-    return Scorer(lambda: Classifier(digits), scores, "train", ScoreOptions(**options))
+def digits_scorer(scores):
+    return Scorer(lambda: Classifier(digits), scores, "train")
 
 
 @pytest.mark.parametrize("mode, extreme", [("min", min), ("max", max)])
@@ -180,7 +179,7 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     path = directory / "checkpoints" / "best.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
-    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model.batches, 0)
+    again = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
     assert again["fd_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
