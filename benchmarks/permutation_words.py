@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import held_out_split
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError
 from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, repeated

@@ -25,9 +25,10 @@ from rich.progress import track
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, held_out_split, taken
+from blackout.data.count_data import CountData, taken
 from blackout.data.count_statistics import CHUNK
 from blackout.data.shards import packed, stays_on_disk
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes
 

@@ -1,4 +1,4 @@
-"""`dataset=counts`: a user's own counts from a file, its columns, splits and conditions; which entries were seen."""
+"""`dataset=counts`, a user's own counts from a file: columns, splits, conditions, missing entries; files of samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import Plain, component
-from blackout.data.count_data import CountData, group_split, held_out_split, taken
+from blackout.data.count_data import CountData, taken
 from blackout.data.count_statistics import loaded, narrow
 from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
@@ -28,9 +28,12 @@ from blackout.data.file_formats import (
     sample_shape,
     to_counts,
 )
+from blackout.data.images import read_folder
 from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
-from blackout.errors import UserError, ensure
+from blackout.data.splits import group_split, held_out_split
+from blackout.errors import UserError, ensure, refuse
+from blackout.files import reading
 
 Array = npt.NDArray[Any]
 
@@ -381,3 +384,47 @@ def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:
         chosen = torch.randint(len(values), (int((~here).sum()),), generator=generator)
         flat[~here, element] = values[chosen]
     return flat.view(counts.shape)
+
+
+def read_samples(path: Path, data: CountData) -> Tensor:
+    """Samples from a file or folder: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
+
+    Returns:
+        Integer counts [n, *shape of the data].
+
+    Raises:
+        UserError: unreadable, or not integers of the dataset's shape and range.
+    """
+    counts = read_folder(path, data.shape) if path.is_dir() else _read_array(path)
+    if tuple(counts.shape[1:]) == data.sample_shape:
+        counts = counts.reshape(len(counts), *data.shape)
+    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
+        counts = counts.permute(0, 3, 1, 2).contiguous()
+    if tuple(counts.shape[1:]) != data.shape:
+        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
+    if (data.offset, data.gain) != (0, 1):
+        above = counts.long() - data.offset
+        if bool((above % data.gain != 0).any()):
+            raise UserError(f"{path}: samples must be {data.offset} and whole numbers of {data.gain}, as the data are")
+        counts = above // data.gain
+    low, high = int(counts.min()), int(counts.max())
+    if low < 0 or high > data.max_count:
+        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
+    return counts
+
+
+def read_labels(path: Path) -> dict[str, Tensor]:
+    """`classes`, int64 [n], where an .npz says of which classes its samples are, as `sample.py` writes it."""
+    if path.suffix != ".npz" or not path.is_file():
+        return {}
+    with reading(path, "not a readable .npz file of samples"), np.load(path, allow_pickle=False) as archive:
+        kept = {"classes"} & set(archive.files)
+        return {name: torch.from_numpy(np.asarray(archive[name]).astype(np.int64)) for name in kept}
+
+
+def _read_array(path: Path) -> Tensor:
+    refuse(not path.exists(), f"no samples at {path}")
+    array = load_array(path, "samples")
+    refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
+    refuse(array.ndim < 2 or len(array) < 1, f"{path} has shape {array.shape}; samples are [n, ...]")
+    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))

@@ -21,10 +21,10 @@ from blackout.data import CountData
 from blackout.data.count_statistics import loaded
 from blackout.data.labels import divided
 from blackout.data.shards import Rows
+from blackout.data.user_counts import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
-from blackout.evaluation.reference import read_labels, read_samples
 from blackout.protocols import Samples, Source
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """References: statistics and, where needed, features of the real images that samples are compared with.
 
-Also which sources these can be of, and how samples are read from files.
+Also which sources these can be of.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.data.file_formats import load_array, load_arrays
-from blackout.data.images import read_folder
+from blackout.data.file_formats import load_arrays
 from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
@@ -192,47 +191,3 @@ def count_images(source: Source) -> CountData:
     if len(source.shape) != 3 or source.shape[0] not in (1, 3):
         raise UserError(f"{source.name}: scores need images [1 or 3, H, W], but a sample has shape {source.shape}")
     return source
-
-
-def read_samples(path: Path, data: CountData) -> Tensor:
-    """Samples from a file or folder: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
-
-    Returns:
-        Integer counts [n, *shape of the data].
-
-    Raises:
-        UserError: unreadable, or not integers of the dataset's shape and range.
-    """
-    counts = read_folder(path, data.shape) if path.is_dir() else _read_array(path)
-    if tuple(counts.shape[1:]) == data.sample_shape:
-        counts = counts.reshape(len(counts), *data.shape)
-    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
-        counts = counts.permute(0, 3, 1, 2).contiguous()
-    if tuple(counts.shape[1:]) != data.shape:
-        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
-    if (data.offset, data.gain) != (0, 1):
-        above = counts.long() - data.offset
-        if bool((above % data.gain != 0).any()):
-            raise UserError(f"{path}: samples must be {data.offset} and whole numbers of {data.gain}, as the data are")
-        counts = above // data.gain
-    low, high = int(counts.min()), int(counts.max())
-    if low < 0 or high > data.max_count:
-        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
-    return counts
-
-
-def read_labels(path: Path) -> dict[str, Tensor]:
-    """`classes`, int64 [n], where an .npz says of which classes its samples are, as `sample.py` writes it."""
-    if path.suffix != ".npz" or not path.is_file():
-        return {}
-    with reading(path, "not a readable .npz file of samples"), np.load(path, allow_pickle=False) as archive:
-        kept = {"classes"} & set(archive.files)
-        return {name: torch.from_numpy(np.asarray(archive[name]).astype(np.int64)) for name in kept}
-
-
-def _read_array(path: Path) -> Tensor:
-    refuse(not path.exists(), f"no samples at {path}")
-    array = load_array(path, "samples")
-    refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
-    refuse(array.ndim < 2 or len(array) < 1, f"{path} has shape {array.shape}; samples are [n, ...]")
-    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))

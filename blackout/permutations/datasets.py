@@ -39,9 +39,9 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
-from blackout.data.count_data import held_out_split
 from blackout.data.file_formats import load_array, load_arrays
 from blackout.data.images import StrPath
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, refuse, summary
 from blackout.files import check_size, stored_bytes, tensors_hash
 from blackout.files import reading as parsing

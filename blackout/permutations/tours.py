@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import held_out_split
 from blackout.data.images import StrPath
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file

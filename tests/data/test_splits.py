@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blackout.data.count_data import held_out_split
+from blackout.data.splits import held_out_split
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 997])

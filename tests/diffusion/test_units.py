@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from blackout.data import CountData
+from blackout.data.user_counts import read_samples
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
-from blackout.evaluation.reference import read_samples
 from blackout.files import sample_file
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
 

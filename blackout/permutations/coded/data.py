@@ -19,8 +19,8 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
-from blackout.data.count_data import held_out_split
 from blackout.data.file_formats import load_array
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text, tensors_hash
 from blackout.permutations.classical import EXACT, Mallows, Mixture

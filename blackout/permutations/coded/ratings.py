@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import held_out_split
+from blackout.data.splits import held_out_split
 from blackout.errors import UserError, refuse
 from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
