@@ -17,7 +17,6 @@ from blackout.data.splits import held_out_split
 from blackout.errors import UserError
 from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
-from blackout.permutations.datasets import existing_file
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
@@ -43,7 +42,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
         ValueError: values out of range.
     """
     check_length("words", length)
-    file = existing_file(path)
+    file = Path(path).expanduser()
     lines = {word.strip().lower() for word in read_text(file).splitlines()}
     fit = sorted(word for word in lines if len(word) == length and word.isascii() and word.isalpha())
     found: dict[str, list[str]] = defaultdict(list)

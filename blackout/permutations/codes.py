@@ -99,7 +99,7 @@ class Lehmer(Code):
 class Insertion(Code):
     """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items.
 
-    [Severo 2025, section 3.2]; by theorem 4.3, eq. 6, k minus the left Lehmer digit of the inverse.
+    [Severo 2025, section 3.2]; by theorem 4.3, eq. 6, how many smaller values come before each of the inverse.
     """
 
     @staticmethod
@@ -108,19 +108,11 @@ class Insertion(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        y = places_first(inverse(x))
-        for i in reversed(range(1, len(y))):  # how many smaller values come before each
-            earlier = y[:i]
-            earlier -= (earlier > y[i]).view(torch.uint8)
-        return places_last(y, x)
+        return smaller_behind(inverse(x).flip(-1)).flip(-1)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        y = places_first(code)
-        for i in range(1, len(y)):
-            earlier = y[:i]
-            earlier += (earlier >= y[i]).view(torch.uint8)
-        return inverse(places_last(y, code))
+        return inverse(Lehmer._decode(code.flip(-1)).flip(-1))
 
 
 class FisherYates(Code):

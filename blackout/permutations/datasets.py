@@ -25,8 +25,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -42,9 +40,8 @@ from blackout.data import digits as digit_images
 from blackout.data.file_formats import load_array, load_arrays
 from blackout.data.images import StrPath
 from blackout.data.splits import held_out_split
-from blackout.errors import UserError, ensure, refuse, summary
-from blackout.files import check_size, stored_bytes, tensors_hash
-from blackout.files import reading as parsing
+from blackout.errors import UserError, ensure, refuse
+from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MOST_RELEVANT
 from blackout.protocols import Split
@@ -148,30 +145,6 @@ def first_equal(x: Tensor) -> Tensor:
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
 
 
-@contextmanager
-def reading(kind: str, item: Tensor) -> Iterator[None]:
-    """Inside, a network is shown items for the first time.
-
-    Raises:
-        UserError: it cannot read them.
-    """
-    try:
-        yield
-    except (ValueError, RuntimeError, IndexError) as error:
-        raise UserError(f"network: it cannot read {kind} of shape {list(item.shape)}: {summary(error)}") from error
-
-
-def existing_file(path: StrPath) -> Path:
-    """The path, ~ expanded.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    file = Path(path).expanduser()
-    refuse(not file.is_file(), f"{file}: {'not a file' if file.exists() else 'no such file'}")
-    return file
-
-
 class StoredPuzzles(Puzzles):
     """Puzzles of lists in memory, training ones in random order; see `Puzzles` for the other arguments.
 
@@ -229,7 +202,7 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
     file = Path(path).expanduser()
     if file.suffix in LISTS:
         return RankedLists(file.stem, read_lists(file), holdout, seed)
-    values = finite_numbers(load_array(existing_file(file), "items"), file)
+    values = finite_numbers(load_array(file, "items"), file)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
     if values.ndim in (2, 4):  # single numbers, and grey images without their channel
@@ -298,7 +271,7 @@ def read_lists(file: Path, features: int | None = None) -> tuple[Tensor, Tensor,
     """
     from sklearn.datasets import load_svmlight_file
 
-    with parsing(existing_file(file), "not an svmlight file"):
+    with reading(file, "not an svmlight file"):
         sparse, labels, query = load_svmlight_file(str(file), n_features=features, query_id=True)
         check_size(file, 16 * math.prod(sparse.shape), stored_bytes(file))
         x = torch.from_numpy(sparse.toarray())
@@ -333,7 +306,7 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
         known = relevance[lists]
         best = known.argsort(dim=1, descending=True, stable=True)
         return {"items": source.scaled(numbers)[lists], "truth": best, "relevance": known.clamp(min=0)}
-    loaded = load_arrays(existing_file(file))
+    loaded = load_arrays(file)
     arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
     refuse("items" not in arrays, f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
     values = finite_numbers(arrays["items"], file)

@@ -19,7 +19,7 @@ from blackout.data.images import StrPath
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
-from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
+from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, tour_length
 from blackout.protocols import Split
@@ -30,9 +30,7 @@ __all__ = ["tsp"]
 Array = npt.NDArray[np.float64]
 MOST_AT_ONCE = 13
 """Cities that `held_karp` takes: time and memory quadruple with each one more."""
-_CUTTING_ROUNDS = 1000
 _LEAST_GAIN = 1e-7
-_MOST_MOVES = 10_000
 _MOST_CITIES = 200
 _INSTANCES = 4
 _FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_target_": "blackout.networks.PointEncoder"}}
@@ -111,10 +109,9 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
     i, j = np.triu_indices(n, 1)
     degrees = (np.arange(n)[:, None] == i) | (np.arange(n)[:, None] == j)
     constraints = [LinearConstraint(degrees.astype(float), 2, 2)]
-    for _ in range(_CUTTING_ROUNDS):
+    while True:
         found = milp(distances[i, j], integrality=np.ones(len(i)), bounds=(0, 1), constraints=constraints)
-        if found.x is None:
-            break
+        ensure(found.x is not None, f"no tour of {n} cities was found")
         edges = found.x > 0.5
         graph = coo_array((np.ones(n), (i[edges], j[edges])), shape=(n, n))
         parts, part = connected_components(graph, directed=False)
@@ -122,7 +119,6 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
             return depth_first_order(graph, 0, directed=False, return_predecessors=False).astype(np.int64)
         cuts = [(part[i] == k) != (part[j] == k) for k in range(parts)]
         constraints.append(LinearConstraint(np.array(cuts, dtype=float), 2, np.inf))
-    raise ValueError(f"no tour of {n} cities was found")
 
 
 def polar_tours(points: Tensor) -> Tensor:
@@ -144,17 +140,16 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
     n = points.shape[1]
     i, j = torch.triu_indices(n - 1, n - 1, 1) + 1
     place = torch.arange(n)
-    for _ in range(_MOST_MOVES):
+    while True:
         visited, k = arranged(points, tours), (j + 1) % n
         d = torch.cdist(visited, visited, compute_mode="donot_use_mm_for_euclid_dist")
         most, which = (d[:, i - 1, i] + d[:, j, k] - d[:, i - 1, j] - d[:, i, k]).max(1)
         moves = most > _LEAST_GAIN
         if not bool(moves.any()):
-            break
+            return tours
         start, end = i[which].unsqueeze(1), j[which].unsqueeze(1)
         inside = (place >= start) & (place <= end) & moves.unsqueeze(1)
         tours = tours.gather(1, torch.where(inside, start + end - place, place))
-    return tours
 
 
 def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
@@ -257,7 +252,7 @@ def tsp(
     """
     if path is None:
         return Tours(cities, instances, held_out, seed)
-    points, tours = read_tours(existing_file(path))
+    points, tours = read_tours(Path(path).expanduser())
     items = arranged(points, counter_clockwise(points, tours))
     train, test = (items[rows] for rows in held_out_split(len(items), holdout, seed))
     return FileTours("tsp", "points", (train, test), seed, _FACTS)

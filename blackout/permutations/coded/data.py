@@ -25,7 +25,7 @@ from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text, tensors_hash
 from blackout.permutations.classical import EXACT, Mallows, Mixture
 from blackout.permutations.codes import FisherYates
-from blackout.permutations.datasets import Puzzles, existing_file, finite_numbers
+from blackout.permutations.datasets import Puzzles, finite_numbers
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
 from blackout.permutations.metrics import arranged, puzzle_scores
@@ -279,7 +279,7 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
             return from_levels(file.stem, levels, holdout, seed, imagined, labels)
-    x = finite_numbers(load_array(existing_file(file)), file)
+    x = finite_numbers(load_array(file), file)
     refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
     with error_context(str(file)):
         check_permutations(file.stem, x)
@@ -323,7 +323,7 @@ def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
 
 def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     """A table without a head, in whose every row are the names of all items, the best first; see `read_votes`."""
-    rows = [[name.strip() for name in row] for row in csv.reader(read_text(existing_file(file)).rstrip().splitlines())]
+    rows = [[name.strip() for name in row] for row in csv.reader(read_text(file).rstrip().splitlines())]
     names = {name: place for place, name in enumerate(sorted(set(rows[0]) - {""} if rows else ()))}
     for line, row in enumerate(rows, 1):
         refuse(sorted(row) != [*names], f"{file}, line {line}: each name of the first line is needed once, best first")
@@ -332,7 +332,7 @@ def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
-    """Votes in a file of preflib.org, of today's form or that before 2022: a level for every voter and alternative.
+    """Votes in a file of preflib.org, of its form since 2022: a level for every voter and alternative.
 
     Returns:
         Levels int64 [voters, n], 0 the best, the same for alternatives that are tied; and the names of alternatives.
@@ -340,17 +340,11 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     Raises:
         UserError: no such file, or anything else in it; the message names the line.
     """
-    lines = [line.strip() for line in read_text(existing_file(file)).splitlines()]
-    if lines and _NUMBER.fullmatch(lines[0]):  # n, n lines of names, a line of sums, then count,vote
-        n = int(lines[0])
-        labels = [line.partition(",")[2].strip() for line in lines[1 : n + 1]]
-        votes = [(i, *line.partition(",")[::2]) for i, line in enumerate(lines[n + 2 :], n + 3) if line]
-    else:
-        labels = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
-        n = len(labels)
-        votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
-    if not 2 <= n == len(labels) or not votes:
-        raise UserError(f"{file}: {len(labels)} alternatives and {len(votes)} votes are no file of PrefLib")
+    lines = [line.strip() for line in read_text(file).splitlines()]
+    labels = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
+    votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
+    if (n := len(labels)) < 2 or not votes:
+        raise UserError(f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib")
     levels, voters = torch.empty(len(votes), n, dtype=torch.int64), list[int]()
     for row, (line, count, vote) in enumerate(votes):
         groups = [[a for a in one.strip("{}").split(",") if a.strip()] for one in re.findall(r"{[^{}]*}|[^,{}]+", vote)]

@@ -16,7 +16,7 @@ from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
-from blackout.permutations.datasets import existing_file, finite_numbers, read_puzzles
+from blackout.permutations.datasets import finite_numbers, read_puzzles
 from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 
@@ -181,7 +181,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
         found = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
-    values = finite_numbers(load_array(existing_file(file), name), file)
+    values = finite_numbers(load_array(file, name), file)
     if values.ndim == 1:
         values = values[:, None] if width == 1 else values[None]
     if values.shape[1:] != (width,) or not len(values):

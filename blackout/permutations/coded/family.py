@@ -69,11 +69,8 @@ class CodeFamily(ComponentFamily):
         code, objective = settings["code"] or source.code, settings["objective"]
         for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
             refuse(value not in allowed, f"{name} must be one of {', '.join(allowed)}, not {value}")
-        sampler = dict(settings["sampler"] or {})
-        if (steps := sampler.pop("num_steps", None)) and settings["passes"] is None and objective == "masked":
-            settings = {**settings, "passes": min(steps, source.length) if type(steps) is int else steps}
         with error_context("sampler"):
-            passes = Passes().replaced({**settings, "sampler": sampler}).checked(source.length, objective)
+            passes = Passes().replaced(settings).checked(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
             stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")

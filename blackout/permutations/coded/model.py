@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, error_context
 from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
-from blackout.permutations.datasets import reading
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import SHARPNESS, arranged
 from blackout.protocols import Drawn, Watch
@@ -293,7 +292,7 @@ class CodeTransformer(nn.Module):
             attends = torch.cat([items, torch.cat([torch.zeros_like(attends), attends])], 1)
         self.register_buffer("_attends", attends if causal or prefix else None, persistent=False)
 
-    def forward(self, codes: Tensor, context: Context | None = None) -> Tensor:
+    def forward(self, codes: Tensor, context: Context) -> Tensor:
         """Codes int64 [B, n], with their context -> logits [B, n, n]."""
         n = self.num_items
         if self.causal:  # row i holds digit i - 1; the first a mask
@@ -301,12 +300,12 @@ class CodeTransformer(nn.Module):
         place = torch.arange(n, device=codes.device)
         rows = self.digits(codes + place * (n + 1)) + self.places(place)
         if self.items is not None:
-            items = self.items(_given(context, "items"))
+            items = self.items(context["items"])
             rows = rows + items if self.fused else rows
             if self.item_places is not None:
                 rows = torch.cat([items + self.item_places(place), rows], 1)
         if self.condition is not None:
-            rows = rows + self.condition(_given(context, "condition")).unsqueeze(1)
+            rows = rows + self.condition(context["condition"]).unsqueeze(1)
         for layer in self.layers:
             rows = layer(rows, self._attends)
         return self.head(self.norm(rows[:, -n:]))
@@ -323,12 +322,6 @@ def _embedding(number: int, width: int) -> nn.Embedding:
     table = nn.Embedding(number, width)
     nn.init.normal_(table.weight, std=0.5)
     return table
-
-
-def _given(context: Context | None, name: str) -> Tensor:
-    if context is None or name not in context:
-        raise ValueError(f"this network needs {name} beside the codes")
-    return context[name]
 
 
 Objective = Literal["masked", "autoregressive"]
@@ -643,7 +636,8 @@ class CodeModel(Model):
             UserError: they do not, or the network cannot read the items.
         """
         codes, context = self.example()
-        with reading(self.config["data"].get("kind") or "items", context.get("items", codes)[0, 0]):
+        shown = list(context.get("items", codes).shape[2:])
+        with error_context(f"network: it cannot read {self.config['data'].get('kind') or 'items'} of shape {shown}"):
             logits = self.averaged(codes, context)
         if logits.shape != (1, self.length, self.length):
             raise UserError(f"network: logits [1, {self.length}, {self.length}] are needed, not {list(logits.shape)}")

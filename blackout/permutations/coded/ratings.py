@@ -15,7 +15,6 @@ from blackout.data.splits import held_out_split
 from blackout.errors import UserError, refuse
 from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
-from blackout.permutations.datasets import existing_file
 from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
@@ -38,8 +37,8 @@ def read_ratings(file: Path) -> Ratings:
     Raises:
         UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
     """
-    check_size(existing_file(file), file.stat().st_size, stored_bytes(file))
     with reading(file, "not a table of ratings"):
+        check_size(file, file.stat().st_size, stored_bytes(file))
         with opened(file) as raw:
             header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
         if missing := [name for name in _COLUMNS if name not in header]:

@@ -21,7 +21,6 @@ from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, autoregressive_loss, exact_mixture
 from blackout.permutations.coded.ratings import judge
 from blackout.permutations.codes import Insertion
-from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import arranged, expected_unique, kl_bits
@@ -64,7 +63,7 @@ class CodeScorer:
         Raises:
             UserError: anything else.
         """
-        loaded = load_arrays(existing_file(path))
+        loaded = load_arrays(path)
         arrays = loaded if isinstance(loaded, dict) else {"permutation": loaded}
         x = arrays.pop("permutation", None)
         if x is None or x.dtype.kind not in "iu" or x.ndim != 2 or x.shape[1] != source.length:

@@ -12,9 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from blackout.errors import UserError
+from blackout.errors import UserError, error_context
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
-from blackout.permutations.datasets import Puzzles, reading
+from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
@@ -270,7 +270,7 @@ class ShuffleDiffusion(Model):
         items, _ = self.example()
         index = torch.arange(2)
         items = items.expand(2, *items.shape[1:])
-        with reading(self.data["kind"], items[0, 0]):
+        with error_context(f"network: it cannot read {self.data['kind']} of shape {list(items.shape[2:])}"):
             denoiser = self.denoiser(items, self.network)
         lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
         try:
