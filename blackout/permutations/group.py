@@ -137,10 +137,9 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
 @lru_cache
 def stirling_numbers(t: int) -> tuple[int, ...]:
     """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind)."""
-    row = [1]
-    for _ in range(t):
-        row = [m * after + before for m, (before, after) in enumerate(pairwise([0, *row, 0]))]
-    return tuple(row)
+    from scipy.special import stirling2
+
+    return tuple(stirling2(t, range(t + 1), exact=True))
 
 
 def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:

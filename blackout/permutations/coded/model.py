@@ -265,7 +265,6 @@ class CodeTransformer(nn.Module):
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
-        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.causal = num_items, causal
         self.fused = encoder is not None and context == "fused"
         prefix = encoder is not None and (context == "prefix" or causal)

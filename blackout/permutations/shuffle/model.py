@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from blackout.errors import UserError, error_context
+from blackout.errors import error_context
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
@@ -273,9 +273,6 @@ class ShuffleDiffusion(Model):
         with error_context(f"network: it cannot read {self.data['kind']} of shape {list(items.shape[2:])}"):
             denoiser = self.denoiser(items, self.network)
         lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
-        try:
-            with self.using():
-                deepcopy(self.loss)(lesson)  # what it counts and averages stays as it is
-                self.nll_bits(items, SampleStreams(0, index).at(1))
-        except ValueError as error:
-            raise UserError(f"shuffle: {error}") from None
+        with error_context("shuffle"), self.using():
+            deepcopy(self.loss)(lesson)  # what it counts and averages stays as it is
+            self.nll_bits(items, SampleStreams(0, index).at(1))
