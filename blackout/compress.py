@@ -5,8 +5,7 @@
 
 It needs the same model, and the same machine and versions: probabilities come from a network, whose last digits other
 hardware computes otherwise. What is decoded is compared with a hash of what was encoded. Counts are read and coded by
-parts, so that they need not fit into memory, and what `xz` makes smaller is kept as `xz` makes it. Models with classes
-code without them. Exit code 2 for what cannot be read.
+parts, so that they need not fit into memory. Models with classes code without them. Exit code 2: what cannot be read.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ import hashlib
 import io
 import lzma
 import math
-import shutil
 import struct
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -124,8 +120,6 @@ class Coder:
 
 
 _TOTAL = 1 << PRECISION
-LARGEST = 255
-"""Largest max_count for which the forward process is coded from tables of its distributions, which are quicker."""
 _WIDEST, _REACH, _FEW = 64, 7, 12
 """Bins are at most a 64th of a standard deviation wide, and reach 7 of these and 12 counts to either side."""
 _COLUMNS, _TABLED, _COMPARED = 128, 1 << 20, 1 << 16
@@ -165,7 +159,7 @@ def encoded(model: BlackoutDiffusion, counts: Tensor, times: Tensor, coder: Code
         x = batch.reshape(-1).long().cpu().numpy()
         for k in range(1, len(times)):
             before = x
-            x = _survivors(model, before, times[k] - times[k - 1]).pop(coder)
+            x = _survivors(before, times[k] - times[k - 1]).pop(coder)
             _births(model, batch.shape, x, times, k).push(coder, before - x)
         _first(model, batch.shape, times).push(coder, x)
 
@@ -178,7 +172,7 @@ def decoded(model: BlackoutDiffusion, n: int, times: Tensor, coder: Coder, batch
         x = _first(model, shape, times).pop(coder)
         for k in range(len(times) - 1, 0, -1):
             before = x + _births(model, shape, x, times, k).pop(coder)
-            _survivors(model, before, times[k] - times[k - 1]).push(coder, x)
+            _survivors(before, times[k] - times[k - 1]).push(coder, x)
             x = before
         batches.insert(0, torch.from_numpy(x.reshape(shape)))
     return torch.cat(batches)
@@ -308,15 +302,12 @@ def _first(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> _Law:
     return _poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
 
 
-def _survivors(model: BlackoutDiffusion, before: Integers, span: Tensor) -> _Law:
+def _survivors(before: Integers, span: Tensor) -> _Law:
     """Of counts [n] over a forward step of this length."""
     lives, dies = float(torch.exp(-span)), float(-torch.expm1(-span))
-    table = _shares(model.process.max_count, float(span)) if model.process.max_count <= LARGEST else None
 
     def below(which: slice | Integers, counts: Integers) -> Reals:
         n, counts = before[which], np.minimum(counts, before[which])
-        if table is not None:
-            return table[n, counts + 1]
         # P(X <= k) of Binomial(n, lives), all digits of which are kept where nearly all live
         return np.where(counts < 0, 0.0, np.where(counts == n, 1.0, special.betainc(
             np.maximum(n - counts, 1), np.maximum(counts, 0) + 1.0, dies)))  # fmt: skip
@@ -325,18 +316,11 @@ def _survivors(model: BlackoutDiffusion, before: Integers, span: Tensor) -> _Law
     return _Law(below, mean, np.asarray((mean * dies) ** 0.5, np.float64), before, spelt=False)
 
 
-@lru_cache(maxsize=512)
-def _shares(max_count: int, span: float) -> Reals:
-    """P(X <= k) of what is left of n counts over a forward step, [n, k + 1] for k from -1 on."""
-    pmf = PureDeath(max_count).pmf(torch.arange(max_count + 1), span).numpy()
-    return np.pad(np.cumsum(pmf, axis=1).clip(max=1.0), [(0, 0), (1, 0)])
-
-
 Array: TypeAlias = NDArray[Any]
-_FILE, _PLAIN, _PART = struct.Struct("<4sQHHB"), struct.Struct("<4sQ"), struct.Struct("<IIH16s")
-"""Of a file: magic, arrays, steps, batch size, which grid; of one by xz: magic, arrays. Of a part: arrays, bytes,
-lanes, and the first half of the SHA-256 of its counts; behind its bytes stands the CRC-32 of file header and part."""
-_MAGIC, _XZ = b"BLK2", b"BLKX"
+_FILE, _PART = struct.Struct("<4sQHHB"), struct.Struct("<IIH16s")
+"""Of a file: magic, arrays, steps, batch size, which grid. Of a part: arrays, bytes, lanes, and the first half of the
+SHA-256 of its counts; behind its bytes stands the CRC-32 of file header and part."""
+_MAGIC = b"BLK2"
 _PER_LANE = 6000
 """Elements for every lane of the coder, which costs 8 bytes."""
 _PER_PART = 1 << 22
@@ -345,7 +329,6 @@ _TRIED = 256
 """Arrays by which the grid is chosen, and the bound is told."""
 _SPARSEST, _MOST_WORK = 10_000, 1 << 40
 """Elements for every byte of a part, and elements times steps: what says more is refused, not tried."""
-_LZMA, _LZMA_MEMORY = 9 | lzma.PRESET_EXTREME, 1 << 27
 
 
 def encode(given: argparse.Namespace) -> None:
@@ -360,23 +343,14 @@ def encode(given: argparse.Namespace) -> None:
     chosen = min(range(len(expected)), key=lambda k: expected[k].value)
     times, bound = grids(model, given.steps)[chosen], expected[chosen]
     header = _FILE.pack(_MAGIC, len(counts), given.steps, given.batch_size, chosen)
-    squeezer = lzma.LZMACompressor(preset=_LZMA)
-    with replacing(given.out) as part, tempfile.TemporaryFile(dir=given.out.parent) as plain:
-        plain.write(_PLAIN.pack(_XZ, len(counts)))
-        with part.open("wb") as file:
-            file.write(header)
-            for some in _parts(given.file, counts, model):
-                file.write(_part(model, some, times, header, given.batch_size))
-                plain.write(squeezer.compress(some.numpy().astype(_plain_type(model)).tobytes()))
-        plain.write(squeezer.flush())
-        own, xz = part.stat().st_size, plain.tell() - _PLAIN.size
-        if own > plain.tell():
-            plain.seek(0)
-            with part.open("wb") as file:
-                shutil.copyfileobj(plain, file)
-        size = part.stat().st_size
-    rate = 8 / counts.size
-    sizes = {"this": size, **({} if own == size else {"the model": own}), "xz": xz}
+    plain = np.min_scalar_type(model.process.max_count)
+    xz, squeezer = 0, lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME)
+    with replacing(given.out) as part, part.open("wb") as file:
+        file.write(header)
+        for some in _parts(given.file, counts, model):
+            file.write(_part(model, some, times, header, given.batch_size))
+            xz += len(squeezer.compress(some.numpy().astype(plain).tobytes()))
+        rate, sizes = 8 / counts.size, {"this": file.tell(), "xz": xz + len(squeezer.flush())}
     said = ", ".join(f"{name} {size:,} bytes ({size * rate:.3f} bits per dimension)" for name, size in sizes.items())
     print(f"{len(counts):,} arrays: {said}; the bound is {bound.value:.3f} +- {bound.standard_error:.3f}")
     print(f"wrote {given.out}, and decoded it again, in {time.perf_counter() - began:.0f} s")
@@ -397,36 +371,24 @@ def decode(given: argparse.Namespace) -> None:
     """Write the counts as .npy."""
     model, name = _model(given.model), str(given.file)
     with opened(given.file) as file:
-        n, parts = decoded_file(model, file, name)
+        header = file.read(_FILE.size)
+        refuse(header[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
+        refuse(len(header) < _FILE.size, f"{name}: damaged")
+        _, n, steps, batch_size, chosen = _FILE.unpack(header)
+        if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
+            raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps cannot be in it")
         given.out = new_file(given.out, given=True)
         dtype = torch.empty(0, dtype=count_dtype(model.process.max_count)).numpy().dtype
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, *model.shape)}
         with replacing(given.out) as part, part.open("wb") as out:
             np.lib.format.write_array_header_1_0(out, about)
-            for counts in parts:
+            for counts in _decoded_parts(model, file, header, name):
                 out.write(counts.astype(dtype).tobytes())
     print(f"wrote {n:,} arrays to {given.out}")
 
 
-def decoded_file(model: BlackoutDiffusion, file: io.BufferedReader, name: str) -> tuple[int, Iterator[Array]]:
-    """How many arrays there are, and all of them by parts.
-
-    Raises:
-        UserError: now or from a part: not such a file, damaged, or of another model.
-    """
-    start = file.read(_FILE.size)
-    if start[:4] == _XZ and len(start) >= _PLAIN.size:
-        _, n = _PLAIN.unpack(start[: _PLAIN.size])
-        return n, _unsqueezed(model, file, start[_PLAIN.size :], n, name)
-    refuse(start[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
-    refuse(len(start) < _FILE.size, f"{name}: damaged")
-    _, n, steps, batch_size, chosen = _FILE.unpack(start)
-    if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
-        raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps cannot be in it")
-    return n, _decoded_parts(model, file, start, name)
-
-
 def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: bytes, name: str) -> Iterator[Array]:
+    """All arrays by parts; raises UserError for a part that is damaged, or of another model."""
     _, n, steps, batch_size, chosen = _FILE.unpack(header)
     times = grids(model, steps)[chosen]
     while n:
@@ -444,33 +406,6 @@ def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: by
         yield counts.numpy()
         n -= some
     refuse(file.read(1), f"{name}: damaged: more follows its last part")
-
-
-def _unsqueezed(model: BlackoutDiffusion, file: io.BufferedReader, data: bytes, n: int, name: str) -> Iterator[Array]:
-    squeezed, dtype = lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY), _plain_type(model)
-    per, size = _per_part(model), math.prod(model.shape) * dtype.itemsize
-    while n or not squeezed.eof:
-        wanted, found = min(n, per) * size or 1, b""
-        while len(found) < wanted and not squeezed.eof:
-            data = data or (file.read(1 << 20) if squeezed.needs_input else b"")
-            try:
-                found += squeezed.decompress(data, wanted - len(found))
-            except lzma.LZMAError:
-                raise UserError(f"{name}: damaged") from None
-            refuse(not data and squeezed.needs_input and not squeezed.eof, f"{name}: damaged")
-            data = b""
-        refuse(len(found) != min(n, per) * size, f"{name}: damaged")
-        if n:
-            counts = np.frombuffer(found, dtype).reshape(-1, *model.shape).astype(np.int64)
-            if counts.max() > model.process.max_count:
-                raise UserError(f"{name}: of another model: counts must be up to {model.process.max_count}")
-            yield counts
-            n -= len(counts)
-
-
-def _plain_type(model: BlackoutDiffusion) -> np.dtype[Any]:
-    """The smallest integers that hold every count."""
-    return np.min_scalar_type(model.process.max_count).newbyteorder("<")
 
 
 def _per_part(model: BlackoutDiffusion) -> int:
