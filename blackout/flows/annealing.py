@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,8 +25,6 @@ _BETWEEN, _KEPT, _SWAPS = 4, 16, 14
 """Sweeps of parallel tempering between two exchanges, states of every replica that are kept, and the key of swaps."""
 _PILOTS, _PILOTED = 64, 15
 """Chains, and least sweeps, of the run that spaces times, and its key."""
-_STRAY = 0.1
-"""Probability that a site starts elsewhere than in the mode that its chain is annealed from."""
 
 
 def anneal(
@@ -164,18 +161,16 @@ Given states, times, streams and `first`: the draws of the first move are those 
 
 def _walk(target: Target, refine: Refinement | None) -> _Walk:
     """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one."""
-    near = target if isinstance(target, Near) else None
-    pairs = (target if near is None else near.inner).pairs()
+    pairs = target.pairs()
     if refine is not None or pairs is None or target.device.type != "cpu" or not COMPILED:
         return partial(_one_by_one, refine or Gibbs())
     from blackout.flows.targets.numba_sweeps import Sweeps  # only here: numba is loaded late
 
-    sites = Sweeps(*pairs, torch.cat(target.independent_sites()))
-    start: tuple[Tensor | None, float] = (None, 0.0) if near is None else (near.centres, near.pull)
+    sites = Sweeps(*pairs, target.log_start, torch.cat(target.independent_sites()))
 
     def compiled(states: States, times: Tensor, streams: SampleStreams, first: int) -> tuple[States, Tensor]:
         keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
-        x, log_density, gain = sites.swept(states.x, states.log_density, keys, times, *start)
+        x, log_density, gain = sites.swept(states.x, states.log_density, keys, times)
         span = (times[..., -1] - times[..., 0]).reshape(-1)
         gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
         return States(x, log_density, target), gain
@@ -196,43 +191,6 @@ def _one_by_one(
         gain = gain + (t - before) * states.dlogp_dt
         states = moves(target, states, t, streams.at(first + k))
     return states, gain
-
-
-class Near(Target):
-    """A law for annealing from a product law b around states of its own in place of noise: p_t ~ rho^t b^(1 - t). Ours
-    (tests/flows/test_annealing.py).
-
-    Args:
-        inner: the law.
-        centres: uint8 [B, d], of the chains with numbers 0, ..., B - 1.
-    """
-
-    log_volume = 0.0
-
-    def __init__(self, inner: Target, centres: Tensor) -> None:
-        super().__init__(inner.levels, inner.shape)
-        self.inner, self.centres = inner, centres
-        away = math.log(_STRAY / (inner.levels - 1))
-        self.pull = math.log1p(-_STRAY) - away
-        self._start = away + F.one_hot(centres.long(), inner.levels).double() * self.pull
-
-    def uniform(self, uniforms: Tensor) -> Tensor:
-        """States drawn from b by uniforms [B, d]: uint8."""
-        other = (uniforms / _STRAY * (self.levels - 1)).long() + 1
-        moved = (self.centres + other) % self.levels
-        return torch.where(uniforms < _STRAY, moved, self.centres).to(torch.uint8)
-
-    def log_density(self, x: Tensor) -> Tensor:
-        """log rho - log b of states [B, d]: what the path gains along its way."""
-        return self.inner.log_density(x).double() - self._start.gather(-1, x.long()[..., None]).sum((-1, -2))
-
-    def independent_sites(self) -> list[Tensor]:
-        """Those of the law, int64 [n] each."""
-        return self.inner.independent_sites()
-
-    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
-        """Of both laws, float64 [B, n, S]: see `Target.conditional`."""
-        return self.inner.conditional(x, where, t) + (1 - t) * self._start[:, where]
 
 
 def group_size(chains: int) -> int:

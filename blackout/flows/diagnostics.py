@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.flows.annealing import Near, anneal
+from blackout.flows.annealing import anneal
+from blackout.flows.path import Near
 from blackout.flows.targets import Target
 from blackout.flows.weights import NORMAL, effective_sample_size, jackknife, log_mean_exp, pareto_shape
 from blackout.random import SampleStreams, fold_seed
@@ -150,21 +151,20 @@ def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed
         seed: of the search and the annealing.
     """
     found = modes(target, x, seed)
-    centres = found.repeat(_CHAINS // len(found), 1)
-    paths = anneal(Near(target, centres), len(centres), _SWEEPS, seed, power=2)
-    top = max(float(paths.log_weights.max()), float(log_weights.max()))
-    masses, mine = (paths.log_weights - top).exp(), (log_weights.double() - top).exp()
+    annealed = [
+        anneal(Near(target, mode), _CHAINS // len(found), _SWEEPS, fold_seed(seed, k), power=2)
+        for k, mode in enumerate(found)
+    ]
+    top = max(float(weights.max()) for weights in (log_weights, *(paths.log_weights for paths in annealed)))
+    mine, far_mine, missed = (log_weights.double() - top).exp(), _distances(x, found), 0.0
     total, effective = float(mine.mean()), max(1.0, ess * len(mine))  # 1 where it is not known
-    mode = torch.arange(len(centres), device=x.device) % len(found)
-    far, far_mine = (torch.stack([(at != one).sum(-1) for one in found], -1) for at in (paths.states.x, x))
-    missed = 0.0
-    for k in range(len(found)):
-        own = mode == k
-        nearest = far[own].argmin(1) == k
+    for k, paths in enumerate(annealed):
+        far = _distances(paths.states.x, found)
+        nearest = far.argmin(1) == k
         if not bool(nearest.any()):
             continue
-        radius = far[own, k][nearest].double().quantile(0.9)
-        inside = masses[own] * (nearest & (far[own, k] <= radius))
+        radius = far[nearest, k].double().quantile(0.9)
+        inside = (paths.log_weights - top).exp() * (nearest & (far[:, k] <= radius))
         there = mine * ((far_mine.argmin(1) == k) & (far_mine[:, k] <= radius))
         mass, error = float(inside.mean()), float(inside.std()) / math.sqrt(len(inside))
         lack, share = mass - float(there.mean()), mass / (mass + total)
@@ -173,3 +173,8 @@ def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed
         if lack > _SIGMAS * math.hypot(error, chance) and lack > _MISSED * max(total, mass):
             missed += lack / total
     return missed
+
+
+def _distances(x: Tensor, modes: Tensor) -> Tensor:
+    """Sites in which states [N, d] differ from modes [m, d], int64 [N, m]."""
+    return torch.stack([(x != mode).sum(-1) for mode in modes], -1)

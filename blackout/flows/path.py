@@ -7,12 +7,17 @@ residual along a chain is what weights are made of.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.flows.targets import Target
+
+_STRAY = 0.1
+"""Probability that a site starts elsewhere than in the state that its path begins about."""
 
 
 @dataclass
@@ -70,6 +75,43 @@ class States:
         x, log_density = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
         known = None if self.known is None else self.known.index_copy(0, index, others.ratios)
         return States(x, log_density, self.target, None, known)
+
+
+class Near(Target):
+    """A law whose path begins in a product law b about a state in place of noise: p_t ~ rho^t b^(1 - t). Ours
+    (tests/flows/test_annealing.py).
+
+    Args:
+        inner: the law.
+        centre: the state, uint8 [d].
+    """
+
+    log_volume = 0.0
+
+    def __init__(self, inner: Target, centre: Tensor) -> None:
+        super().__init__(inner.levels, inner.shape)
+        self.inner, self.centre = inner, centre
+        away = math.log(_STRAY / (self.levels - 1))
+        self.log_start = away + F.one_hot(centre.long(), self.levels).double() * (math.log1p(-_STRAY) - away)
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        """States drawn from b by uniforms [B, d]: uint8."""
+        other = (uniforms / _STRAY * (self.levels - 1)).long() + 1
+        return torch.where(uniforms < _STRAY, (self.centre + other) % self.levels, self.centre).to(torch.uint8)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log rho - log b of states [B, d]: what the path gains along its way."""
+        start = (F.one_hot(x.long(), self.levels) * self.log_start).sum((-1, -2))
+        return self.inner.log_density(x).double() - start
+
+    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
+        """Of both laws, float64 [B, n, S]: see `Target.conditional`."""
+        return self.inner.conditional(x, where, t) + (1 - t) * self.log_start[where]
+
+    def pairs(self) -> tuple[Tensor, Tensor] | None:
+        """Of log rho - log b: see `Target.pairs`."""
+        pairs = self.inner.pairs()
+        return None if pairs is None else (pairs[0], pairs[1] - self.log_start)
 
 
 def outgoing(scores: Tensor) -> Tensor:

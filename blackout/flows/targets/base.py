@@ -52,6 +52,8 @@ class Target(nn.Module):
     """Whether a state codes a point of the plane, as `targets.energy_network.encode` does."""
     frozen: Tensor | None = None
     """Sites of each row that never move, bool [B, d]; None where there are none."""
+    log_start: Tensor | None = None
+    """log-probabilities [d, S] of the sites where a path begins; None for uniform noise."""
 
     def __init__(self, levels: int, shape: Sequence[int]) -> None:
         super().__init__()

@@ -26,67 +26,60 @@ class Sweeps:
 
     Args:
         pairs, fields: [d, d] and [d, S], see `Target.pairs`.
+        start: log-probabilities of the states where chains begin, [d, S]; None for uniform ones.
         order: int64 [d], in which sites are drawn.
     """
 
-    def __init__(self, pairs: Tensor, fields: Tensor, order: Tensor) -> None:
+    def __init__(self, pairs: Tensor, fields: Tensor, start: Tensor | None, order: Tensor) -> None:
         one, other = pairs.nonzero(as_tuple=True)
         degrees, weights = (pairs != 0).sum(1), pairs[one, other]
         self.about = order.numpy(), np.concatenate([[0], degrees.cumsum(0).numpy()]), other.numpy()
         self.weights, self.fields = weights.numpy(), fields.contiguous().numpy()
+        self.start = (torch.zeros_like(fields) if start is None else start).numpy()
         if fields.shape[1] == 2:
             strengths = (weights / 2).abs().unique()
             self.most, self.unit = int(degrees.max()), float(strengths[0]) if len(strengths) else 1.0
             self.tabled = len(strengths) <= 1 and self.most <= _MOST
             weights = weights / 2 / self.unit
             self.weights = (weights.round() if self.tabled else weights).numpy()
-            self.field = ((fields[:, 1] - fields[:, 0]) / 2).numpy()
-            self.values, self.which = np.unique(self.field, return_inverse=True)
+            self.field, self.start = ((part[:, 1] - part[:, 0]) / 2 for part in (self.fields, self.start))
+            values, which = np.unique([self.field, self.start], axis=1, return_inverse=True)
+            self.values, self.which = values[..., None], which.ravel()
 
-    def swept(
-        self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor, towards: Tensor | None, pull: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def swept(self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights gain (t_{k+1} - t_k) log rho(x), then every site is drawn from p_{t_{k+1}}, K times.
 
         Args:
             x, log_density: states uint8 [B, d] and their log rho, float64 [B].
             keys: of the draws of every sweep, int64 [K, B].
             times: t_0, ..., t_K, float64 [K + 1], or [L, K + 1] of L parts of the chains, each as many.
-            towards: states [B, d] from around which chains are annealed; None for uniform noise.
-            pull: log-odds of a site's being as there at t = 0, rather than at any other level.
 
         Returns:
             (states, their log-density, gains [B]).
         """
         states, density, gain = x.numpy().copy(), log_density.numpy().copy(), np.zeros(len(x))
-        centres = np.zeros((1, 0), np.uint8) if towards is None else towards.numpy().astype(np.uint8)
         lanes = times.view(-1, times.shape[-1]).numpy()
         moved = keys.numpy(), states, density, gain, lanes, *self.about, self.weights
         if self.fields.shape[1] > 2:
-            _sweep_levels(*moved, self.fields, centres, pull)
+            _sweep_levels(*moved, self.fields, self.start)
         else:
-            t = lanes[:, 1:].flatten()
-            shift, table = (1 - t) * pull / 2, np.zeros((len(t), 0, 0))
-            if self.tabled:
-                sums = t[:, None, None] * (self.unit * np.arange(-self.most, self.most + 1) + self.values[:, None])
-                sides = [sums] if towards is None else [sums + side * shift[:, None, None] for side in (-1, 0, 1)]
-                table = 1 / (1 + np.exp(2 * np.concatenate(sides, 2)))
-            _sweep(*moved, self.field, self.which, self.unit, table, centres, shift, pull / 2)
+            t, (field, start) = lanes[:, 1:].reshape(-1, 1, 1), self.values
+            sums = self.unit * np.arange(-self.most, self.most + 1) + field
+            table = 1 / (1 + np.exp(2 * (t * sums + start))) if self.tabled else np.zeros((len(t), 0, 0))
+            _sweep(*moved, self.field, self.start, self.which, self.unit, table)
         return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
 
 @compiled(
-    "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[::1], i8[::1], "
-    "f8, f8[:, :, ::1], u1[:, ::1], f8[::1], f8)"
+    "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1], "
+    "i8[::1], f8, f8[:, :, ::1])"
 )
 def _sweep(
     keys: np.ndarray, x: np.ndarray, density: np.ndarray, gain: np.ndarray, times: np.ndarray, order: np.ndarray,
-    first: np.ndarray, beside: np.ndarray, weights: np.ndarray, field: np.ndarray, which: np.ndarray, unit: float,
-    table: np.ndarray, centres: np.ndarray, shift: np.ndarray, pull: float,
+    first: np.ndarray, beside: np.ndarray, weights: np.ndarray, field: np.ndarray, begin: np.ndarray,
+    which: np.ndarray, unit: float, table: np.ndarray,
 ) -> None:  # fmt: skip
-    sites, tabled, near = x.shape[1], table.shape[2] > 0, centres.shape[1] > 0
-    width = table.shape[2] // (3 if near else 1)
-    spins, towards = np.empty((sites, _BLOCK), np.int8), np.zeros((sites if near else 1, _BLOCK), np.int8)
+    sites, tabled, spins = x.shape[1], table.shape[2] > 0, np.empty((x.shape[1], _BLOCK), np.int8)
     counts, start, second = np.empty(_BLOCK, np.int8), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     uniforms, down, now, gained = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     forces, signs = np.empty(_BLOCK), weights.astype(np.int8)
@@ -100,23 +93,20 @@ def _sweep(
             now[c], gained[c] = density[row], 0.0
             for i in range(sites):
                 spins[i, c] = 2 * np.int8(x[row, i]) - 1
-                if near:
-                    towards[i, c] = 2 * np.int8(centres[row, i]) - 1
         for k in range(sweeps):
             t, at = times[lane, k + 1], lane * sweeps + k
             for c in range(_BLOCK):
                 gained[c] += (t - times[lane, k]) * now[c]
                 start[c], second[c] = pair_of(keys[k, block + min(c, size - 1)], 0)
             for i in order:
-                own, side = spins[i], towards[i if near else 0]
+                own = spins[i]
                 if tabled:  # in bytes, and a loop for each kind of step: twice as quick
-                    for c in range(_BLOCK):
-                        counts[c] = width * side[c]
+                    counts[:] = 0
                     for edge in range(first[i], first[i + 1]):
                         other, sign = beside[edge], signs[edge]
                         for c in range(_BLOCK):
                             counts[c] += sign * spins[other, c]
-                    law, middle = table[at, which[i]], width // 2 + (width if near else 0)
+                    law, middle = table[at, which[i]], table.shape[2] // 2
                     for c in range(_BLOCK):
                         forces[c], down[c] = unit * counts[c] + field[i], law[np.uintp(counts[c] + middle)]
                 else:
@@ -126,10 +116,7 @@ def _sweep(
                         for c in range(_BLOCK):
                             forces[c] += weight * spins[other, c]
                     for c in range(_BLOCK):
-                        down[c] = 1 / (1 + math.exp(2 * (t * forces[c] + shift[at] * side[c])))
-                if near:
-                    for c in range(_BLOCK):
-                        forces[c] -= (pull + unit * width) * side[c]
+                        down[c] = 1 / (1 + math.exp(2 * (t * forces[c] + begin[i])))
                 for c in range(_BLOCK):
                     uniforms[c] = uniform_of((start[c], second[c]), i)
                 for c in range(_BLOCK):
@@ -160,11 +147,11 @@ def _drawn(logits: np.ndarray, u: float) -> int:
 
 @compiled(
     "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], "
-    "u1[:, ::1], f8)"
+    "f8[:, ::1])"
 )
 def _sweep_levels(
     keys: np.ndarray, x: np.ndarray, density: np.ndarray, gain: np.ndarray, times: np.ndarray, order: np.ndarray,
-    first: np.ndarray, beside: np.ndarray, weights: np.ndarray, fields: np.ndarray, centres: np.ndarray, pull: float,
+    first: np.ndarray, beside: np.ndarray, weights: np.ndarray, fields: np.ndarray, begin: np.ndarray,
 ) -> None:  # fmt: skip
     value, logits = np.empty(fields.shape[1]), np.empty(fields.shape[1])
     for c in range(x.shape[0]):
@@ -177,10 +164,7 @@ def _sweep_levels(
                 for edge in range(first[i], first[i + 1]):
                     value[own[beside[edge]]] += weights[edge]
                 for level in range(len(value)):
-                    logits[level] = t * value[level]
-                if centres.shape[1]:
-                    value[centres[c, i]] -= pull
-                    logits[centres[c, i]] += (1 - t) * pull
+                    logits[level] = t * value[level] + begin[i, level]
                 new = _drawn(logits, uniform_of(pair, i))
                 density[c] += value[new] - value[own[i]]
                 own[i] = new
