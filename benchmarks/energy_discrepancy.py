@@ -47,7 +47,7 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
 
 
 def save(network: EnergyNetwork, path: Path) -> None:
-    """Write the .npz that `read_energy_network` reads, whole or not at all."""
+    """Write the .npz that `read_energy` reads, whole or not at all."""
     arrays: dict[str, Any] = {}
     for name, value in network.state_dict().items():
         _, layer, part = name.split(".")

@@ -159,7 +159,7 @@ def described(target: Target, paths: Paths) -> dict[str, float]:
     exact = exact_values(target) or {}
     found = estimates(target, paths.states.x, paths.log_weights, paths.states.log_density)
     row = {"ess": found["ess"], "log Z off": found["log_z"] - exact.get("log_z", math.nan)}
-    energy = -exact.get("mean_log_density", math.nan)
+    energy = exact.get("mean_energy", math.nan)
     row["energy off, %"] = 100 * (found["mean_energy"] / energy - 1)
     return row
 

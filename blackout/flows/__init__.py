@@ -16,12 +16,11 @@ from blackout.flows.targets import (
     Target,
     read_couplings,
     read_energy,
-    read_energy_network,
 )
 
 __all__ = [
     "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
     "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Potts", "Qubo",
     "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
-    "read_energy", "read_energy_network",
+    "read_energy",
 ]  # fmt: skip

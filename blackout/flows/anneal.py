@@ -30,7 +30,7 @@ _CHECKED = 13
 """Key of the annealings that check this one, among the uses of a seed."""
 _TARGETS = {
     "ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass", "couplings": "read_couplings",
-    "energy_network": "read_energy_network",
+    "energy_network": "read_energy",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
+_BATCH, _ROLLOUT, _VALIDATION = 0, 1, 3
 
 
 BATCH = 1024
@@ -118,6 +118,24 @@ class ChainSampler(Model):
             paths = self.paths(part, seed)
             yield part, {"samples": paths.states.x.view(-1, *self.shape), "log_weights": paths.log_weights}
 
+    @torch.no_grad()
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """ESS and log Z of the group of chains with the batch's numbers."""
+        indices, seed = batch["index"].to(self.device), fold_seed(self.seed, _VALIDATION)
+        with torch.autocast(self.device.type, enabled=False):
+            log_weights = self.simulation.run(self.target, self.rates(), indices, seed, self.moves).log_weights
+            self.look_at_data(batch, log_mean_exp(log_weights))
+        self.record("val/ess", effective_sample_size(log_weights).expand(len(indices)))
+        self.record("val/log_z", log_mean_exp(log_weights).expand(len(indices)))
+
+    def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+        """Record what there is to say of a batch that has data."""
+
+    @property
+    def moves(self) -> Refinement | None:
+        """Moves of the chains of a validation."""
+        return None
+
     @property
     def validation_cost(self) -> int:
         return self.simulation.num_steps
@@ -165,16 +183,6 @@ class FlowSampler(ChainSampler):
         assert self.rollout is not None
         with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
             return self.learn(self.network, batch, batch["batch"] % self.rollout.every == 0)
-
-    @torch.no_grad()
-    def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS and log Z of the group of chains with the batch's numbers."""
-        indices = batch["index"].to(self.device)
-        with torch.autocast(self.device.type, enabled=False):
-            paths = self.simulation.run(self.target, self.rates(), indices, fold_seed(self.seed, VALIDATION))
-        weights = paths.log_weights
-        self.record("val/ess", effective_sample_size(weights).expand(len(indices)))
-        self.record("val/log_z", log_mean_exp(weights).expand(len(indices)))
 
     def try_once(self) -> None:
         """Evaluate target and network once.
@@ -234,7 +242,7 @@ class LawsFlow(FlowSampler):
         indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
         law = numbers[indices // self.each % len(numbers)]
         with torch.autocast(self.device.type, enabled=False):
-            paths = self.simulation.run(self.target.of(law), self.rates(), indices, fold_seed(self.seed, VALIDATION))
+            paths = self.simulation.run(self.target.of(law), self.rates(), indices, fold_seed(self.seed, _VALIDATION))
         self.look_at(paths)
         for one in law.unique():
             weights = paths.log_weights[law == one]

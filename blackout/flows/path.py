@@ -87,6 +87,7 @@ class Near(Target):
     """
 
     log_volume = 0.0
+    log_start: Tensor
 
     def __init__(self, inner: Target, centre: Tensor) -> None:
         super().__init__(inner.levels, inner.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -150,17 +151,13 @@ class Replay(nn.Module):
         sizes = torch.tensor([min(made, kept), *self.x.shape[1:3]], device=uniforms.device)
         which = slot, time, chain = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
         t, newest = self.times[slot, time], (made - 1) % kept
-        slope = self.curves[which] if self.many else interpolated(t, self.times[newest], self.curves[newest, :, 0])
+        if self.many:
+            slope = self.curves[which]
+        else:
+            knots, values = self.times[newest].cpu().numpy(), self.curves[newest, :, 0].cpu().numpy()
+            slope = torch.from_numpy(np.interp(t.cpu().numpy(), knots, values)).to(t.device)
         law = self.law[slot, chain]
         return ReplayBatch(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), law)
-
-
-def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
-    """A piecewise linear function of t [b], exact at its knots, `values` [K] at `times` [K]: as `numpy.interp`."""
-    right = torch.searchsorted(times, t).clamp(1, len(times) - 1)
-    before, after = times[right - 1], times[right]
-    share = ((t - before) / (after - before)).clamp(0, 1)
-    return values[right - 1] * (1 - share) + values[right] * share
 
 
 @torch.no_grad()

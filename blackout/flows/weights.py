@@ -201,15 +201,12 @@ def along_path(
             scale, of = (t**2, "heat_capacity") if name == "energy" else (target.sites, f"susceptibility_of_{name}")
             row |= {of: scale * spread[0], f"{of}_error": scale * spread[1]}
         known = exact_values(target, t) or {}
-        row |= {f"{name}_exact": known[name] for name in ("log_z",) if name in known}
-        row |= {"energy_exact": -known["mean_log_density"]} if "mean_log_density" in known else {}
+        exact = {"log_z": "log_z_exact", "mean_energy": "energy_exact"}
+        row |= {exact[name]: known[name] for name in exact if name in known}
         rows.append(row)
     return rows
 
 
 def known_values(target: Target) -> dict[str, float]:
     """The exact values of what `estimates` estimates, as far as they are within reach."""
-    known = dict(exact_values(target) or {})
-    if "mean_log_density" in known:
-        known["mean_energy"] = -known.pop("mean_log_density")
-    return {f"{name}_exact": value for name, value in known.items()}
+    return {f"{name}_exact": value for name, value in (exact_values(target) or {}).items()}

@@ -135,7 +135,7 @@ def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor
             return -target.energy(states).double()[:, None]
         s = 2 * states.double() - 1
         one, two = torch.triu_indices(target.sites, target.sites, 1, device=s.device)
-        return s[:, one] * s[:, two] if target.field is None else torch.cat([s[:, one] * s[:, two], s], 1)
+        return s[:, one] * s[:, two] if not target.fields else torch.cat([s[:, one] * s[:, two], s], 1)
 
     share, model, given = torch.softmax(log_weights.double(), 0), along(x), along(data)
     slope, mean = given.mean(0) - share @ model, share @ model

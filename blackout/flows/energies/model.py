@@ -20,15 +20,15 @@ from blackout.distributed import world_size
 from blackout.errors import ensure, refuse
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.model import VALIDATION, ChainSampler
+from blackout.flows.model import ChainSampler
 from blackout.flows.path import States
+from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Replay, Rollout, roll_out
-from blackout.flows.simulation import Events, Paths, Scores, Simulation
+from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import all_states
-from blackout.flows.targets.base import of_flips
 from blackout.flows.targets.energy_network import Learned
-from blackout.flows.targets.lattice import magnetisation
-from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.flows.targets.lattice import SpinPairs
+from blackout.flows.weights import effective_sample_size
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Source
 from blackout.random import fold_seed
@@ -42,7 +42,7 @@ _STRONGEST = 5.0
 
 
 @component("energy", "target")
-class PairEnergy(Learned):
+class PairEnergy(SpinPairs, Learned):
     """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal [Ou 2025, section 4.2].
 
     Args:
@@ -57,9 +57,9 @@ class PairEnergy(Learned):
     def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
         super().__init__(2, [sites])
         ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
-        self.l1 = l1
+        self.l1, self.fields = l1, field
         self.upper = nn.Parameter(torch.zeros(sites * (sites - 1) // 2))
-        self.field = nn.Parameter(torch.zeros(sites)) if field else None
+        self.field = nn.Parameter(torch.zeros(sites)) if field else nn.Buffer(torch.zeros(sites), persistent=False)
 
     @property
     def couplings(self) -> Tensor:
@@ -68,18 +68,15 @@ class PairEnergy(Learned):
         matrix = self.upper.new_zeros(self.sites, self.sites).index_put((first, second), self.upper)
         return matrix + matrix.T
 
+    @property
+    def pair(self) -> Tensor:  # type: ignore[override]
+        """2 J, [d, d]."""
+        return 2 * self.couplings
+
     def energy(self, x: Tensor) -> Tensor:
         """-s' J s - h . s of states [..., d]: [...]."""
         s = self._spins(x)
-        pairs = -((s @ self.couplings) * s).sum(-1)
-        return pairs if self.field is None else pairs - s @ self.field
-
-    def log_ratios(self, x: Tensor) -> Tensor:
-        """-2 s_i (2 (J s)_i + h_i) for a flip, [B, d, 2] [Ou 2025, eq. 27, for spins]."""
-        with torch.no_grad():
-            s = self._spins(x)
-            local = 2 * s @ self.couplings if self.field is None else 2 * s @ self.couplings + self.field
-            return of_flips(-2 * s * local, x)
+        return -((s @ self.couplings) * s).sum(-1) - s @ self.field
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, [B, d], but what others do to a spin is kept, and changed by a row of J where one flips.
@@ -87,33 +84,21 @@ class PairEnergy(Learned):
         Ours; a test compares it with the sweep of every target.
         """
         with torch.no_grad():
-            s, couplings = self._spins(x).double(), self.couplings.double()
-            local = 2 * s @ couplings if self.field is None else 2 * s @ couplings + self.field.double()
+            s, pair = self._spins(x).double(), self.pair.double()
+            local = s @ pair + self.field
             for site in range(self.sites):
                 spin = 2.0 * (torch.sigmoid(-2 * t * local[:, site]) <= uniforms[:, site]) - 1
-                local.addcmul_((spin - s[:, site])[:, None], couplings[site], value=2)
+                local.addcmul_((spin - s[:, site])[:, None], pair[site])
                 s[:, site] = spin
             return (s > 0).to(x.dtype)
-
-    def pairs(self) -> tuple[Tensor, Tensor]:
-        """w [d, d] and f [d, S]: see `Target.pairs`."""
-        field = torch.zeros(self.sites) if self.field is None else self.field.detach()
-        return 4 * self.couplings.detach().double(), torch.stack([-field, field], -1).double()
 
     def penalty(self) -> Tensor:
         """l1 sum_ij |J_ij| [Ou 2025, appendix E.2], a scalar."""
         return self.l1 * 2 * self.upper.abs().sum()
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        kept = {"sites": self.sites, "l1": self.l1, "field": self.field is not None}
+        kept = {"sites": self.sites, "l1": self.l1, "field": self.fields}
         return {"_target_": "blackout.flows.energies.PairEnergy", **kept}
-
-    def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Magnetisation per site and its size, [B] each."""
-        return magnetisation(self._spins(x))
-
-    def _spins(self, x: Tensor) -> Tensor:
-        return 2 * x.to(self.upper.dtype) - 1
 
 
 def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
@@ -139,7 +124,7 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
         return log_z - (J * moments).sum() - h @ mean
 
     found = np.zeros(2 * pairs + d)  # couplings above 0, those below, so that the penalty is smooth; fields
-    sides = [(0.0, _STRONGEST)] * (2 * pairs) + [(-_STRONGEST, _STRONGEST) if energy.field is not None else (0, 0)] * d
+    sides = [(0.0, _STRONGEST)] * (2 * pairs) + [(-_STRONGEST, _STRONGEST) if energy.fields else (0, 0)] * d
     exact = exact and 2**d <= _LISTED
     states = 2 * all_states(2, d).double() - 1 if exact else s
     for loss in (pseudo, whole) if exact else (pseudo,):
@@ -155,8 +140,7 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
         found = minimize(objective, found, jac=True, bounds=sides, method="L-BFGS-B", tol=1e-9).x
     with torch.no_grad():
         energy.upper.copy_(torch.from_numpy(found[:pairs] - found[pairs : 2 * pairs]))
-        if energy.field is not None:
-            energy.field.copy_(torch.from_numpy(found[2 * pairs :]))
+        energy.field.copy_(torch.from_numpy(found[2 * pairs :]))
     return exact
 
 
@@ -177,7 +161,7 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
         errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
         values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
     elif isinstance(source, CountData):
-        rival = PairEnergy(target.sites, field=target.field is not None)
+        rival = PairEnergy(target.sites, field=target.fields)
         most_likely(rival, source.train[:].flatten(1), exact=False)
         truth = rival.couplings.detach().double()
     if truth is not None and bool(truth.any()):
@@ -299,25 +283,18 @@ class EnergySampler(ChainSampler):
     def fresh(self, number: int, seed: int) -> Paths:
         """Weighted chains of the energy in training."""
         indices = torch.arange(number, device=self.device)
-        paths = self._chains(self.energy, self.rates(trained=True), indices, seed)
+        paths = self.simulation.run(self.energy, self.rates(trained=True), indices, seed, self.moves)
         self.log("train/ess", effective_sample_size(paths.log_weights))
         return paths
 
-    def _chains(self, energy: Learned, scores: Scores, indices: Tensor, seed: int) -> Paths:
-        """With the moves of the rollouts, which leave weights right and lessen what the rates miss."""
-        moves = None if self.rollout is None else self.rollout.refine
-        return self.simulation.run(energy, scores, indices, seed, moves)
+    @property
+    def moves(self) -> Refinement | None:
+        """Those of the rollouts, which leave weights right and lessen what the rates miss."""
+        return None if self.rollout is None else self.rollout.refine
 
-    @torch.no_grad()
-    def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS, log Z, and NLL of held-out data by this log Z."""
-        indices = batch["index"].to(self.device)
-        with torch.autocast(self.device.type, enabled=False):
-            paths = self._chains(self.target, self.rates(), indices, fold_seed(self.seed, VALIDATION))
-            log_z = log_mean_exp(paths.log_weights)
-            self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
-        self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
-        self.record("val/log_z", log_z.expand(len(indices)))
+    def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+        """NLL of held-out data by this log Z."""
+        self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
 
     def try_once(self) -> None:
         """Evaluate energy and rates at two states."""

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from blackout.errors import refuse
@@ -212,19 +211,12 @@ def tabulated(
 
 
 def layout(graph: Graph) -> NDArray[np.float64]:
-    """Places of the nodes, as far apart as the shortest paths between them are long, float64 [nodes, 2].
+    """Places of the nodes by springs along the edges [Fruchterman 1991], float64 [nodes, 2]; the same every time."""
+    import networkx as nx  # only here: importing it takes a while
 
-    [Kamada and Kawai 1989], by stress majorisation from a circle; the same every time.
-    """
-    from sklearn.manifold import smacof  # only here: importing it takes a second
-
-    angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
-    circle = np.stack([np.cos(angle), np.sin(angle)], 1)
-    if graph.nodes < 3:
-        return circle
-    hops = shortest_path(graph.matrix() != 0, unweighted=True)
-    hops[np.isinf(hops)] = 1 + hops[np.isfinite(hops)].max()  # parts that are not connected
-    return np.asarray(smacof(hops, init=circle, n_init=1)[0])
+    drawn = nx.empty_graph(graph.nodes)
+    drawn.add_edges_from(graph.edges.tolist())
+    return np.array([*nx.spring_layout(drawn, seed=0).values()])
 
 
 def graphs_picture(graph_of: Callable[[int], Graph], problem: str, samples: Samples, sign: int = 1) -> Any:

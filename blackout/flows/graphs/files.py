@@ -284,10 +284,8 @@ def _matrix_market(file: Path) -> Graph:
 
 
 def _by_networkx(name: str, file: Path, **arguments: Any) -> Graph:
-    try:
-        import networkx as nx  # only here: importing it takes a while
-    except ImportError:
-        raise UserError("it needs networkx, which is missing: pip install 'blackout-diffusion[graphs]'") from None
+    import networkx as nx  # only here: importing it takes a while
+
     try:
         with opened(file) as stream:
             graph: Any = getattr(nx, name)(stream, **arguments)

@@ -336,16 +336,16 @@ def can_enumerate(target: Target) -> bool:
 
 
 def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
-    """`log_z`, `mean_log_density` and, by enumeration, the mean of every statistic of rho^t; None if out of reach.
+    """`log_z`, `mean_energy` and, by enumeration, the mean of every statistic of rho^t; None if out of reach.
 
-    `mean_log_density` is that of log rho, whatever t.
+    `mean_energy` is that of -log rho, whatever t.
     """
     if not can_enumerate(target):
         return target.exact() if t == 1 else target.exact(t)
     states, log_density = enumerated(target)
     log_z = torch.logsumexp(t * log_density, 0)
     weight = (t * log_density - log_z).exp()
-    values = {"log_z": float(log_z), "mean_log_density": float(weight @ log_density.nan_to_num(neginf=0.0))}
+    values = {"log_z": float(log_z), "mean_energy": -float(weight @ log_density.nan_to_num(neginf=0.0))}
     for name, value in target.statistics(states).items():
         values[f"mean_{name}"] = float(weight @ value.double())
     return values

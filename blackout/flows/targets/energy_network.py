@@ -141,17 +141,25 @@ class EnergyNetwork(Learned):
         return hidden.squeeze(-1)
 
 
-@component("target", ask="target=energy_network target.path=...")
-def read_energy_network(path: str | Path, plane: bool = False) -> EnergyNetwork:
+@component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
+def read_energy(path: str | Path | None = None, ckpt: str | None = None, plane: bool = False) -> Target:
     """The energy network in an .npz with arrays `weight_0` [n_1, d], `bias_0` [n_1], `weight_1`, ... to one output.
+
+    Or the law that a trained model has.
 
     Args:
         path: of the file.
-        plane: whether its states are points of the plane, which pictures then show.
+        ckpt: a run, checkpoint or exported model of family=energy, whose averaged energy is taken.
+        plane: whether the states of the network in the file are points of the plane, which pictures then show.
 
     Raises:
-        UserError: unreadable, or arrays that are no such network.
+        UserError: neither file nor model is given, or both; unreadable, no such network, or a model without an energy.
     """
+    refuse((path is None) == (ckpt is None), "give either target.path, an .npz, or target.ckpt, a run of family=energy")
+    if path is None:
+        target: Any = getattr(load_model(str(ckpt)), "target", None)
+        refuse(not isinstance(target, Target), f"ckpt: {ckpt} has no target; give a run of family=energy or flow")
+        return target.requires_grad_(False)
     advice = "python -m benchmarks.energy_discrepancy makes one"
     refuse(not Path(path).is_file(), f"target.path: {path} does not exist; {advice}")
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
@@ -170,25 +178,6 @@ def read_energy_network(path: str | Path, plane: bool = False) -> EnergyNetwork:
     for layer, (weight, bias) in zip(network.layers, layers, strict=True):
         layer.load_state_dict({"weight": weight, "bias": bias})
     return network.requires_grad_(False)
-
-
-@component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
-def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
-    """An energy network from an .npz, or the law that a trained model has.
-
-    Args:
-        path: an .npz, see `read_energy_network`.
-        ckpt: a run, checkpoint or exported model of family=energy, whose averaged energy is taken.
-
-    Raises:
-        UserError: neither is given, or both; unreadable, or a model without an energy.
-    """
-    refuse((path is None) == (ckpt is None), "give either target.path, an .npz, or target.ckpt, a run of family=energy")
-    if path is not None:
-        return read_energy_network(path)
-    target: Any = getattr(load_model(str(ckpt)), "target", None)
-    refuse(not isinstance(target, Target), f"ckpt: {ckpt} has no target; give a run of family=energy or family=flow")
-    return target.requires_grad_(False)
 
 
 def encode(points: Tensor, scale: float) -> Tensor:

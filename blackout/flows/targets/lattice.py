@@ -99,7 +99,7 @@ class Potts(Target):
 
 
 def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int], t: float = 1.0) -> dict[str, float] | None:
-    """log Z of rho^t, and E[log rho] as its derivative in t, of a homogeneous model on a torus.
+    """log Z of rho^t, and E[-log rho] as minus its derivative in t, of a homogeneous model on a torus.
 
     The trace of a power of the matrix between neighbouring columns [Kramers and Wannier 1941]; tests compare it with
     enumeration and with published values.
@@ -126,7 +126,7 @@ def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int], t: float 
     # log Z = log tr M^L, and its derivative is L tr (M^(L-1) M log M) / tr M^L
     slopes = ((matrix * log_matrix) @ vectors * vectors).sum(0)
     log_z = length * top_weight + (length - 1) * values.abs().max().log() + total.log()
-    return {"log_z": float(log_z), "mean_log_density": float(length * (powers @ slopes) / total)}
+    return {"log_z": float(log_z), "mean_energy": -float(length * (powers @ slopes) / total)}
 
 
 def kaufman(beta: float, shape: Sequence[int]) -> float:
@@ -148,14 +148,39 @@ def kaufman(beta: float, shape: Sequence[int]) -> float:
     return float(total) - math.log(2) + rows * columns / 2 * math.log(2 * math.sinh(2 * beta))
 
 
-def magnetisation(spins: Tensor) -> dict[str, Tensor]:
-    """Magnetisation per site of spins [B, d], and its size: [B] each."""
-    m = spins.mean(-1)
-    return {"magnetisation": m, "abs_magnetisation": m.abs()}
+class SpinPairs(Target):
+    """Spins s = 2x - 1 that interact in pairs: log rho = s' P s / 2 + h . s + a constant.
+
+    Attributes:
+        pair: P, [d, d], symmetric and zero on its diagonal.
+        field: h, [d].
+    """
+
+    pair: Tensor
+    field: Tensor
+
+    @torch.no_grad()
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """-2 s_i (P s + h)_i for a flip: [B, n, 2] [Ou 2025, eq. 25, for spins]."""
+        s = self._spins(x)
+        return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """w [d, d] and f [d, S]: see `Target.pairs`."""
+        pair, field = self.pair.detach().double(), self.field.detach().double()
+        return 2 * pair, torch.stack([-field, field], -1)
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Magnetisation per site and its size, [B] each."""
+        m = self._spins(x).mean(-1)
+        return {"magnetisation": m, "abs_magnetisation": m.abs()}
+
+    def _spins(self, x: Tensor) -> Tensor:
+        return 2 * x.to(self.field.dtype) - 1
 
 
 @component("target")
-class Couplings(Target):
+class Couplings(SpinPairs):
     """Any pair energy of spins: log rho(x) = s' J s + h . s, s = 2x - 1 in {-1, +1}^d [Ou 2025, eq. 11, with a field].
 
     Args:
@@ -187,25 +212,9 @@ class Couplings(Target):
         s = self._spins(x)
         return ((s @ self.pair) * s).sum(-1) / 2 + s @ self.field + self.constant
 
-    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """-2 s_i ((J + J') s + h)_i for a flip, without J's diagonal: [B, n, 2] [Ou 2025, eq. 25, for spins]."""
-        s = self._spins(x)
-        return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
-
-    def pairs(self) -> tuple[Tensor, Tensor]:
-        """w [d, d] and f [d, S]: see `Target.pairs`."""
-        return 2 * self.pair, torch.stack([-self.field, self.field], -1)
-
-    def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Magnetisation per site and its size, [B] each."""
-        return magnetisation(self._spins(x))
-
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """Its shape: the couplings travel as tensors."""
         return {"_target_": "blackout.flows.Couplings", "shape": list(self.shape)}
-
-    def _spins(self, x: Tensor) -> Tensor:
-        return 2 * x.to(self.pair.dtype) - 1
 
 
 @component("target")
@@ -290,7 +299,7 @@ class Ising(Couplings):
         frustrated = beta < 0 and any(n % 2 for n in self.shape)  # else every second spin may be read upside down
         if 0 < abs(beta) * t < _STRONGEST and not bias and not frustrated and min(self.shape) > 2:
             below, log_z, above = (kaufman(abs(beta) * t * scale, self.shape) for scale in (1 - 1e-5, 1.0, 1 + 1e-5))
-            return {"log_z": log_z, "mean_log_density": (above - below) / 2e-5 / t}
+            return {"log_z": log_z, "mean_energy": (below - above) / 2e-5 / t}
         spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
         return transfer_matrix(beta * spins[:, None] * spins, bias * spins, self.shape, t)
 
