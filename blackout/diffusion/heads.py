@@ -8,6 +8,7 @@ the data levels.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,22 @@ class BirthDeathHead(ScaledHead):
         return BirthDeathPrediction(*self._of(raw.float(), t))
 
 
+def log_logistic(n: Tensor, location: Tensor, log_scale: Tensor, largest: Tensor | int) -> Tensor:
+    """The logarithm of a logistic's mass between n - 1/2 and n + 1/2; 0 and `largest` take what lies beyond them.
+
+    Float32, of the shape that whole numbers n, location and log_scale broadcast to.
+    """
+    inverse = torch.exp(-log_scale)
+    above, below = (n + 0.5 - location).float() * inverse, (n - 0.5 - location).float() * inverse
+    # sigma(a) - sigma(b) = sigma(a) sigma(-b) (1 - e^(b - a)): no cancellation
+    last, first = n >= largest, n <= 0
+    return (
+        torch.where(last, 0.0, F.logsigmoid(above))
+        + torch.where(first, 0.0, F.logsigmoid(-below))
+        + torch.where(first | last, 0.0, torch.log(-torch.expm1(-inverse)))
+    )
+
+
 @dataclass(frozen=True)
 class LogisticMixture:
     """A mixture of logistics cut into the whole numbers 0..largest [Salimans 2017, section 2.1].
@@ -141,16 +158,8 @@ class LogisticMixture:
     def log_prob(self, missing: Tensor) -> Tensor:
         """log P(N = missing): float32, shape of the integers `missing`."""
         # single precision has no halves beyond 2^23
-        n, location = missing.double().unsqueeze(1), self.location.double()
-        inverse = torch.exp(-self.log_scale)
-        above, below = (n + 0.5 - location).float() * inverse, (n - 0.5 - location).float() * inverse
-        # sigma(a) - sigma(b) = sigma(a) sigma(-b) (1 - e^(b - a)): no cancellation
-        last, first = n >= self.largest.unsqueeze(1), n <= 0
-        log_mass = (
-            torch.where(last, 0.0, F.logsigmoid(above))
-            + torch.where(first, 0.0, F.logsigmoid(-below))
-            + torch.where(first | last, 0.0, torch.log(-torch.expm1(-inverse)))
-        )
+        n, location, largest = missing.double().unsqueeze(1), self.location.double(), self.largest.unsqueeze(1)
+        log_mass = log_logistic(n, location, self.log_scale, largest)
         return torch.logsumexp(self.log_weight + log_mass, dim=1)
 
     def sample(self, generator: RandomSource = None) -> Tensor:
@@ -297,13 +306,9 @@ class LogisticHead(_Posterior):
         """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
         half = self.max_count / 2
         location = half * (1 + raw[:, :1].float())
-        scale = half / 2 * torch.exp(raw[:, 1:2].float().clamp(-12.0, 6.0))
-        edges = torch.arange(self.max_count, device=raw.device).view(-1, *[1] * (raw.ndim - 2)) + 0.5
-        z = (edges - location) / scale
-        below, above = F.logsigmoid(z), F.logsigmoid(-z)
-        # log(sigmoid(b) - sigmoid(a)) = logsigmoid(b) + logsigmoid(-a) + log(1 - e^(a - b))
-        inner = below[:, 1:] + above[:, :-1] + torch.log(-torch.expm1(-(1 / scale).clamp(min=1e-6)))
-        return self._given(torch.cat([below[:, :1], inner, above[:, -1:]], dim=1), xt, t)
+        log_scale = math.log(half / 2) + raw[:, 1:2].float().clamp(-12.0, 6.0)
+        levels = per_row(torch.arange(self.max_count + 1, device=raw.device), xt)
+        return self._given(log_logistic(levels, location, log_scale, self.max_count), xt, t)
 
 
 _STRAIGHT = 3.0

@@ -77,11 +77,16 @@ class _Weighted:
 
     def __post_init__(self) -> None:
         check_name(self.weightings, self.weighting, "weighting")
-        ensure(self.scale > 0, f"the loss's scale must be positive, not {self.scale}")
+        check_scale(self.scale)
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
         """The weights of intervals (s, t), float64 [T] each."""
         return self.scale * self.weightings[self.weighting](s, t)
+
+
+def check_scale(scale: float) -> None:
+    """Raises ValueError unless the scale is positive."""
+    ensure(scale > 0, f"the loss's scale must be positive, not {scale}")
 
 
 def check_name(table: Mapping[str, object], name: str, what: str) -> None:
@@ -155,28 +160,25 @@ class CountLoss(_Weighted):
 
 @component("loss")
 @dataclass(frozen=True)
-class CrossEntropy(_Weighted):
-    """-log P(X_0 | X_t) of heads that predict a distribution over levels [Austin 2021, eq. 5].
+class CrossEntropy:
+    """-log P(X_0 | X_t) of heads that predict a distribution over levels, D3PM's auxiliary loss [Austin 2021, eq. 5].
 
     Args:
-        weighting: "paper" for equal weights (D3PM's auxiliary loss and the usual choice); "likelihood" for
-            (t - s) q / (1 - q), which makes it the bound itself for the absorbing process [Shi 2024].
-        scale: multiplies every weight.
+        scale: multiplies every value.
 
     Raises:
-        ValueError: an unknown weighting, or a scale that is not positive; when called, another kind of head.
+        ValueError: a scale that is not positive; when called, another kind of head.
     """
 
-    weightings: ClassVar[Mapping[str, Weight]] = {
-        "paper": lambda s, t: torch.ones_like(t),
-        "likelihood": lambda s, t: (t - s) / torch.expm1(t),
-    }
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Float32 [B, ...]; s and t are float64 [B]."""
         target, prediction = _needed(self, prediction, target)
-        loss = -self.scale * prediction.log_probs.gather(1, target.x0.long()[:, None]).squeeze(1).float()
-        return weigh(self.weightings[self.weighting](s, t).float(), loss)
+        return -self.scale * prediction.log_probs.gather(1, target.x0.long()[:, None]).squeeze(1).float()
 
 
 @component("loss")
@@ -199,7 +201,7 @@ class StepLoss:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        ensure(self.scale > 0, f"the loss's scale must be positive, not {self.scale}")
+        check_scale(self.scale)
         ensure(self.cross_entropy >= 0, f"cross_entropy must not be negative, not {self.cross_entropy}")
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
