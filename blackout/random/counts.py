@@ -124,10 +124,10 @@ def _look_up(
         if kernels:
             drawn += kernels.bisect(draw.keys, table, (n >> shift) & mask, attempt)
             continue
-        start = ((n >> shift) & mask).to(torch.int32).mul_(columns)
+        row = ((n >> shift) & mask).to(torch.int32)
         if samples > 1:
-            start += torch.arange(samples, dtype=torch.int32, device=n.device)[:, None] * (rows * columns)
-        drawn += _bisect(table, start, draw.uniform(tuple(n.shape), attempt))
+            row += torch.arange(samples, dtype=torch.int32, device=n.device)[:, None] * rows
+        drawn += invert_rows(table.view(-1, columns), row, draw.uniform(tuple(n.shape), attempt))
     drawn = torch.minimum(drawn, n)  # where P(X <= n) fell short of 1 by rounding
     return torch.where(flipped[..., None], n - drawn, drawn)
 
@@ -144,20 +144,6 @@ def _log_ways(device: torch.device) -> Tensor:
     n = k[:, None]
     ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_(min=0) + 1)
     return ways.masked_fill_(k > n, -torch.inf)
-
-
-def _bisect(table: Tensor, start: Tensor, uniform: Tensor) -> Tensor:
-    """The least k with uniform <= P(X <= k), or the last; `start` is where P(X <= 0) is in `table` [..., columns]."""
-    values, at, uniform = table.view(-1), start.view(-1), uniform.view(-1)
-    drawn = torch.zeros_like(at, dtype=torch.uint8)
-    left = table.shape[-1]
-    while left > 1:
-        half = left // 2
-        above = values.index_select(0, at + (half - 1)) < uniform
-        at.add_(above, alpha=half)
-        drawn.add_(above, alpha=half)
-        left -= half
-    return drawn.view(start.shape)
 
 
 def _columns(p: float, largest: int) -> int:
@@ -428,21 +414,21 @@ def systematic(weights: Tensor, u: Tensor) -> Tensor:
 
 
 def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
-    """The first k with u < cumulative_rows[row, k], by bisection without gathering whole rows.
+    """The first k with u < cumulative_rows[row, k], or the last, by bisection without gathering whole rows.
 
     Args:
-        cumulative_rows: [R, S], non-decreasing rows that end at 1.
-        row: int64, any shape.
+        cumulative_rows: [R, S], non-decreasing.
+        row: int32 or int64, any shape.
         u: uniforms of that shape.
 
     Returns:
-        int64 of that shape, in 0..S - 1.
+        Integers like `row`, in 0..S - 1.
     """
-    states = cumulative_rows.shape[-1]
-    flat, start = cumulative_rows.reshape(-1), row * states
-    found = torch.zeros_like(row)
-    for bit in reversed(range((states - 1).bit_length())):
-        probe = found + (1 << bit)
-        below = (probe < states) & (flat[start + (probe - 1).clamp_(max=states - 1)] <= u)
-        found = torch.where(below, probe, found)
-    return found
+    left = cumulative_rows.shape[-1]
+    values, start, u = cumulative_rows.reshape(-1), (row * left).reshape(-1), u.reshape(-1)
+    at = start.clone()
+    while left > 1:
+        half = left // 2
+        at.add_(values.index_select(0, at + (half - 1)) <= u, alpha=half)
+        left -= half
+    return at.sub_(start).view(row.shape)

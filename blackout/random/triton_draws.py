@@ -54,7 +54,7 @@ def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
 
 
 def bisect(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tensor:
-    """The least k with U <= table[s, row, k], or the last, for uniforms U of the draw's given attempt.
+    """The first k with U < table[s, row, k], or the last, for uniforms U of the draw's given attempt.
 
     Args:
         keys: int64 [B], of a draw.
@@ -222,7 +222,7 @@ def _bisect(keys, table, rows, drawn, elements, total, stride, columns, attempt,
     left = columns
     while left > 1:
         half = left // 2
-        above = tl.load(table + start + count + (half - 1), mask=inside, other=1.0) < uniform
+        above = tl.load(table + start + count + (half - 1), mask=inside, other=1.0) <= uniform
         count += tl.where(above, half, 0)
         left -= half
     tl.store(drawn + at, count.to(tl.uint8), mask=inside)
