@@ -65,39 +65,39 @@ class CountDraw(Draw):
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
         """Samples are laid out as the data were."""
-        shape = self._data.get("sample_shape") or ()
+        shape = self.data.get("sample_shape") or ()
         fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
-        return OutputNames(shape=tuple(shape) if fits else None, units=self._units)
+        return OutputNames(shape=tuple(shape) if fits else None, units=self.units)
 
     @property
-    def _units(self) -> tuple[int, int]:
+    def units(self) -> tuple[int, int]:
         """Offset and gain of the data's file."""
-        offset, gain = self._data.get("units") or (0, 1)
+        offset, gain = self.data.get("units") or (0, 1)
         return offset, gain
 
     @property
-    def _data(self) -> Mapping[str, Any]:
+    def data(self) -> Mapping[str, Any]:
+        """Facts of the model's data."""
         return self.model.config.get("data", {})
 
     def about(self, seed: int) -> Mapping[str, int]:
         """The seed, the largest count there can be, in the units of the data's file, and its offset and gain."""
-        offset, gain = self._units
-        camera = {} if self._units == (0, 1) else {"offset": offset, "gain": gain}
+        offset, gain = self.units
+        camera = {} if self.units == (0, 1) else {"offset": offset, "gain": gain}
         return {"seed": seed, "max_count": self.model.process.max_count * gain + offset, **camera}
 
     def outputs(self, seed: int) -> Outputs | None:
         """An .h5ad, where the data came from AnnData."""
-        if len(self._data.get("features") or ()) != math.prod(self.model.shape):
+        if len(self.data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        asked = self.condition.get("given") or {}
-        return AnnotatedSamples(self._data, self.about(seed), self._units, asked, self.model.latent)
+        return AnnotatedSamples(self, seed)
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
         if self.known is not None or self.classes is None or not isinstance(source, CountData):
             return super().compared_with(source)
         for name in ("class_names", "covariates"):
-            if (theirs := source.facts.get(name)) != (ours := self._data.get(name)):
+            if (theirs := source.facts.get(name)) != (ours := self.data.get(name)):
                 told = f"{name.replace('_', ' ')} of {source.name} are {theirs}, those of the model {ours}"
                 raise UserError(f"evaluate=true: {told}: give dataset.labels and dataset.covariates as in training")
         return source.under(self.classes)
@@ -145,9 +145,9 @@ class CountDraw(Draw):
             picture = with_scale(heat_map(counts, largest, dark), largest, dark)
             picture.info["Description"] = "A row is a sample, or one of its states in turn; a column is an element."
             return picture
-        words, labels = self._data.get("class_names"), samples.get("classes") if columns is None else None
+        words, labels = self.data.get("class_names"), samples.get("classes") if columns is None else None
         if labels is not None:
-            labels = divided(labels, [len(values) for values in (self._data.get("covariates") or {}).values()])[0]
+            labels = divided(labels, [len(values) for values in (self.data.get("covariates") or {}).values()])[0]
         named = [] if labels is None else [str(words[k] if words else k) for k in labels.tolist()]
         picture = grid(counts, largest, columns, dark, named)
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture
@@ -158,55 +158,48 @@ class AnnotatedSamples:
     """Takes samples [b, D] as sparse rows and writes `samples.h5ad`.
 
     Args:
-        data: facts of the model's data: features, classes and covariates, and the layer that the counts came from,
-            which samples are written to as well.
-        about: numbers for `uns`.
-        units: offset and gain of the data's file.
-        asked: values that were asked for: those of covariates stand in place of those of levels.
-        latent: of counts [b, D], for `obsm`, if the network has such a representation.
+        draw: of a model whose data's features are known.
+        seed: of the samples.
     """
 
-    data: Mapping[str, Any]
-    about: Mapping[str, int]
-    units: tuple[int, int]
-    asked: Mapping[str, Any]
-    latent: Callable[[Tensor], Tensor]
-    _rows: list[Any] = field(default_factory=list)
-    _columns: dict[str, list[Any]] = field(default_factory=dict)
+    draw: CountDraw
+    seed: int
+    _parts: list[dict[str, Any]] = field(default_factory=list)
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Take the next samples."""
         from scipy.sparse import csr_matrix
 
-        offset, gain = self.units
-        self._rows.append(csr_matrix(samples["samples"].cpu().numpy().astype(np.int32) * gain + offset))
-        columns = {"index": indices.numpy()}
-        with suppress(ValueError):
-            columns["latent"] = self.latent(samples["samples"]).numpy()
+        counts, (offset, gain) = samples["samples"].cpu(), self.draw.units
+        part = {"index": indices.numpy(), "rows": csr_matrix(counts.numpy().astype(np.int32) * gain + offset)}
+        with suppress(ValueError):  # of a network that has no such representation
+            part["latent"] = self.draw.model.latent(counts).numpy()
         if "classes" in samples:
-            columns |= self._conditions(samples["classes"].cpu().numpy())
-        for name, values in columns.items():
-            self._columns.setdefault(name, []).append(values)
+            part |= self._conditions(samples["classes"].cpu().numpy())
+        self._parts.append(part)
 
     def _conditions(self, labels: Any) -> dict[str, Any]:
-        covariates, words = self.data.get("covariates") or {}, self.data.get("class_names")
+        data, asked = self.draw.data, self.draw.condition.get("given") or {}
+        covariates, words = data.get("covariates") or {}, data.get("class_names")
         labels, *levels = divided(labels, [len(values) for values in covariates.values()])
         pairs = zip(covariates.items(), levels, strict=True)
         found = {name: np.asarray(values)[level] for (name, values), level in pairs}
-        numbers = [name for name in covariates if isinstance(self.asked.get(name), int | float)]
-        found |= {name: np.full(len(labels), float(self.asked[name])) for name in numbers}
-        columns = self.data.get("class_values") or ({"class": words} if words else {})
+        # values that were asked for, in place of those of levels
+        numbers = [name for name in covariates if isinstance(asked.get(name), int | float)]
+        found |= {name: np.full(len(labels), float(asked[name])) for name in numbers}
+        columns = data.get("class_values") or ({"class": words} if words else {})
         return found | {name: np.asarray(values)[labels] for name, values in columns.items()}
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write samples.h5ad; without the library a warning says so."""
         from scipy.sparse import vstack
 
-        found = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        obsm = {"X_blackout": found.pop("latent")} if "latent" in found else {}
-        rows, features, layer = vstack(self._rows, format="csr"), self.data["features"], self.data.get("layer")
+        rows, data = vstack([part.pop("rows") for part in self._parts], format="csr"), self.draw.data
+        found = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        more = {"obsm": {"X_blackout": found.pop("latent")}} if "latent" in found else {}
+        more["uns"] = dict(self.draw.about(self.seed))
         try:
-            write_h5ad(directory / "samples.h5ad", rows, features, found, layer, obsm=obsm, uns=dict(self.about))
+            write_h5ad(directory / "samples.h5ad", rows, data["features"], found, data.get("layer"), **more)
         except ImportError:
             warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
         return {}

@@ -412,7 +412,8 @@ class LevelBridge:
         prediction = fitting(at.denoiser(at.x, at.t), CategoricalPrediction, self, finite, needed)
         if isinstance(prediction, GuidedPair):
             return draw_step(finite, prediction, at)
-        return finite.bridge(draw_level(prediction, at.generator), at.x, at.s, at.t, at.generator)
+        origin = categorical(prediction.expected.movedim(1, -1), at.generator)
+        return finite.bridge(origin, at.x, at.s, at.t, at.generator)
 
 
 @component("kernel")
@@ -460,11 +461,9 @@ class TauLeap:
     def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
+        if float(at.s) == 0.0 and isinstance(jump, FiniteProcess):
+            return LevelBridge()(at)
         prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, FOR_RATES)
-        if float(at.s) == 0.0 and isinstance(prediction, CategoricalPrediction):
-            return draw_level(prediction, at.generator).to(at.x.dtype)
-        if float(at.s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(jump, FiniteProcess):
-            return draw_step(jump, prediction, at)
         moves = [(reverse_rates(jump, prediction, at.x, at.t), jump.reverse_jumps(at.x))]
         return leap(jump, at.x, moves, float(at.t - at.s), at.generator)
 
@@ -503,11 +502,6 @@ def draw_step(process: FiniteProcess, pair: GuidedPair, at: ReverseStep) -> Tens
     possible = law.sum(-1) > 0
     drawn = categorical(torch.where(possible[..., None], law, 1.0), at.generator)
     return torch.where(possible, drawn, at.x.long()).to(at.x.dtype)
-
-
-def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Tensor:
-    """X_0 from the predicted distribution, int64 [B, ...], elements independent."""
-    return categorical(prediction.expected.movedim(1, -1), generator)
 
 
 def leap(
