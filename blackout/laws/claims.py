@@ -5,15 +5,14 @@ A `Subject` is a process and data, with the exact distributions of its kernels a
 the draws of the kernels follow those distributions (`draws`). Ours.
 
 The kernels stand first: what they should do, exactly, and what they do, in draws that a chi-square test compares with
-it. Pure death adds births to counts: `BIRTHS`, `step_law` and the two trapezoidal laws, `walk` for the chains these
-make. For any process a step's distribution is [states ** elements, elements, states]: where each element goes given
-the state of all. Last the package's own kernels, run with the exact denoiser of a toy.
+it. Pure death adds births to counts: `BIRTHS`, `step_law` and the two trapezoidal laws. For any process a step's
+distribution is [states ** elements, elements, states]: where each element goes given the state of all. Last the
+package's own kernels, run with the exact denoiser of a toy.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -26,7 +25,6 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion import processes
-from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -45,10 +43,8 @@ from blackout.diffusion.samplers import (
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    Sampler,
     TauLeap,
     Trapezoidal,
-    count_evaluations,
     nearest_rounding,
     sample,
     stochastic_rounding,
@@ -183,27 +179,6 @@ def _two_stages(
     return np.einsum(f"r,{of_rows}->{letters}", weight[before, between], *reached, optimize=True).reshape(-1)
 
 
-def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Iterator[tuple[int, Array]]:
-    """(k, distribution of X_{t_k}) of a sampler that starts from Poisson(q_T E[X_0]), k = T down to 0.
-
-    Args:
-        toy: the data.
-        survivals: q at every time of the grid, survivals[0] = 1.
-        step: (toy, distribution of X_t, q_s, q_t) -> that of X_s.
-    """
-    law = independent(landing(poisson_pmf(toy.mean * survivals[-1], toy.max_count), np.zeros(toy.pixels, int)))
-    yield len(survivals) - 1, law
-    for k in range(len(survivals) - 1, 0, -1):
-        law = step(toy, law, survivals[k - 1], survivals[k])
-        yield k - 1, law
-
-
-def final_law(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Array:
-    """The distribution of what a sampler returns, [S]."""
-    *_, (_, law) = walk(toy, survivals, step)
-    return law
-
-
 def fraction(q_s: float, q_t: float) -> float:
     """r = (q_s - q_t) / (1 - q_t)."""
     return (q_s - q_t) / (1 - q_t)
@@ -302,18 +277,15 @@ def start(toy: JumpToy, t: float) -> Array:
     return independent(np.tile(toy.forward(t).mean(0), (1, toy.elements, 1)))[0]
 
 
+def start_thinned(toy: Toy, q: float) -> Array:
+    """Poisson(q E[X_0]), where pure death starts, [states ** elements]."""
+    return independent(landing(poisson_pmf(toy.mean * q, toy.max_count), np.zeros(toy.pixels, int)))
+
+
 def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
     """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts, [states ** elements]."""
     rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
     return independent(poisson_pmf(rates, toy.size - 1)[None])[0]
-
-
-def sampled(toy: JumpToy, law: Array, step: JumpStep, times: Sequence[float]) -> Array:
-    """The distribution [levels ** elements] of what the loop returns on a grid; states above the levels are cut off."""
-    for s, t in zip(times[-2::-1], times[:0:-1], strict=True):
-        law = law @ independent(step(toy, s, t))
-    kept = np.ravel_multi_index(tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements)
-    return np.bincount(kept, weights=law, minlength=len(toy.p0))
 
 
 def _rounded(value: Array) -> list[tuple[Array, Array]]:
@@ -463,7 +435,8 @@ _TESTED, _LOOP = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)), logit_times(8, 4.0, -9.0)
 """Steps (s, t) at which draws are tested, and the grid on which those of the loop are."""
 
 Grid = Callable[[int], Tensor]
-Step = Callable[[Toy, Array, float, float], Array]
+Step = Callable[[Any, Array, float, float], Array]
+"""(toy, the distribution of X_t, s, t) -> that of X_s, [states ** elements]; of pure death s and t are survivals."""
 
 LAWS: dict[str, Step] = {
     **{name: partial(step_law, births=births) for name, births in BIRTHS.items()},
@@ -471,10 +444,12 @@ LAWS: dict[str, Step] = {
     "posterior_trapezoidal": posterior_trapezoidal_law,
 }
 """The exact distribution of one step of each kernel of pure death, independent of its code."""
+_TWICE = ("trapezoidal", "posterior_trapezoidal")
+"""Kernels that evaluate the network twice in every step but the last."""
 
 
 @dataclass(frozen=True)
-class Subject(ABC):
+class Subject:
     """A process and data, with the exact distributions of some kernels and the package's own draws from them.
 
     Args:
@@ -485,6 +460,9 @@ class Subject(ABC):
         kernels: of the package, by name.
         tested: steps (s, t) at which draws are tested.
         grid: on which the loop's draws are; None where no loop is tested.
+        steps: the exact distributions of the kernels' steps, by name.
+        start: (toy, final time) -> the distribution sampling starts from.
+        clock: time -> what toy, steps and start call it.
     """
 
     process: str
@@ -494,28 +472,38 @@ class Subject(ABC):
     kernels: Mapping[str, Kernel]
     tested: tuple[tuple[float, float], ...]
     grid: Tensor | None
+    steps: Mapping[str, Step]
+    start: Callable[[Any, float], Array]
+    clock: Callable[[float], float] = float
 
     @property
     def name(self) -> str:
         """Of the data."""
         return str(self.toy.name)
 
-    @abstractmethod
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
+        per_step = 2 if kernel in _TWICE else 1
+        times = grid(num_steps // per_step)
+        return per_step * (len(times) - 2) + 1, total_variation(self.final_law(kernel, times), self.toy.p0)
 
-    @abstractmethod
     def final_law(self, kernel: str, times: Tensor) -> Array:
-        """What the sampling loop returns on a grid, [levels ** elements]."""
+        """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off."""
+        toy, at = self.toy, [self.clock(t) for t in times.tolist()]
+        law = self.start(toy, at[-1])
+        for s, t in zip(at[-2::-1], at[:0:-1], strict=True):
+            law = self.steps[kernel](toy, law, s, t)
+        kept = np.ravel_multi_index(tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements)
+        return np.bincount(kept, weights=law, minlength=len(toy.p0))
 
-    @abstractmethod
     def step(self, kernel: str, state: int, s: float, t: float) -> Array:
         """The exact distribution of a step from a state, [states ** elements]."""
+        return self.steps[kernel](self.toy, np.eye(len(self.toy.states))[state], self.clock(s), self.clock(t))
 
-    def chosen(self, s: float, t: float) -> Iterable[int]:
+    def chosen(self, s: float, t: float) -> list[int]:
         """States to start a step from: the most probable one, and one that is so only now and then."""
-        likely = np.argsort(-self.toy.marginal(t))
-        return likely[[0, len(likely) // 3]].tolist()
+        likely = np.argsort(-self.toy.marginal(self.clock(t)))
+        return likely[[0, len(likely) // 3 or 1]].tolist()
 
     def p_values(self, kernel: str, n: int) -> list[float]:
         """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
@@ -528,68 +516,19 @@ class Subject(ABC):
         return p
 
 
-class PureDeathSubject(Subject):
-    """A toy under pure death.
-
-    Args:
-        toy: the data.
-        kernels: what is checked.
-    """
-
-    def __init__(self, toy: Toy, kernels: Mapping[str, Kernel]) -> None:
-        denoiser = ExactDenoiser(toy)
-        super().__init__("pure_death", toy, denoiser.process, denoiser, kernels, _TESTED, logit_times(8, 4.0, -6.0))
-
-    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        per_step = evaluations(kernel, logit_times(2)) - evaluations(kernel, logit_times(1))  # of any but the last
-        times = grid(num_steps // per_step)
-        return evaluations(kernel, times), total_variation(self.final_law(kernel, times), self.toy.p0)
-
-    def final_law(self, kernel: str, times: Tensor) -> Array:
-        return final_law(self.toy, survivals(times), LAWS[kernel])
-
-    def step(self, kernel: str, state: int, s: float, t: float) -> Array:
-        return LAWS[kernel](self.toy, np.eye(len(self.toy.p0))[state], math.exp(-s), math.exp(-t))
-
-    def chosen(self, s: float, t: float) -> Iterable[int]:
-        likely = np.argsort(-self.toy.p0)
-        return {0, int(self.toy.marginal(math.exp(-t)).argmax()), int(likely[len(likely) // 8])}
+def pure_death(toy: Toy, kernels: Mapping[str, Kernel]) -> Subject:
+    """A toy under pure death, of which these kernels are checked."""
+    denoiser, grid, clock = ExactDenoiser(toy), logit_times(8, 4.0, -6.0), lambda t: math.exp(-t)
+    how = (denoiser.process, denoiser, kernels, _TESTED, grid, LAWS, start_thinned, clock)
+    return Subject("pure_death", toy, *how)
 
 
-def evaluations(kernel: str, times: Tensor) -> int:
-    """NFE of a kernel of pure death on a grid."""
-    head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
-    return count_evaluations(times, PureDeath(1), head, Sampler(KERNELS[kernel]))
+def jumping(step: JumpStep) -> Step:
+    """A step whose elements are independent given the state of all."""
+    return lambda toy, law, s, t: law @ independent(step(toy, s, t))
 
 
-def survivals(times: Tensor) -> Array:
-    """e^-t at every time of a grid."""
-    return np.exp(-times.numpy())
-
-
-@dataclass(frozen=True)
-class JumpSubject(Subject):
-    """A toy and the package's process that its matrices are of.
-
-    Args:
-        steps: the exact distributions of the kernels' steps, by name.
-        start: (toy, final time) -> the distribution sampling starts from.
-    """
-
-    steps: Mapping[str, JumpStep]
-    start: Callable[[JumpToy, float], Array]
-
-    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
-
-    def final_law(self, kernel: str, times: Tensor) -> Array:
-        return sampled(self.toy, self.start(self.toy, float(times[-1])), self.steps[kernel], times.tolist())
-
-    def step(self, kernel: str, state: int, s: float, t: float) -> Array:
-        return independent(self.steps[kernel](self.toy, s, t)[state])
-
-
-class StaySubject(JumpSubject):
+class StaySubject(Subject):
     """The corrector on a toy: a stay at time 0.6, cut into steps, should leave the distribution there as it is."""
 
     @property
@@ -601,17 +540,17 @@ class StaySubject(JumpSubject):
         law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
-    def chosen(self, s: float, t: float) -> Iterable[int]:
+    def chosen(self, s: float, t: float) -> list[int]:
         return super().chosen(t, s)
 
 
-def corrected(subject: JumpSubject) -> StaySubject:
+def corrected(subject: Subject) -> StaySubject:
     """The corrector of half a step, on the toy of another subject."""
     kernel: Kernel = partial(LevelCorrector(0.5), TauLeap())
     return StaySubject(
         subject.process, subject.toy, subject.law, subject.denoiser, {"level_corrector": kernel},
         ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)), None,
-        {"level_corrector": lambda toy, s, t: stay(toy, s, 0.5 * (t - s))}, subject.start,
+        {"level_corrector": jumping(lambda toy, s, t: stay(toy, s, 0.5 * (t - s)))}, subject.start,
     )  # fmt: skip
 
 
@@ -642,20 +581,20 @@ def _pure_death() -> Iterator[tuple]:
     pair, truncated = pixel_pair(), partial(logit_times, first=7.0, last=-10.0)
     grids = {"fisher grid": fisher_times, "logit grid": truncated}
     # of 256 levels, draws are checked by the tests at chosen states alone: the chi-square of a loop would see little
-    yield PureDeathSubject(two_bumps(), {}), {"fisher grid": fisher_times}, (10, 30, 100), bumps
-    yield PureDeathSubject(rare_pixel(), KERNELS), grids, (16, 32, 64), rare
-    yield PureDeathSubject(pair, KERNELS), grids, (16, 32, 64), {**first, **second}
+    yield pure_death(two_bumps(), {}), {"fisher grid": fisher_times}, (10, 30, 100), bumps
+    yield pure_death(rare_pixel(), KERNELS), grids, (16, 32, 64), rare
+    yield pure_death(pair, KERNELS), grids, (16, 32, 64), {**first, **second}
     for toy in (exclusive_pair(), five_bits(), three_pixels()):
-        yield PureDeathSubject(toy, {}), {"logit grid": truncated}, (16, 32, 64), rough
+        yield pure_death(toy, {}), {"logit grid": truncated}, (16, 32, 64), rough
 
 
-def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:
+def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> Subject:
     """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
     toy, rates = JumpToy(name, cube, matrices), matrices.generator is not None
     kernels: dict[str, Kernel] = {"level_bridge": LevelBridge(), **({"tau_leap": TauLeap()} if rates else {})}
-    exact: dict[str, JumpStep] = {"level_bridge": JumpToy.before, "tau_leap": tau_leap}
+    exact = {"level_bridge": jumping(JumpToy.before), "tau_leap": jumping(tau_leap)}
     tested, grid = (_TESTED, _LOOP) if rates else (((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
-    return JumpSubject(process, toy, law, ExactJumpDenoiser(toy, JumpToy.origins), kernels, tested, grid, exact, start)
+    return Subject(process, toy, law, ExactJumpDenoiser(toy, JumpToy.origins), kernels, tested, grid, exact, start)
 
 
 def _continuous(
@@ -747,10 +686,10 @@ def _birth_death() -> Iterator[tuple]:
     toy = JumpToy("one pixel", _COUNTS, of_birth_death(_ARRIVALS, law.num_states))
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
     bridge = partial(birth_death_bridge, mean=_ARRIVALS)
-    exact: dict[str, JumpStep] = {"birth_death_bridge": bridge, "tau_leap": tau_leap_counts}
+    exact = {"birth_death_bridge": jumping(bridge), "tau_leap": jumping(tau_leap_counts)}
     denoiser = ExactJumpDenoiser(toy, partial(missing_and_immigrants, mean=_ARRIVALS), BirthDeathPrediction)
     start = partial(start_poisson, mean=_ARRIVALS)
-    subject = JumpSubject("birth_death", toy, law, denoiser, kernels, _TESTED, _LOOP, exact, start)
+    subject = Subject("birth_death", toy, law, denoiser, kernels, _TESTED, _LOOP, exact, start)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
     yield corrected(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 

@@ -35,12 +35,10 @@ from blackout.laws.claims import (
     BIRTHS,
     KERNELS,
     ExactDenoiser,
-    PureDeathSubject,
-    final_law,
     p_value,
+    pure_death,
     step_draws,
     step_law,
-    walk,
 )
 from blackout.laws.toys import (
     Toy,
@@ -56,12 +54,13 @@ from blackout.laws.toys import (
 from blackout.random import SampleStreams
 from tests.laws.documented import untrue
 from tests.laws.large_counts import GammaPoisson
+from tests.laws.test_toy_tables import final_law, survivals, walk
 
 BUMPS, PAIR = two_bumps(), pixel_pair()
 
 
 def error(toy, kernel, times):
-    return total_variation(final_law(toy, subjects.survivals(times), subjects.LAWS[kernel]), toy.p0)
+    return total_variation(final_law(toy, survivals(times), subjects.LAWS[kernel]), toy.p0)
 
 
 def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
@@ -69,7 +68,7 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
     toy = Toy("nine", np.eye(16)[9])
     for num_steps in (10, 100):
         times = fisher_times(num_steps)
-        for k, law in walk(toy, subjects.survivals(times), subjects.LAWS["nearest"]):
+        for k, law in walk(toy, survivals(times), subjects.LAWS["nearest"]):
             assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert law[9] == pytest.approx(1.0, abs=1e-9)
 
@@ -124,7 +123,7 @@ def test_every_claim_about_pure_death_holds(grid, exact):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
-    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000)[1] > 1e-4
+    assert verify.draws(pure_death(toy, KERNELS), name, 4000)[1] > 1e-4
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -151,9 +150,9 @@ class TooMany:
 
 
 def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
-    assert verify.draws(PureDeathSubject(PAIR, {"poisson": TooMany()}), "poisson")[1] < verify.SURE
+    assert verify.draws(pure_death(PAIR, {"poisson": TooMany()}), "poisson")[1] < verify.SURE
     orders = {"poisson": math.inf, "nearest": 0.9}
-    study = verify.Study(PureDeathSubject(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
+    study = verify.Study(pure_death(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
     assert [row.holds for row in verify.rows(study)] == [False, False]
     monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
     monkeypatch.setattr(verify, "draws", lambda subject, kernel: ("draws", 0.5))

@@ -23,9 +23,10 @@ from blackout.diffusion.samplers import (
     sample,
 )
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
-from blackout.laws.claims import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
+from blackout.laws.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
+from tests.laws.test_toy_tables import final_law
 from tests.training.test_python import BODY, COUNTS
 
 PAIR = pixel_pair()

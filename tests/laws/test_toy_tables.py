@@ -6,10 +6,30 @@ import numpy as np
 import pytest
 
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.laws.claims import BIRTHS, LAWS, final_law, fraction, landing, poisson_pmf, survivals, walk
+from blackout.laws.claims import BIRTHS, LAWS, fraction, landing, poisson_pmf, start_thinned
 from blackout.laws.toys import Toy, rare_pixel, total_variation, two_bumps
 
 BUMPS = two_bumps()
+
+
+def survivals(times):
+    """e^-t at every time of a grid."""
+    return np.exp(-times.numpy())
+
+
+def walk(toy, q, step):
+    """(k, distribution of X_{t_k}) of a sampler that starts from Poisson(q_T E[X_0]), k = T down to 0."""
+    law = start_thinned(toy, q[-1])
+    yield len(q) - 1, law
+    for k in range(len(q) - 1, 0, -1):
+        law = step(toy, law, q[k - 1], q[k])
+        yield k - 1, law
+
+
+def final_law(toy, q, step):
+    """The distribution of what a sampler returns, [S]."""
+    *_, (_, law) = walk(toy, q, step)
+    return law
 
 
 def wasserstein(p, q):
