@@ -196,8 +196,8 @@ class AnnotatedSamples:
 
         rows, data = vstack([part.pop("rows") for part in self._parts], format="csr"), self.draw.data
         found = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        more = {"obsm": {"X_blackout": found.pop("latent")}} if "latent" in found else {}
-        more["uns"] = dict(self.draw.about(self.seed))
+        more: dict[str, Any] = {"uns": dict(self.draw.about(self.seed))}
+        more |= {"obsm": {"X_blackout": found.pop("latent")}} if "latent" in found else {}
         try:
             write_h5ad(directory / "samples.h5ad", rows, data["features"], found, data.get("layer"), **more)
         except ImportError:
