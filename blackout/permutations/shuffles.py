@@ -403,8 +403,6 @@ def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
     Args:
         every_step: look after every single shuffle.
     """
-    if n == 1:
-        return [0, 1]
     if isinstance(law, Riffle):
         looks = denoising_schedule(n)
     else:

@@ -41,7 +41,7 @@ class CodeDraw(Draw):
         top: above 1 also so many of the likeliest orders, and how likely items are at places and before others:
             `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.answers`.
         under: what samples have to fulfil: they are drawn from the law under it to 7 items without contexts, else again
-            and again until they do, `attempts` times; answers are under it, too, and `given_log_prob` is its own.
+            and again until they do; answers are under it, too, and `given_log_prob` is its own.
     """
 
     model: CodeModel
@@ -111,12 +111,11 @@ class CodeDraw(Draw):
             which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).at(0))
             return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
                     "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
-        samples, attempts = dict(drawn), torch.ones(len(part), dtype=torch.int64)
+        samples = dict(drawn)
         for attempt in range(1, _ATTEMPTS):
             wrong = (~self.under.holds(samples["samples"])).nonzero().squeeze(1)
             if not len(wrong):
-                return {**samples, "attempts": attempts}
-            attempts[wrong.cpu()] += 1
+                return samples
             for _, again in self._drawn(part[wrong.cpu()], fold_seed(seed, attempt), len(wrong)):
                 samples = {name: values.index_copy(0, wrong, again[name]) for name, values in samples.items()}
         raise UserError(f"given: fewer than 1 in {_ATTEMPTS:,} draws fulfil {self.under.text!r}")

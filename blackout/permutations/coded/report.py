@@ -157,7 +157,6 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
     values = {"nll_bits_test": held_out_bits(model, source, size), **_divergences(model, source, settings)}
     exact = model.objective == "autoregressive"
     likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
-    likelihood["uniform_bits"] = math.lgamma(model.length + 1) / math.log(2)
     if options["baselines"] and source.kind == "rankings":
         known = settings.get("given")
         likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
