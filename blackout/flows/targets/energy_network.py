@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure, refuse
-from blackout.flows.targets.base import Target, of_flips, read_arrays
+from blackout.flows.targets.base import Target, read_arrays
 from blackout.training.export import load_model
 
 BITS = 16
@@ -71,9 +71,9 @@ class EnergyNetwork(Learned):
         self.widths, self.waves, self.plane = list(widths), waves, plane
         place = (torch.arange(levels) + 0.5) / levels
         each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
-        basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)
-        self.basis = nn.Buffer(basis, persistent=False)
-        sizes = [sites if levels == 2 else sites * basis.shape[1], *widths, 1]
+        many = torch.stack(each[: levels + 1], 1) if waves else torch.eye(levels)
+        self.basis = nn.Buffer(torch.arange(2.0)[:, None] if levels == 2 else many, persistent=False)
+        sizes = [sites * self.basis.shape[1], *widths, 1]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         if levels == 2 or not waves:
             with torch.no_grad():  # as if it read spins, with larger weights: else products of many bits are never seen
@@ -85,18 +85,14 @@ class EnergyNetwork(Learned):
         return self._after(self._hidden(x))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by what two levels give it."""
+        """Exact, [B, n, S]; the first layer of a neighbour differs by what two levels give it."""
         with torch.no_grad():
-            first = self._hidden(x)
-            if self.levels == 2:
-                step = 1 - 2 * x[:, where].to(first.dtype)
-                moved = first[:, None] + step[..., None] * self._first.weight.T[where]
-                return of_flips(self._after(first)[:, None] - self._after(moved), x[:, where])
+            first, own = self._hidden(x), x[:, where].long()
+            others = (own[..., None] + torch.arange(1, self.levels, device=x.device)) % self.levels
             weight = self.basis @ self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
-            own = weight[where, x[:, where].long()]
-            moved = first[:, None, None] + weight[where] - own[:, :, None]
+            moved = first[:, None, None] + weight[where[:, None], others] - weight[where, own][:, :, None]
             ratios = self._after(first)[:, None, None] - self._after(moved)
-            return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
+            return ratios.new_zeros(*own.shape, self.levels).scatter_(2, others, ratios)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, [B, d], but with one evaluation a site of two levels: the state's own energy is kept."""
@@ -132,8 +128,7 @@ class EnergyNetwork(Learned):
 
     def _hidden(self, x: Tensor) -> Tensor:
         """Of the first layer, before its activation."""
-        read = x if self.levels == 2 else self.basis[x.long()].flatten(-2)
-        return F.linear(read.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+        return F.linear(self.basis[x.long()].flatten(-2), self._first.weight, self._first.bias)
 
     def _after(self, hidden: Tensor) -> Tensor:
         for layer in self.layers[1:]:
