@@ -9,7 +9,10 @@ from typing import Any
 
 import blackout.programs.settings  # noqa: F401  (whoever composes conf/ needs it)
 
-_OF_LIGHTNING = {"Metric": "metric", "MetricCollection": "collections", "MeanMetric": "aggregation"}
+_OF_LIGHTNING = {
+    "Metric": "metric", "MetricCollection": "collections", "MeanMetric": "aggregation", "CatMetric": "aggregation",
+}  # fmt: skip
+"""Where torchmetrics has what Lightning, and a step of training, ask of it."""
 
 
 class OnDemand(ModuleType):

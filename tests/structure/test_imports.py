@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ print("numba" in sys.modules, counts._kernels(torch.device("cpu")), flush=True)
 TORCHMETRICS = """
 from blackout.programs import put_off_torchmetrics
 put_off_torchmetrics()
-from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
 print(issubclass(MeanMetric, Metric), {"scipy", "torchvision", "torchmetrics.classification"} & sys.modules.keys())
 """
 CODE = """
@@ -82,6 +83,17 @@ def test_the_model_comes_when_it_is_asked_for_and_scipy_with_the_first_sparse_ma
 
 def test_training_loads_of_torchmetrics_what_lightning_needs(said: list[str]) -> None:
     assert said[-2] == "True set()"
+
+
+def test_this_package_asks_torchmetrics_for_no_more() -> None:
+    texts = [path.read_text() for path in (Path(__file__).parents[2] / "blackout").rglob("*.py")]
+    asked = {
+        name
+        for text in texts
+        for names in re.findall("from torchmetrics import (.*)", text)
+        for name in names.split(", ")
+    }
+    assert asked and asked <= {"CatMetric", "MeanMetric", "Metric", "MetricCollection"}
 
 
 def test_all_of_torchmetrics_is_there_when_it_is_asked_for() -> None:
