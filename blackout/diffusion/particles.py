@@ -39,7 +39,8 @@ from blackout.counts import Shape, per_row, per_sample, time_on
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
+from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.samplers import (
     BinomialBridge,
     Callback,
