@@ -597,6 +597,9 @@ def normalised(log_weight: Tensor) -> Tensor:
     return torch.softmax(torch.where(impossible, 0.0, log_weight), 1)
 
 
+# --- steering
+
+
 def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpProcess, x: Tensor, now: Tensor) -> Tensor:
     """log of p(y | x') over p(y | x) for every state x' that one reverse jump leads to, float64 [n, R, *shape].
 

@@ -170,6 +170,9 @@ def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     return floor + bernoulli((y - floor).double(), generator).to(y.dtype)
 
 
+# --- kernels of pure death
+
+
 @component("kernel")
 @dataclass(frozen=True)
 class BinomialBridge:
@@ -392,6 +395,9 @@ def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Te
     return joint - torch.logsumexp(joint, 0)
 
 
+# --- kernels of other processes
+
+
 @component("kernel")
 @dataclass(frozen=True)
 class LevelBridge:
@@ -532,6 +538,8 @@ def leap(
     return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)
 
 
+# --- correctors
+
 MOST_STEPS = 1_000_000
 """Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
 _NEEDED = "a process in continuous time: a chain of steps has no rates"
@@ -634,6 +642,9 @@ class Correction:
     def at(self, s: float) -> int:
         """The number of corrector steps at time s; never any at s = 0, where all is done."""
         return self.steps if s > 0 and in_range(self.between, s) else 0
+
+
+# --- the loop
 
 
 class CountingDenoiser:
@@ -774,6 +785,8 @@ def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> R
     """The numbers of one step; a torch generator simply goes on."""
     return generator.at(step) if isinstance(generator, SampleStreams) else generator
 
+
+# --- how a model is sampled
 
 _BRIDGED, _MANY = 0.003, 2000
 """Survival from which on narrow counts are bridged, training samples from which on predictions need no calibration."""
