@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -31,8 +28,6 @@ from blackout.random.streams import GOLDEN, signed
 _POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
 _PIXELS = 4096
 """At a time, whose sums stay in the processor's cache."""
-_BLOCK = 1024
-"""Weights at a time, likewise."""
 
 
 def _powers(number: int) -> Any:
@@ -244,45 +239,6 @@ def words(seed: int, number: int) -> Tensor:
     numbers = torch.empty(number, dtype=torch.int64)
     _fill(seed, numbers.numpy())
     return numbers
-
-
-def _pointer(typing: Any, address: Any) -> Any:
-    """An address as a pointer."""
-    return types.voidptr(address), lambda _, builder, __, given: builder.inttoptr(given[0], ir.IntType(8).as_pointer())
-
-
-_place: Any = intrinsic(_pointer)
-
-
-@compiled("void(i8[:, ::1], f8, f8, f8, f8, f8, f8)")
-def adam(places: Any, lr: float, first: float, second: float, eps: Any, scale: Any, towards: Any) -> None:
-    """A step of Adam [Kingma 2015, Algorithm 1] on `scale` times the gradients, then one of an average to the weights.
-
-    Each row of `places` has a number of elements, and the addresses of as many weights, gradients, means, mean squares
-    and averages, single precision, and of one number of steps. Without a way `towards` the weights there is no average.
-    """
-    left, left_of_square, eps = np.float32(1 - first), np.float32(1 - second), np.float32(eps)
-    scale, towards = np.float32(scale), np.float32(towards)
-    for size, at, of_gradient, of_mean, of_square, of_average, of_step in places:
-        step = carray(_place(of_step), 1, np.float32)
-        step[0] += 1
-        rate, root = np.float32(lr / (1 - first ** step[0])), np.float32(math.sqrt(1 - second ** step[0]))
-        for start in range(0, size, _BLOCK):  # what a loop leaves to the next one is in the cache
-            number, skipped = min(_BLOCK, size - start), 4 * start
-            weight = carray(_place(at + skipped), number, np.float32)
-            gradient = carray(_place(of_gradient + skipped), number, np.float32)
-            mean = carray(_place(of_mean + skipped), number, np.float32)
-            square = carray(_place(of_square + skipped), number, np.float32)
-            average = carray(_place(of_average + skipped), number, np.float32)
-            for k in range(number):
-                g = gradient[k] * scale
-                mean[k] += left * (g - mean[k])
-                square[k] += left_of_square * (g * g - square[k])
-            for k in range(number):
-                weight[k] -= rate * mean[k] / (np.sqrt(square[k]) / root + eps)
-            if towards > 0:
-                for k in range(number):
-                    average[k] += towards * (weight[k] - average[k])
 
 
 def _rows(x: Tensor) -> Tensor:

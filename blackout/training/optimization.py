@@ -6,81 +6,15 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from blackout.errors import UserError, ensure
-from blackout.networks.layers import compiled_kernels
-
-_MANY, _LATE = 8_192, 100
-"""Weights, and steps that were taken, from which on a compiled step is worth loading numba."""
-_OTHERS = "weight_decay", "amsgrad", "maximize", "differentiable", "capturable"
-"""Ways of Adam that the compiled step does not know."""
-
-
-class OnePassAdam(Adam):
-    """PyTorch's Adam, whose step on a CPU is one pass over the weights with clipping and the average.
-
-    Its state is Adam's. Elsewhere, and where a weight lacks its gradient, PyTorch's own step follows a pass that clips,
-    and the average is left to be moved (ours; the law: what the three passes give).
-    """
-
-    scale = 1.0
-    """Of the gradients of the next step."""
-    average: tuple[Mapping[Tensor, Tensor], float] | None = None
-    """Of every weight, and which part of the way to it goes; None once it has gone."""
-
-    def step(self, closure: Any = None) -> Any:
-        """Let the closure find gradients; then take the step."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        if not self._in_one_pass():
-            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-            if gradients and self.scale != 1:  # a step that is skipped has none
-                torch._foreach_mul_(gradients, self.scale)
-            super().step()
-        self.scale = 1.0
-        return loss
-
-    @torch.no_grad()
-    def _in_one_pass(self) -> bool:
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        averages, towards = self.average or (dict(zip(weights, weights, strict=True)), 0.0)
-        state = self.state.get(weights[0], {})  # to ask the state itself would make one
-        taken = state.get("step", 0) if weights[0].is_cpu and torch.get_num_threads() <= 2 else 0
-        if taken < _LATE or sum(map(torch.numel, weights)) < _MANY or averages.keys() != set(weights):
-            return False
-        places = [self._places(group, averages) for group in self.param_groups]
-        if any(one is None for one in places) or (kernels := compiled_kernels()) is None:
-            return False
-        for group, own in zip(self.param_groups, places, strict=True):
-            kernels.adam(own, float(group["lr"]), *map(float, group["betas"]), group["eps"], self.scale, towards)
-        self.average = None
-        return True
-
-    def _places(self, group: dict[str, Any], averages: Mapping[Tensor, Tensor]) -> Any:
-        """Where the tensors of a group are, for `cpu_kernels.adam`; None where it cannot go through them together."""
-        kinds: list[list[Tensor]] = [[] for _ in range(5)]
-        weights, gradients, means, squares, steps = kinds
-        self._init_group(group, weights, gradients, means, squares, [], steps)
-        kinds.insert(4, [averages[weight] for weight in weights])
-        every, strides = [one for kind in kinds for one in kind], list(map(Tensor.stride, weights))
-        plain = not any(group[other] for other in _OTHERS) and len(weights) == len(group["params"])
-        plain &= {type(one) for one in every} <= {Tensor, Parameter} and {one.dtype for one in every} == {torch.float32}
-        plain &= group["betas"][1] >= 0.5  # with less, a square far below the last would drown in rounding
-        dense = all(one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last) for one in weights)
-        alike = all(list(map(Tensor.stride, kind)) == strides for kind in kinds[1:5])
-        if not (plain and dense and alike and all(one.is_cpu for one in every)):
-            return None
-        return np.array([list(map(torch.numel, weights)), *(list(map(Tensor.data_ptr, one)) for one in kinds)]).T.copy()
 
 
 class EMA(nn.Module):
@@ -102,7 +36,8 @@ class EMA(nn.Module):
         ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
-        self._pairs: dict[Tensor, Tensor] = {}
+        self._averages: list[Tensor] = []
+        self._weights: list[Tensor] = []
         self._owners: list[tuple[nn.Module, nn.Module]] = []  # of buffers
 
     def train(self, mode: bool = True) -> EMA:
@@ -113,28 +48,15 @@ class EMA(nn.Module):
         """What the averaged network returns."""
         return self.module(*args, **kwargs)
 
-    def pairs(self, network: nn.Module) -> dict[Tensor, Tensor]:
-        """The average of each of the network's parameters."""
-        if not self._pairs or next(iter(self._pairs)) is not next(network.parameters()):
-            # walking takes as long as moving
-            self._pairs = dict(zip(network.parameters(), self.module.parameters(), strict=True))
+    @torch.no_grad()
+    def update(self, network: nn.Module, updates: int) -> None:
+        """Move towards `network`; `updates` is how many came before (not kept on a device, so nothing waits for it)."""
+        if not self._weights or self._weights[0] is not next(network.parameters()):  # walking takes as long as moving
+            self._averages, self._weights = list(self.module.parameters()), list(network.parameters())
             both = zip(self.module.modules(), network.modules(), strict=True)
             self._owners = [pair for pair in both if pair[1]._buffers]
-        return self._pairs
-
-    def towards(self, updates: int) -> float:
-        """Which part of the way to the network an update goes, after so many others."""
-        return 1 - min(self.decay, (1 + updates) / (10 + updates))
-
-    @torch.no_grad()
-    def update(self, network: nn.Module, updates: int, moved: bool = False) -> None:
-        """Move towards `network`, unless the step of the optimiser has `moved` what is not a buffer.
-
-        `updates` is how many came before (given, not kept on a device, so nothing has to wait for it).
-        """
-        pairs = self.pairs(network)
-        if not moved:
-            get_ema_multi_avg_fn(1 - self.towards(updates))(list(pairs.values()), list(pairs), None)
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        get_ema_multi_avg_fn(decay)(self._averages, self._weights, None)
         for average, its in self._owners:
             for name, buffer in its.named_buffers(recurse=False):
                 average.get_buffer(name).copy_(buffer)
@@ -201,13 +123,13 @@ class Optimization:
             return warm
         return warm * (1 + math.cos(math.pi * min(1.0, step / self.decay_steps))) / 2
 
-    def configure(self, parameters: Any) -> dict[str, Any]:
-        """What Lightning's `configure_optimizers` returns."""
+    def configure(self, parameters: Any, fused: bool = False) -> dict[str, Any]:
+        """What Lightning's `configure_optimizers` returns; `fused` for PyTorch's compiled step of Adam."""
         betas = getattr(self.factory, "keywords", {}).get("betas")  # torch takes no whole numbers, as in [0, 0.99]
-        factory = self.factory
-        if getattr(factory, "func", factory) is Adam:
-            factory = partial(OnePassAdam, **getattr(factory, "keywords", {}))
-        optimizer = factory(parameters, lr=self.lr, **({"betas": tuple(map(float, betas))} if betas else {}))
+        more: dict[str, Any] = {"betas": tuple(map(float, betas))} if betas else {}
+        if fused and getattr(self.factory, "func", self.factory) in (Adam, AdamW):
+            more["fused"] = True
+        optimizer = self.factory(parameters, lr=self.lr, **more)
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

@@ -1,6 +1,5 @@
 """The learning rate at every step, averages of weights, and what dropout is drawn from."""
 
-import copy
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -8,9 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.optim import Adam
 
-from blackout.training import optimization
 from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
 from blackout.training.optimization import EMA, Optimization, ema_decay
 
@@ -57,41 +54,6 @@ def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
     assert network.training and not average.train().module.training
     with pytest.raises(ValueError, match="ema_decay"):
         EMA(network, 1.0)
-
-
-@pytest.mark.parametrize("second, passed", [(0.99, [2, 3, 5]), (0.0, [])])
-def test_a_step_in_one_pass_is_that_of_three(monkeypatch, second, passed):
-    """Weights, moments and averages, clipped or not, also after the other's state, and where a gradient is missing."""
-    one = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 300, 3), nn.Linear(7, 5)).to(memory_format=torch.channels_last)
-    three = copy.deepcopy(one)
-    averages = EMA(one, 0.9), EMA(three, 0.9)
-    monkeypatch.setattr(optimization, "_LATE", 2)
-    fused = Optimization(lr=0.1, factory=partial(Adam, betas=[0.9, second])).configure(one.parameters())["optimizer"]
-    plain, passes = Adam(three.parameters(), lr=0.1, betas=(0.9, second)), []
-    for number in range(6):
-        for mine, its in zip(one.parameters(), three.parameters(), strict=True):
-            mine.grad = torch.randn_like(mine)
-            its.grad = mine.grad.clone()
-        if number == 4:
-            one[2].weight.grad = three[2].weight.grad = None
-        norm = nn.utils.clip_grad_norm_(three.parameters(), 50.0)
-        fused.scale, fused.average = min(1.0, 50.0 / float(norm)), (averages[0].pairs(one), averages[0].towards(number))
-        plain.step()
-        fused.step()
-        passes.append(fused.average is not None)
-        averages[0].update(one, number, moved=not passes[-1])
-        averages[1].update(three, number)
-        for mine, its in zip(
-            [*one.parameters(), *averages[0].parameters()],
-            [*three.parameters(), *averages[1].parameters()],
-            strict=True,
-        ):
-            assert torch.allclose(mine, its, rtol=1e-5, atol=1e-6)
-        states = [optimizer.state_dict() for optimizer in (fused, plain)]
-        for mine, its in zip(*(state["state"].values() for state in states), strict=True):
-            assert mine.keys() == its.keys() and all(torch.allclose(mine[key], its[key], 1e-5, 1e-6) for key in mine)
-        fused.load_state_dict(copy.deepcopy(states[1]))
-    assert [number for number, moved in enumerate(passes) if not moved] == passed
 
 
 def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
