@@ -48,11 +48,6 @@ class Reference:
     features: Tensor | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of `origin`: references with one fingerprint are the same."""
-        return key_hash(self.origin)
-
 
 def dataset_reference(
     data: CountData,

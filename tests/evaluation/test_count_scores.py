@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import classifier_test, compare, kolmogorov_smirnov, relations
+from blackout.evaluation.count_scores import classifier_test, compare, relations
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -87,12 +86,6 @@ def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> Non
     # one column that is noise: its AUC among 30 held-out numbers and 90 others has this deviation [Mann 1947]
     ranks = np.argsort(np.random.default_rng(0).random((20_000, 120)), 1)[:, :30] + 1
     assert np.std((ranks.sum(1) - 465) / 2700) == pytest.approx(scores["c2st_auc_error"], rel=0.02)
-
-
-def test_distances_against_scipy() -> None:
-    a, b = draw(50).numpy(), draw(80).numpy()
-    exact = [stats.ks_2samp(a[:, k], b[:, k]).statistic for k in range(6)]
-    assert np.allclose(kolmogorov_smirnov(a, b), exact, rtol=1e-14)
 
 
 def test_provenance_holds_the_reference() -> None:

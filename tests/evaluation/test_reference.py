@@ -40,7 +40,7 @@ def test_is_computed_once(tmp_path: Path) -> None:
     second = dataset_reference(data, "train", extractor, cache=tmp_path)
     assert extractor.passed == 0
     assert same(first, second)
-    assert first.fingerprint == second.fingerprint
+    assert first.origin == second.origin
 
 
 def test_features_are_added_to_the_cache_when_asked_for(tmp_path: Path) -> None:
