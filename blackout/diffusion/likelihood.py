@@ -204,11 +204,8 @@ def reach(process: Process) -> tuple[float, float]:
 def path_ends(process: Process, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """The earliest time of a bound, and the final one, else of minus the `reach`: float64 scalars."""
     limit, _ = reach(process)
-    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
-    if final_time is not None:
-        ends[1] = logit_survival(final_time)
-    first, last = time_of_logit(ends)
-    return first, last
+    first, last = time_of_logit(torch.tensor([limit, -limit], dtype=torch.float64, device=device))
+    return first, last if final_time is None else final_time
 
 
 def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
@@ -524,7 +521,7 @@ def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | No
 def finite_time_bits(
     module: Bounded, counts: Tensor, num_steps: int, seed: int = 0, labels: Tensor | None = None
 ) -> dict[str, Estimate]:
-    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
+    """The rigorous bound of pure death's Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
 
     It takes `num_steps` network evaluations per image.
 
@@ -533,9 +530,10 @@ def finite_time_bits(
         births of the step to 0.
 
     Raises:
-        ValueError: the process is not pure death, or its max_count is above 4095.
+        ValueError: max_count is above 4095.
     """
-    process, times = _pure_death(module), module.schedule.grid(num_steps)
+    process, times = module.process, module.schedule.grid(num_steps)
+    assert isinstance(process, PureDeath)
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
         parts = torch.zeros(3, len(x0), dtype=torch.float64, device=x0.device)
@@ -553,23 +551,15 @@ def finite_time_bits(
 def weighted_path_bits(
     module: Bounded, counts: Tensor, num_steps: int, paths: int, seed: int = 0, labels: Tensor | None = None
 ) -> Estimate:
-    """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
+    """The importance-weighted bound of pure death's Poisson sampler with `num_steps` steps, by `paths` paths per image.
 
     It takes `num_steps` x `paths` network evaluations per image.
-
-    Raises:
-        ValueError: the process is not pure death.
     """
-    process, times = _pure_death(module), module.schedule.grid(num_steps)
+    process, times = module.process, module.schedule.grid(num_steps)
+    assert isinstance(process, PureDeath)
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
         streams = [SampleStreams(fold_seed(seed, _PATHS, path), index) for path in range(paths)]
         return weighted_path_bound(denoiser, process, times, x0, mean, streams)
 
     return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:])
-
-
-def _pure_death(module: Bounded) -> PureDeath:
-    if not isinstance(module.process, PureDeath):
-        raise ValueError("the finite-time bound is known for pure death only")
-    return module.process

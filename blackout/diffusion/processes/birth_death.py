@@ -56,22 +56,17 @@ class BirthDeath(CountProcess):
 
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q)), of x0's shape."""
-        survivors, immigrants = self._draw(x0, t, generator)
-        return (survivors + immigrants).to(self.dtype)
+        return self.observe(x0, t, generator)[0]
 
     def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
         """X_t with the target (X_0 - S, I), int64 [B, 2, ...]."""
-        survivors, immigrants = self._draw(x0, t, generator)
-        xt = (survivors + immigrants).to(self.dtype)
-        return xt, Observation(self, x0, xt, torch.stack([x0.long() - survivors, immigrants], dim=1))
-
-    def _draw(self, x0: Tensor, t: Time, generator: RandomSource) -> tuple[Tensor, Tensor]:
-        """Survivors and immigrants, int64 of x0's shape."""
         t = expand_time(t, x0)
         gone = -torch.expm1(-t)
         survivors = binomial(x0, torch.exp(-t), generator, complement=gone).long()
         immigrants = poisson((self.mean * gone).expand(x0.shape), generator).long()
-        return survivors, torch.minimum(immigrants, self.num_states - 1 - survivors)
+        immigrants = torch.minimum(immigrants, self.num_states - 1 - survivors)
+        xt = (survivors + immigrants).to(self.dtype)
+        return xt, Observation(self, x0, xt, torch.stack([x0.long() - survivors, immigrants], dim=1))
 
     def _log_joint(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """log P(S = k, X_t | X_0) for k = 0..max_count on a new last axis."""

@@ -144,9 +144,8 @@ class FiniteProcess(Process):
 
     def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
         """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
-        sums = cumulative(self.prior_pmf(t))[None]
-        u = uniform(shape, generator, sums.device)
-        return invert_rows(sums, torch.zeros_like(u, dtype=torch.int64), u).to(self.dtype)
+        sums = cumulative(self.prior_pmf(t))
+        return torch.searchsorted(sums, uniform(shape, generator, sums.device), right=True).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape."""

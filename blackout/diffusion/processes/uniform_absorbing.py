@@ -75,10 +75,8 @@ class _Forgetting(FiniteJumpProcess):
         kept, pi = torch.exp(-t), self._on(t.device)
         prior, others, own = self.prior_pmf(t), (1 - kept) * pi, (1 - kept) * pi + kept
         other_nats, own_nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
-        off = (others - prior).abs()
-        nats = (other_nats.sum() - other_nats + own_nats).clamp(min=0.0)
-        distance = (off.sum() - off + (own - prior).abs()) / 2
-        return nats[: self.max_count + 1], distance[: self.max_count + 1]
+        nats = (other_nats.sum() - other_nats + own_nats).clamp(min=0.0)[: self.max_count + 1]
+        return nats, (kept * self.max_count / (self.max_count + 1)).expand(len(nats))
 
     def _kept(self, s: Tensor, t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of no replacement, [b, 1, ..., 1], with one axis more than x, and pi, [S]."""
