@@ -26,7 +26,6 @@ from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.files import save_picture
 from blackout.posterior.operators import Judged, Separable, Shape
-from blackout.posterior.outputs import new_figure
 from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
 from blackout.protocols import Draw, Drawn, refuse_unknown
@@ -464,7 +463,7 @@ def _outliers(x: Tensor, truth: Tensor) -> float:
 
 def heat_maps(laws: Mapping[str, np.ndarray]) -> Figure:
     """Probabilities of two elements side by side, on one scale."""
-    figure = new_figure((3 * len(laws), 3.2))
+    figure = Figure(figsize=(3 * len(laws), 3.2), layout="constrained")
     largest = float(next(iter(laws.values())).max()) * 1.5
     for axis, (name, law) in zip(np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True):
         axis.imshow(law, vmin=0, vmax=largest, cmap="magma", origin="lower")
@@ -477,7 +476,7 @@ def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Figure:
     """The reward over its scale, and the price of it in log p(x): sampled points beside exact lines."""
     rows = sorted(rows, key=lambda row: row["scale"])
     scale = [row["scale"] for row in rows]
-    figure = new_figure((8, 3))
+    figure = Figure(figsize=(8, 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(scale, [row["exact_reward"] for row in rows], color="black", label="exact")
     errors = [2 * row["standard_error"] for row in rows]
@@ -492,7 +491,7 @@ def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Figure:
 
 def piano_rolls(melodies: Mapping[str, Tensor]) -> Figure:
     """Melodies one below the other, pitch over time; rests and elements of -1, which were not seen, are left out."""
-    figure = new_figure((9, 1.5 * len(melodies)))
+    figure = Figure(figsize=(9, 1.5 * len(melodies)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True))
     for axis, (name, x) in zip(axes, melodies.items(), strict=True):
         at = np.flatnonzero((x.numpy() >= 0) & (x.numpy() != _REST))

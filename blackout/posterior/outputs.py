@@ -160,6 +160,8 @@ class PosteriorOutputs:
         """
         if math.prod(self.shape) < 3:
             return None
+        from matplotlib.figure import Figure
+
         white, top = max(int(self.x.max()), 1), max(float(self.std[:_SHOWN].max()), 1e-12)
         near = self.problem.estimate(len(self.y), self.shape)
         columns = {} if self.truth is None else {"truth": self.truth}
@@ -169,7 +171,7 @@ class PosteriorOutputs:
             there = (self.x[rows[k]] if k < len(rows) else torch.zeros_like(self.x[0]) for rows in self.rows[:_SHOWN])
             columns[f"sample {k}"] = torch.stack([*there])
         number = min(_SHOWN, len(self.rows))
-        figure = new_figure((1.1 * len(columns) + 0.3, 1.1 * number + 0.3))
+        figure = Figure(figsize=(1.1 * len(columns) + 0.3, 1.1 * number + 0.3), layout="constrained")
         for axis, (title, values) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
             strip = np.asarray(grid(values[:number].double().clamp(0, white), white, 1))
             axis.imshow(strip, aspect="auto", interpolation="nearest")
@@ -374,8 +376,10 @@ def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> F
         ranks: positions [M] by statistic.
         elements: positions of elements [M, D].
     """
+    from matplotlib.figure import Figure
+
     shown = [name for name in _CURVES if name in ranks]
-    figure = new_figure((3 * (len(shown) + 1), 2.6))
+    figure = Figure(figsize=(3 * (len(shown) + 1), 2.6), layout="constrained")
     axes = figure.subplots(1, len(shown) + 1)
     for axis, name in zip(axes, shown, strict=False):
         bins = max(2, min(10, len(ranks[name]) // 5))
@@ -388,13 +392,6 @@ def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> F
     axes[-1].plot((0, 1), (0, 1), color="black", linewidth=1)
     axes[-1].set_title("coverage of intervals by their share", fontsize=8)
     return figure
-
-
-def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure of so many inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout="constrained")
 
 
 def _last(values: Tensor) -> Tensor:

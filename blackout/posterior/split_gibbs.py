@@ -108,11 +108,6 @@ class Coupling:
             return Relaxed(problem, lambda z: [torch.where(z == mask, level, z.double()) for level in levels])
         return Relaxed(problem, lambda z: [(z.double() * scale).clamp(max=largest)])
 
-    @property
-    def symmetric(self) -> bool:
-        """Whether a uniform value is a fair proposal: the process draws all values alike."""
-        return isinstance(self.process, Uniform)
-
 
 @dataclass(frozen=True)
 class Relaxed:
@@ -482,7 +477,7 @@ class Metropolis:
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
         """A step of z given x, [n, *shape] each, at time t."""
         z = x.to(z.dtype) if self.restarted else z
-        table = self.coupling.log_table(t, x.device) if self.coupling.symmetric else None
+        table = self.coupling.log_table(t, x.device) if isinstance(self.coupling.process, Uniform) else None
         relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
         now = relaxed.log_likelihood(z)
         taken = torch.zeros(len(x), dtype=torch.float64, device=x.device)
