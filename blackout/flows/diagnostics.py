@@ -2,6 +2,7 @@
 
 One starts from uniform noise, the others near states of high density that were sought. Both are unbiased for Z and for
 the mass of any set of states [Neal 2001], so that a mode which the draw has missed is mass that only they have found.
+Beside them stand an upper bound of log Z, and how far simulations in time steps are off.
 """
 
 from __future__ import annotations
@@ -13,11 +14,19 @@ import torch
 from torch import Tensor
 
 from blackout.flows.annealing import anneal
+from blackout.flows.model import ChainSampler
 from blackout.flows.path import Near
-from blackout.flows.targets import Target
-from blackout.flows.weights import NORMAL, effective_sample_size, jackknife, log_mean_exp, pareto_shape
+from blackout.flows.plots import reference
+from blackout.flows.refinement import attracts
+from blackout.flows.simulation import Events, Simulation, run_backwards
+from blackout.flows.targets import Target, can_enumerate
+from blackout.flows.weights import NORMAL, effective_sample_size, jackknife, log_mean_exp, pareto_shape, weighted_mean
 from blackout.random import SampleStreams, fold_seed
 
+_COMPARED, _EXACT = 2048, 12
+"""Exact chains with which a simulation in time steps is compared, and their key among the uses of a seed."""
+_BOUNDED = 256
+"""States of the target from which the upper bound of log Z is made."""
 _CHAINS, _SWEEPS = 256, 64
 """Of each annealing."""
 _SOUGHT, _QUENCH, _COLD, _MODES = 32, 16, 1e3, 4
@@ -178,3 +187,34 @@ def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed
 def _distances(x: Tensor, modes: Tensor) -> Tensor:
     """Sites in which states [N, d] differ from modes [m, d], int64 [N, m]."""
     return torch.stack([(x != mode).sum(-1) for mode in modes], -1)
+
+
+def compared_with_truth(model: ChainSampler, simulation: Simulation, values: dict[str, float], seed: int) -> str:
+    """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation."""
+    if "mean_energy_exact" in values:
+        mean, error, how = values["mean_energy_exact"], 0.0, "its exact value"
+    else:
+        indices = torch.arange(_COMPARED, device=model.device)
+        paths = Events(simulation.num_steps).run(model.target, model.rates(), indices, fold_seed(seed, _EXACT))
+        mean, error = weighted_mean(-paths.states.log_density.cpu(), paths.log_weights.cpu())
+        how = f"that of simulation=events, whose weights are exact ({_COMPARED} chains)"
+    off = (values["mean_energy"] - mean) / abs(mean) if mean else math.nan
+    spread = math.hypot(error, values["mean_energy_error"]) / abs(mean) if mean else math.nan
+    return (
+        f"simulation={type(simulation).__name__.lower()} moves in time steps, and neither ESS nor errors see what "
+        f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
+    )
+
+
+def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
+    """EUBO: the mean over states x of the target of log rho(x) - log p(x), log p bounded by the chain run backwards.
+
+    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing without exact states or clusters.
+    """
+    if not (can_enumerate(model.target) or attracts(model.target)):
+        return {}
+    x = reference(model.target, _BOUNDED)[0][:_BOUNDED].to(model.device)
+    steps, indices = model.simulation.num_steps, torch.arange(len(x), device=model.device)
+    bound, _ = run_backwards(model.target, model.rates(), x, steps, indices, seed)
+    gap = model.target.log_density(x).double() - bound
+    return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}

@@ -5,7 +5,6 @@ A simulation and moves; estimates, and pictures of how it did.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +23,13 @@ from blackout.flows.plots import (
     named,
     observed_path,
     points_over,
-    reference,
     save_diagnostics,
     save_path,
 )
-from blackout.flows.refinement import Refinement, attracts
+from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Rollout
-from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
-from blackout.flows.targets import can_enumerate
-from blackout.flows.weights import estimates, weighted_mean
+from blackout.flows.simulation import Events, Paths, Simulation
+from blackout.flows.weights import estimates
 from blackout.protocols import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.random import fold_seed
 from blackout.training.instantiate import make
@@ -42,12 +39,8 @@ if TYPE_CHECKING:
 
 _CLOSING = 1024
 """Samples from which the estimates at the end of a run are made."""
-_COMPARED = 2048
-"""Exact chains with which a simulation in time steps is compared."""
-_BOUNDED = 256
-"""States of the target from which the upper bound of log Z is made."""
-_EXACT, _CHECKED = 12, 13
-"""Keys among the uses of a seed."""
+_CHECKED = 13
+"""Key among the uses of a seed."""
 
 
 class ChainDraw(Draw):
@@ -133,48 +126,16 @@ class FlowOutputs(Collected):
         values |= draw.model.known()
         flags = diagnostics.judge(target, x, weights, values, fold_seed(self.seed, _CHECKED), groups)
         path = save_path(target, observed.times, arrays["path"], directory, groups) if draw.path else None
-        values |= upper_bound(draw.model, fold_seed(self.seed, _CHECKED))
+        values |= diagnostics.upper_bound(draw.model, fold_seed(self.seed, _CHECKED))
         said: dict[str, Any] = {"values": values, "estimated_from": number, **diagnostics.said(flags)}
         said |= {"path": path} if path else {}
         if flags:
             print(f"warning: {said['warning']}")
         if not isinstance(draw.simulation, Events):
-            said["time_steps"] = compared_with_truth(draw, values, self.seed)
+            said["time_steps"] = diagnostics.compared_with_truth(draw.model, draw.simulation, values, self.seed)
             print(said["time_steps"])
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
         return said
-
-
-def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> str:
-    """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation."""
-    if "mean_energy_exact" in values:
-        mean, error, how = values["mean_energy_exact"], 0.0, "its exact value"
-    else:
-        model, events = draw.model, Events(draw.simulation.num_steps)
-        indices = torch.arange(_COMPARED, device=model.device)
-        paths = events.run(model.target, model.rates(), indices, fold_seed(seed, _EXACT))
-        mean, error = weighted_mean(-paths.states.log_density.cpu(), paths.log_weights.cpu())
-        how = f"that of simulation=events, whose weights are exact ({_COMPARED} chains)"
-    off = (values["mean_energy"] - mean) / abs(mean) if mean else math.nan
-    spread = math.hypot(error, values["mean_energy_error"]) / abs(mean) if mean else math.nan
-    return (
-        f"simulation={type(draw.simulation).__name__.lower()} moves in time steps, and neither ESS nor errors see what "
-        f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
-    )
-
-
-def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
-    """EUBO: the mean over states x of the target of log rho(x) - log p(x), log p bounded by the chain run backwards.
-
-    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing without exact states or clusters.
-    """
-    if not (can_enumerate(model.target) or attracts(model.target)):
-        return {}
-    x = reference(model.target, _BOUNDED)[0][:_BOUNDED].to(model.device)
-    steps, indices = model.simulation.num_steps, torch.arange(len(x), device=model.device)
-    bound, _ = run_backwards(model.target, model.rates(), x, steps, indices, seed)
-    gap = model.target.log_density(x).double() - bound
-    return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}
 
 
 def requested_chains(model: ChainSampler, request: Plain) -> tuple[Simulation, Refinement | None, dict[str, Any]]:

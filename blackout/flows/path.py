@@ -2,7 +2,7 @@
 
 Rates carry this path if they satisfy the Kolmogorov forward equation. Its residual at a state needs no evaluation
 elsewhere: rates out of x are [G]_+, those into x from its neighbours [-G]_+, by local equivariance. The integral of the
-residual along a chain is what weights are made of.
+residual along a chain is what weights are made of. On its way the path is the law at every higher temperature.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.flows.targets import Target
+from blackout.flows.targets import Target, exact_values
+from blackout.flows.weights import estimated, weighted_mean
 
 _STRAY = 0.1
 """Probability that a site starts elsewhere than in the state that its path begins about."""
@@ -180,3 +181,40 @@ def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tenso
     """
     safe = torch.where(ratios == 0, 1.0, ratios)
     return torch.where(ratios == 0, length, (start * safe).exp() * torch.expm1(length * safe) / safe)
+
+
+def along_path(
+    target: Target, times: list[float], at: Tensor, groups: Tensor | None = None, errors: list[float] | None = None
+) -> list[dict[str, float]]:
+    """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
+
+    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity`
+    t^2 Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with
+    `_error`, and `_exact` where log Z and energy are known. Thermodynamics; a test compares rows with enumeration.
+
+    Args:
+        target: the law.
+        times: t_0, ..., t_K.
+        at: of all chains at these times, [N, K + 1, 2 + q]: see `observed_path`.
+        groups: int64 [N], which chains were resampled together; None where none were.
+        errors: of log Z at these times, where the states have no weights of their own.
+    """
+    names, rows = ["energy", *target.statistics(torch.zeros(1, target.sites, dtype=torch.uint8))], []
+    for k, t in enumerate(times):
+        if not t:
+            continue
+        w, values = at[:, k, 0].double(), dict(zip(names, at[:, k, 1:].double().unbind(-1), strict=True))
+        found, row = estimated(values, w, groups, None if errors is None else errors[k]), {"t": t}
+        log_z = found["log_z"] + (1 - t) * float(target.log_volume)
+        row |= {"ess": found["ess"], "log_z": log_z, "log_z_error": found["log_z_error"]}
+        row |= {"free_energy": -log_z / t, "free_energy_error": found["log_z_error"] / t}
+        for name, value in values.items():
+            row |= {end: found[f"mean_{end}"] for end in (name, f"{name}_error")}
+            spread = weighted_mean((value - found[f"mean_{name}"]).square(), w, groups)
+            scale, of = (t**2, "heat_capacity") if name == "energy" else (target.sites, f"susceptibility_of_{name}")
+            row |= {of: scale * spread[0], f"{of}_error": scale * spread[1]}
+        known = exact_values(target, t) or {}
+        exact = {"log_z": "log_z_exact", "mean_energy": "energy_exact"}
+        row |= {exact[name]: known[name] for name in exact if name in known}
+        rows.append(row)
+    return rows

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from blackout.files import laid_out, replacing, save_picture, write_table
 from blackout.flows.annealing import samples_of
+from blackout.flows.path import along_path
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.targets.energy_network import BITS, decode, encode
-from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
+from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.protocols import Samples
 
 _REFERENCE, _SWEEPS = 512, 200

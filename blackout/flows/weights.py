@@ -170,43 +170,6 @@ def _ends(
     return {f"{name}_low": low, f"{name}_high": high}
 
 
-def along_path(
-    target: Target, times: list[float], at: Tensor, groups: Tensor | None = None, errors: list[float] | None = None
-) -> list[dict[str, float]]:
-    """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
-
-    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity`
-    t^2 Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with
-    `_error`, and `_exact` where log Z and energy are known. Thermodynamics; a test compares rows with enumeration.
-
-    Args:
-        target: the law.
-        times: t_0, ..., t_K.
-        at: of all chains at these times, [N, K + 1, 2 + q]: see `observed_path`.
-        groups: int64 [N], which chains were resampled together; None where none were.
-        errors: of log Z at these times, where the states have no weights of their own.
-    """
-    names, rows = ["energy", *target.statistics(torch.zeros(1, target.sites, dtype=torch.uint8))], []
-    for k, t in enumerate(times):
-        if not t:
-            continue
-        w, values = at[:, k, 0].double(), dict(zip(names, at[:, k, 1:].double().unbind(-1), strict=True))
-        found, row = estimated(values, w, groups, None if errors is None else errors[k]), {"t": t}
-        log_z = found["log_z"] + (1 - t) * float(target.log_volume)
-        row |= {"ess": found["ess"], "log_z": log_z, "log_z_error": found["log_z_error"]}
-        row |= {"free_energy": -log_z / t, "free_energy_error": found["log_z_error"] / t}
-        for name, value in values.items():
-            row |= {end: found[f"mean_{end}"] for end in (name, f"{name}_error")}
-            spread = weighted_mean((value - found[f"mean_{name}"]).square(), w, groups)
-            scale, of = (t**2, "heat_capacity") if name == "energy" else (target.sites, f"susceptibility_of_{name}")
-            row |= {of: scale * spread[0], f"{of}_error": scale * spread[1]}
-        known = exact_values(target, t) or {}
-        exact = {"log_z": "log_z_exact", "mean_energy": "energy_exact"}
-        row |= {exact[name]: known[name] for name in exact if name in known}
-        rows.append(row)
-    return rows
-
-
 def known_values(target: Target) -> dict[str, float]:
     """The exact values of what `estimates` estimates, as far as they are within reach."""
     return {f"{name}_exact": value for name, value in (exact_values(target) or {}).items()}

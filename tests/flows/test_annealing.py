@@ -13,11 +13,11 @@ from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
 from blackout.flows.annealing import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
-from blackout.flows.path import Near, States
+from blackout.flows.path import Near, States, along_path
 from blackout.flows.plots import observed_path
 from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Conserved, Couplings, Ising, Potts, SpinGlass, Target, enumerated
-from blackout.flows.weights import along_path, estimates, known_values, log_mean_exp
+from blackout.flows.weights import estimates, known_values, log_mean_exp
 from blackout.random import SampleStreams
 
 COMPILED = [Ising([3, 4], 0.3, 0.1), SpinGlass(3), Ising(3, -0.1), Couplings(h=[0.3, -1.0]), Potts([2, 3], 3, 0.8)]

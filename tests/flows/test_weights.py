@@ -10,15 +10,13 @@ import torch
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
 from blackout.flows import Clusters, FlowSampler, Rollout
 from blackout.flows.annealing import anneal, samples_of
-from blackout.flows.diagnostics import judge, modes
-from blackout.flows.draw import upper_bound
-from blackout.flows.path import States
+from blackout.flows.diagnostics import judge, modes, upper_bound
+from blackout.flows.path import States, along_path
 from blackout.flows.plots import observed_path, save_path
 from blackout.flows.replay import Replay
 from blackout.flows.simulation import Paths, record, resampled
 from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
 from blackout.flows.weights import (
-    along_path,
     effective_sample_size,
     estimates,
     jackknife,

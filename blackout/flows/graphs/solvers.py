@@ -9,6 +9,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,12 @@ def program(problem: str, graph: Graph) -> tuple[NDArray[np.float64], Any, NDArr
     return gain / max(np.abs(gain).max(initial=0), 1e-300), matrix, limits
 
 
-def _triangles(edges: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+def _triangles(edges: NDArray[np.int64]) -> list[list[int]]:
     """Numbers of the edges of every triangle."""
-    number = {(int(min(edge)), int(max(edge))): k for k, edge in enumerate(edges)}
-    beside: dict[int, set[int]] = {}
-    for i, j in number:
-        beside.setdefault(i, set()).add(j)
-    return [
-        (number[i, j], number[j, k], number[i, k])
-        for i, j in number
-        for k in beside.get(j, set()) & beside.get(i, set())
-    ]
+    import networkx as nx  # only here: importing it takes a while
+
+    number, graph = {frozenset(edge): k for k, edge in enumerate(edges.tolist())}, nx.Graph(edges.tolist())
+    return [[number[frozenset(pair)] for pair in combinations(found, 2)] for found in nx.all_triangles(graph)]
 
 
 def by_milp(problem: str, graph: Graph, limit: float) -> Solution:

@@ -1,7 +1,6 @@
 """Unnormalised laws on discrete states."""
 
 from blackout.flows.targets.base import (
-    Conserved,
     EnergySource,
     Target,
     Wrapped,
@@ -12,7 +11,7 @@ from blackout.flows.targets.base import (
     make_target,
 )
 from blackout.flows.targets.energy_network import EnergyNetwork, read_energy
-from blackout.flows.targets.lattice import Couplings, Ising, Potts, SpinGlass, read_couplings
+from blackout.flows.targets.lattice import Conserved, Couplings, Ising, Potts, SpinGlass, read_couplings
 
 __all__ = [
     "Conserved", "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped",

@@ -128,7 +128,8 @@ class EnergyNetwork(Learned):
 
     def _hidden(self, x: Tensor) -> Tensor:
         """Of the first layer, before its activation."""
-        return F.linear(self.basis[x.long()].flatten(-2), self._first.weight, self._first.bias)
+        read = x if self.levels == 2 else self.basis[x.long()].flatten(-2)  # of bits gradients are asked, too
+        return F.linear(read.to(self._first.weight.dtype), self._first.weight, self._first.bias)
 
     def _after(self, hidden: Tensor) -> Tensor:
         for layer in self.layers[1:]:

@@ -357,6 +357,67 @@ class SpinGlass(Couplings):
         super().__init__(matrix, disorder * torch.randn(d, generator=generator, dtype=torch.float64), shape)
 
 
+class Conserved(Target):
+    """A law on the states with given numbers of sites at every level, such as a lattice gas: its sweeps exchange sites.
+
+    Args:
+        inner: the law.
+        numbers: of sites at level 0, 1, ...
+
+    Raises:
+        ValueError: numbers that are not those of all sites.
+    """
+
+    flips = False
+
+    def __init__(self, inner: Target, numbers: Sequence[int]) -> None:
+        super().__init__(inner.levels, inner.shape)
+        if len(numbers) != self.levels or min(numbers) < 0 or sum(numbers) != self.sites:
+            raise ValueError(f"numbers of the {self.levels} levels must add up to {self.sites}, not {list(numbers)}")
+        self.inner, self.numbers = inner, torch.tensor(list(numbers))
+        far = torch.randperm(self.sites, generator=torch.Generator().manual_seed(0)).tolist()
+        self._exchanges = [(i, j) for i in range(self.sites) for j in ((i + 1) % self.sites, far[i])]
+
+    @property
+    def log_volume(self) -> float:
+        """log of the multinomial coefficient d! / (n_0! n_1! ...), a float: by definition the number of such states."""
+        return math.lgamma(self.sites + 1) - sum(math.lgamma(n + 1) for n in self.numbers.tolist())
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        """States of this composition, as the ranks of uniforms [B, d] order them: uint8."""
+        edges = self.numbers.cumsum(0)[:-1]
+        return torch.searchsorted(edges, uniforms.argsort(1).argsort(1), right=True).to(torch.uint8)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log rho of states [..., d], minus infinity for any other composition."""
+        there = F.one_hot(x.long(), self.levels).sum(-2)
+        return self.inner.log_density(x).masked_fill((there != self.numbers).any(-1), -math.inf)
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """None: raises UserError."""
+        raise UserError("a law of conserved composition moves by exchanges: python -m blackout.flows.anneal draws it")
+
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """Exchanges of every site with the next one, and with one that is drawn once for all, by heat baths, [B, d].
+
+        [Kawasaki 1966]; tests compare log Z with enumeration and transfer matrices.
+        """
+        x, rows = x.clone(), torch.arange(len(x))
+        for k, (i, j) in enumerate(self._exchanges):
+            u = uniforms[:, i] if k % 2 == 0 else uniforms[:, i] * 2**26 % 1  # of one uniform two
+            a, b = x[:, i].clone(), x[:, j].clone()
+            gain = self.inner.ratios_at(x, torch.tensor([i]))[rows, 0, b.long()].double()
+            x[:, i] = b
+            gain = gain + self.inner.ratios_at(x, torch.tensor([j]))[rows, 0, a.long()]
+            stays = u >= torch.sigmoid(t * gain)
+            x[:, i], x[:, j] = torch.where(stays, a, b), torch.where(stays, b, a)
+        return x
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Those of the law."""
+        return self.inner.statistics(x)
+
+
 @component("target", ask="target=couplings target.path=...")
 def read_couplings(path: str | Path) -> Couplings:
     """The pair energy in an .npz with arrays `J` [d, d] and, if there is a field, `h` [d], or in an .npy of J alone.
