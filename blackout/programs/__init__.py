@@ -9,14 +9,12 @@ from typing import Any
 
 import blackout.programs.settings  # noqa: F401  (whoever composes conf/ needs it)
 
-_OF_LIGHTNING = {
-    "Metric": "metric", "MetricCollection": "collections", "MeanMetric": "aggregation", "CatMetric": "aggregation",
-}  # fmt: skip
-"""Where torchmetrics has what Lightning, and a step of training, ask of it."""
+_LIGHT = ("metric", "collections", "aggregation")
+"""Modules of torchmetrics with what Lightning, and a step of training, ask of it."""
 
 
 class OnDemand(ModuleType):
-    """torchmetrics as the classes that Lightning needs, and all of it as soon as something else is asked of it.
+    """torchmetrics as a few classes, and all of it as soon as something else is asked of it.
 
     By itself it imports torchvision and scipy.signal, for metrics of its own: a second of every start.
     """
@@ -28,9 +26,10 @@ class OnDemand(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         with suppress(ImportError):
-            if name in _OF_LIGHTNING:
-                import_module("torchmetrics.utilities")  # first: in a circle it imports what follows
-                return getattr(import_module(f"torchmetrics.{_OF_LIGHTNING[name]}"), name)
+            import_module("torchmetrics.utilities")  # first: in a circle it imports what follows
+            for module in (import_module(f"torchmetrics.{light}") for light in _LIGHT):
+                if hasattr(module, name):
+                    return getattr(module, name)
         self.__class__ = ModuleType  # type: ignore[assignment]
         self.__spec__.loader.exec_module(self)  # type: ignore[union-attr]
         return getattr(self, name)
