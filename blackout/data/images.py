@@ -415,7 +415,8 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
             with FileLock(home / ".blackout.lock"):
                 for (split, cache), dataset in zip(caches.items(), faces, strict=True):
                     if not cache.exists():
-                        images = _decode(home / "img_align_celeba", dataset.filename, split)
+                        files = [home / "img_align_celeba" / name for name in dataset.filename]
+                        images = load_images(files, _face, f"decoding CelebA {split}, once")
                         with replacing(cache, durably=True) as part:
                             np.save(part, images.numpy())
         except OSError as error:
@@ -423,13 +424,10 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
     return CountData("celeba64", _load(caches["train"]), _load(caches["test"]), 255)
 
 
-def _decode(folder: Path, names: list[str], split: str) -> Tensor:
-    def face(file: Path) -> Image.Image:
-        image = read_image(file, "RGB")
-        refuse(image.size != (178, 218), f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
-        return square(image, 64, 140)
-
-    return load_images([folder / name for name in names], face, f"decoding CelebA {split}, once")
+def _face(file: Path) -> Image.Image:
+    image = read_image(file, "RGB")
+    refuse(image.size != (178, 218), f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
+    return square(image, 64, 140)
 
 
 def _load(cache: Path) -> Tensor:

@@ -37,7 +37,7 @@ def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.Mon
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
     assert (data.train.double().mean((1, 2, 3)) - torch.tensor([40.0, 120.0, 200.0])).abs().max() < 2
     assert not list(faces.rglob("*.part"))
-    monkeypatch.setattr(blackout.data.images, "_decode", pytest.fail)
+    monkeypatch.setattr(blackout.data.images, "load_images", pytest.fail)
     again = celeba64(faces)
     assert again.fingerprint() == data.fingerprint()
 
