@@ -243,7 +243,8 @@ class RateLoss(_Weighted):
 
     lambda_r are the reverse rates given X_0, kappa_r the model's; integrated over t it is the negative log-likelihood's
     bound up to a constant [Santos 2023, eq. 72 and Algorithm 3; Campbell 2022, Proposition 2]. For a distribution over
-    X_0 it is the score entropy of the rates derived from it.
+    X_0 it is the score entropy of the rates derived from it; for absorption the cross-entropy of masked elements, times
+    q / (1 - q) [Shi 2024].
 
     Args:
         weighting: "paper" or "likelihood".

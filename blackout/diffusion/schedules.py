@@ -131,11 +131,6 @@ class DataEnds:
         """The same as a time, at least the paper's 15, and long enough for a grid that is symmetric in the logit."""
         return max(_FINAL_TIME, math.log1p(math.exp(-self.last)), self.first)
 
-    @property
-    def facts(self) -> dict[str, float]:
-        """What grids may ask for by name: first, last and final_time."""
-        return {"first": self.first, "last": self.last, "final_time": self.final_time}
-
     def start_nats(self, t: Tensor | float) -> float:
         """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4. Ours (tests/laws/test_end_laws.py)."""
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
@@ -170,7 +165,9 @@ class DataEnds:
 def with_ends(facts: Stats) -> dict[str, Any]:
     """Facts of the data, with the ends of time that follow from them as `data_ends`, where they do."""
     ends = DataEnds.of(facts)
-    return {**facts} if ends is None else {**facts, "data_ends": ends.facts}
+    if ends is None:
+        return {**facts}
+    return {**facts, "data_ends": {"first": ends.first, "last": ends.last, "final_time": ends.final_time}}
 
 
 def ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
@@ -220,8 +217,8 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     Raises:
         ValueError: num_steps < 1, or final_time <= log 2 (the grid would not be increasing).
     """
-    _check(num_steps, final_time)
-    ensure(final_time > math.log(2), f"final_time must be above log 2 = 0.693 for the Fisher grid, not {final_time}")
+    good = math.log(2) < final_time < math.inf
+    ensure(good, f"final_time must be finite and above log 2 = 0.693 for the Fisher grid, not {final_time}")
     limit = half_width(final_time)
     return logit_times(num_steps, limit, -limit)
 
@@ -229,7 +226,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 @component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
-    _check(num_steps, 1.0)
+    _check(num_steps)
     ensure(first > last, f"the logit must fall along the grid: first = {first} is not above last = {last}")
     u = torch.linspace(first, last, num_steps, dtype=torch.float64)
     u[-1] = last  # of a single step, too
@@ -283,7 +280,7 @@ def logistic_times(
     Raises:
         ValueError: first <= last, scale not positive, or floor outside (0, 1].
     """
-    _check(num_steps, 1.0)
+    _check(num_steps)
     if not first > last or not scale > 0 or not 0 < floor <= 1:
         raise ValueError(f"need first > last, scale > 0 and floor in (0, 1], not {first}, {last}, {scale}, {floor}")
     fine = torch.linspace(last, first, 20_001, dtype=torch.float64)
@@ -305,14 +302,13 @@ def step_times(num_steps: int, length: int) -> Tensor:
     Raises:
         ValueError: more steps than the chain has.
     """
-    _check(num_steps, 1.0)
+    _check(num_steps)
     ensure(num_steps <= length, f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}")
     return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
 
 
-def _check(num_steps: int, final_time: float) -> None:
+def _check(num_steps: int) -> None:
     ensure(num_steps >= 1, f"num_steps must be at least 1, not {num_steps}")
-    ensure(0 < final_time < math.inf, f"final_time must be positive and finite, not {final_time}")
 
 
 @component("schedule")
