@@ -35,8 +35,8 @@ def row(run: Path, file: Path, options: argparse.Namespace) -> str:
         spent = time.process_time() - began
     rates = dict(re.findall(r"(\w[\w ]*?) [\d,]+ bytes \(([\d.]+) bits", said.getvalue()))
     bound = said.getvalue().split("the bound is ")[1].split("\n")[0]
-    images = [sheet(counts, kind) for kind in ("png", "webp")]
-    cells = [run.name, f"{len(counts):,}", bound, rates["this"], rates["xz"], *images, f"{spent:.0f}"]
+    own, images = rates.get("the model", rates["this"]), [sheet(counts, kind) for kind in ("png", "webp")]
+    cells = [run.name, f"{len(counts):,}", bound, own, rates["xz"], *images, f"{spent:.0f}"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -5,7 +5,8 @@
 
 It needs the same model, and the same machine and versions: probabilities come from a network, whose last digits other
 hardware computes otherwise. What is decoded is compared with a hash of what was encoded. Counts are read and coded by
-parts, so that they need not fit into memory. Models with classes code without them. Exit code 2: what cannot be read.
+parts, so that they need not fit into memory, and what `xz` makes smaller is kept as `xz` makes it. Models with classes
+code without them. Exit code 2 for what cannot be read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import hashlib
 import io
 import lzma
 import math
+import shutil
 import struct
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -317,10 +320,10 @@ def _survivors(before: Integers, span: Tensor) -> _Law:
 
 
 Array: TypeAlias = NDArray[Any]
-_FILE, _PART = struct.Struct("<4sQHHB"), struct.Struct("<IIH16s")
-"""Of a file: magic, arrays, steps, batch size, which grid. Of a part: arrays, bytes, lanes, and the first half of the
-SHA-256 of its counts; behind its bytes stands the CRC-32 of file header and part."""
-_MAGIC = b"BLK2"
+_FILE, _PLAIN, _PART = struct.Struct("<4sQHHB"), struct.Struct("<4sQ"), struct.Struct("<IIH16s")
+"""Of a file: magic, arrays, steps, batch size, which grid; of one by xz: magic, arrays. Of a part: arrays, bytes,
+lanes, and the first half of the SHA-256 of its counts; behind its bytes stands the CRC-32 of file header and part."""
+_MAGIC, _XZ = b"BLK2", b"BLKX"
 _PER_LANE = 6000
 """Elements for every lane of the coder, which costs 8 bytes."""
 _PER_PART = 1 << 22
@@ -329,6 +332,7 @@ _TRIED = 256
 """Arrays by which the grid is chosen, and the bound is told."""
 _SPARSEST, _MOST_WORK = 10_000, 1 << 40
 """Elements for every byte of a part, and elements times steps: what says more is refused, not tried."""
+_LZMA, _LZMA_MEMORY = 9 | lzma.PRESET_EXTREME, 1 << 27
 
 
 def encode(given: argparse.Namespace) -> None:
@@ -343,14 +347,23 @@ def encode(given: argparse.Namespace) -> None:
     chosen = min(range(len(expected)), key=lambda k: expected[k].value)
     times, bound = grids(model, given.steps)[chosen], expected[chosen]
     header = _FILE.pack(_MAGIC, len(counts), given.steps, given.batch_size, chosen)
-    plain = np.min_scalar_type(model.process.max_count)
-    xz, squeezer = 0, lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME)
-    with replacing(given.out) as part, part.open("wb") as file:
-        file.write(header)
-        for some in _parts(given.file, counts, model):
-            file.write(_part(model, some, times, header, given.batch_size))
-            xz += len(squeezer.compress(some.numpy().astype(plain).tobytes()))
-        rate, sizes = 8 / counts.size, {"this": file.tell(), "xz": xz + len(squeezer.flush())}
+    squeezer = lzma.LZMACompressor(preset=_LZMA)
+    with replacing(given.out) as part, tempfile.TemporaryFile(dir=given.out.parent) as plain:
+        plain.write(_PLAIN.pack(_XZ, len(counts)))
+        with part.open("wb") as file:
+            file.write(header)
+            for some in _parts(given.file, counts, model):
+                file.write(_part(model, some, times, header, given.batch_size))
+                plain.write(squeezer.compress(some.numpy().astype(_plain_type(model)).tobytes()))
+        plain.write(squeezer.flush())
+        own, xz = part.stat().st_size, plain.tell() - _PLAIN.size
+        if own > plain.tell():
+            plain.seek(0)
+            with part.open("wb") as file:
+                shutil.copyfileobj(plain, file)
+        size = part.stat().st_size
+    rate = 8 / counts.size
+    sizes = {"this": size, **({} if own == size else {"the model": own}), "xz": xz}
     said = ", ".join(f"{name} {size:,} bytes ({size * rate:.3f} bits per dimension)" for name, size in sizes.items())
     print(f"{len(counts):,} arrays: {said}; the bound is {bound.value:.3f} +- {bound.standard_error:.3f}")
     print(f"wrote {given.out}, and decoded it again, in {time.perf_counter() - began:.0f} s")
@@ -371,24 +384,36 @@ def decode(given: argparse.Namespace) -> None:
     """Write the counts as .npy."""
     model, name = _model(given.model), str(given.file)
     with opened(given.file) as file:
-        header = file.read(_FILE.size)
-        refuse(header[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
-        refuse(len(header) < _FILE.size, f"{name}: damaged")
-        _, n, steps, batch_size, chosen = _FILE.unpack(header)
-        if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
-            raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps cannot be in it")
+        n, parts = decoded_file(model, file, name)
         given.out = new_file(given.out, given=True)
         dtype = torch.empty(0, dtype=count_dtype(model.process.max_count)).numpy().dtype
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, *model.shape)}
         with replacing(given.out) as part, part.open("wb") as out:
             np.lib.format.write_array_header_1_0(out, about)
-            for counts in _decoded_parts(model, file, header, name):
+            for counts in parts:
                 out.write(counts.astype(dtype).tobytes())
     print(f"wrote {n:,} arrays to {given.out}")
 
 
+def decoded_file(model: BlackoutDiffusion, file: io.BufferedReader, name: str) -> tuple[int, Iterator[Array]]:
+    """How many arrays there are, and all of them by parts.
+
+    Raises:
+        UserError: now or from a part: not such a file, damaged, or of another model.
+    """
+    start = file.read(_FILE.size)
+    if start[:4] == _XZ and len(start) >= _PLAIN.size:
+        _, n = _PLAIN.unpack(start[: _PLAIN.size])
+        return n, _unsqueezed(model, file, start[_PLAIN.size :], n, name)
+    refuse(start[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
+    refuse(len(start) < _FILE.size, f"{name}: damaged")
+    _, n, steps, batch_size, chosen = _FILE.unpack(start)
+    if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
+        raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps cannot be in it")
+    return n, _decoded_parts(model, file, start, name)
+
+
 def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: bytes, name: str) -> Iterator[Array]:
-    """All arrays by parts; raises UserError for a part that is damaged, or of another model."""
     _, n, steps, batch_size, chosen = _FILE.unpack(header)
     times = grids(model, steps)[chosen]
     while n:
@@ -406,6 +431,33 @@ def _decoded_parts(model: BlackoutDiffusion, file: io.BufferedReader, header: by
         yield counts.numpy()
         n -= some
     refuse(file.read(1), f"{name}: damaged: more follows its last part")
+
+
+def _unsqueezed(model: BlackoutDiffusion, file: io.BufferedReader, data: bytes, n: int, name: str) -> Iterator[Array]:
+    squeezed, dtype = lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY), _plain_type(model)
+    per, size = _per_part(model), math.prod(model.shape) * dtype.itemsize
+    while n or not squeezed.eof:
+        wanted, found = min(n, per) * size or 1, b""
+        while len(found) < wanted and not squeezed.eof:
+            data = data or (file.read(1 << 20) if squeezed.needs_input else b"")
+            try:
+                found += squeezed.decompress(data, wanted - len(found))
+            except lzma.LZMAError:
+                raise UserError(f"{name}: damaged") from None
+            refuse(not data and squeezed.needs_input and not squeezed.eof, f"{name}: damaged")
+            data = b""
+        refuse(len(found) != min(n, per) * size, f"{name}: damaged")
+        if n:
+            counts = np.frombuffer(found, dtype).reshape(-1, *model.shape).astype(np.int64)
+            if counts.max() > model.process.max_count:
+                raise UserError(f"{name}: of another model: counts must be up to {model.process.max_count}")
+            yield counts
+            n -= len(counts)
+
+
+def _plain_type(model: BlackoutDiffusion) -> np.dtype[Any]:
+    """The smallest integers that hold every count."""
+    return np.min_scalar_type(model.process.max_count).newbyteorder("<")
 
 
 def _per_part(model: BlackoutDiffusion) -> int:

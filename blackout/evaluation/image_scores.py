@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
 
 from blackout.component import component
 from blackout.data import CountData
@@ -23,7 +25,7 @@ from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.cache import key_hash
 from blackout.evaluation.extractors import ModuleExtractor, full_float32, to_rgb, to_uint8
-from blackout.evaluation.fid import FeatureStatistics, Moments, frechet_distance
+from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.reference import (
     Reference,
     count_images,
@@ -49,6 +51,53 @@ _BATCH = 512
 """Images scored together."""
 _BLOCK_ELEMENTS = 1 << 23
 """Distances held at once: 64 MiB of float64."""
+
+
+class InceptionScore(Metric):
+    """exp of the mean KL divergence between p(class | image) and p(class) [Salimans 2016, section 4].
+
+    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows from its
+    index, only the sums of p and of p log p of each part are kept: memory does not grow with the number of samples, and
+    sums over processes are exact. Shuffle and parts are those of torch-fidelity
+    (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
+
+    Args:
+        num_samples: n.
+        num_classes: K, the width of the logits.
+        splits: number of parts, 1 to n.
+        seed: seed of the shuffle.
+    """
+
+    part_of: Tensor
+    sizes: Tensor
+    probabilities: Tensor
+    negative_entropy: Tensor
+
+    def __init__(self, num_samples: int, num_classes: int, splits: int = SPLITS, seed: int = SEED) -> None:
+        super().__init__()
+        sizes = np.diff(np.arange(splits + 1) * num_samples // splits)
+        part_of = np.empty(num_samples, dtype=np.int64)
+        part_of[np.random.RandomState(seed).permutation(num_samples)] = np.repeat(np.arange(splits), sizes)
+        self.register_buffer("part_of", torch.from_numpy(part_of), persistent=False)
+        self.register_buffer("sizes", torch.from_numpy(sizes).double(), persistent=False)
+        zeros = torch.zeros(splits, num_classes, dtype=torch.float64)
+        self.add_state("probabilities", zeros, dist_reduce_fx="sum")
+        self.add_state("negative_entropy", zeros[:, 0].clone(), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, indices: Tensor) -> None:
+        """Add logits [B, K] of the samples with these indices [B]."""
+        device = self.part_of.device
+        log_p = logits.detach().to(device=device, dtype=torch.float64).log_softmax(dim=1)
+        p = log_p.exp()
+        parts = self.part_of[indices.to(device)]
+        self.probabilities.index_add_(0, parts, p)
+        self.negative_entropy.index_add_(0, parts, (p * log_p).sum(dim=1))
+
+    def compute(self) -> tuple[float, float]:
+        """Mean and (population) standard deviation over parts; every sample must have been added once."""
+        marginal = self.probabilities / self.sizes[:, None]
+        scores = (self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)).exp()
+        return float(scores.mean()), float(scores.std(correction=0))
 
 
 class PrecisionRecall(NamedTuple):
@@ -119,6 +168,32 @@ def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Te
         yield rows, torch.cdist(points[rows], others)
 
 
+class ClassShares(Metric):
+    """Share of samples whose largest class probability exceeds .8, and the share of each class. Ours.
+
+    Args:
+        num_classes: K, the width of the logits.
+    """
+
+    clear: Tensor
+    per_class: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.add_state("clear", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor) -> None:
+        """Add logits [B, K]."""
+        top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
+        self.clear += (top > RECOGNISED).sum()
+        self.per_class += torch.bincount(label, minlength=len(self.per_class))
+
+    def compute(self) -> Tensor:
+        """Shares over all processes, float64 [1 + K]: of samples with a clear class, and of each class in all."""
+        return torch.cat([self.clear[None], self.per_class]).double() / self.per_class.sum()
+
+
 def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = None) -> tuple[str, ...]:
     """The chosen scores, fd for `fid` and kd for `kid`, if they exist and the extractor, if it is known, can give them.
 
@@ -144,8 +219,8 @@ def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = Non
 class ImageScores:
     """Scores of `num_samples` images, fed batch by batch, in any order and from any number of processes.
 
-    Each image passes the extractor once. The Frechet distance keeps sums only; the Inception Score and the class shares
-    keep the logits of every sample on the CPU, the kernel distance and precision/recall its features.
+    Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep sums only;
+    the kernel distance and precision/recall keep the features of every sample on the CPU.
 
     Args:
         extractor: gives features and logits; it is moved to `device`.
@@ -175,12 +250,18 @@ class ImageScores:
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
         self.subset_size = max(2, min(SUBSET_SIZE, self._fewest))  # which has no bias at any size
-        width, classes, chosen = extractor.num_features, extractor.num_classes or 0, set(self.scores)
+        width, classes = extractor.num_features, extractor.num_classes or 0
+        sums: dict[str, Metric | MetricCollection] = {}
         with torch.inference_mode(False):
-            self._moments = FeatureStatistics(width).to(device) if "fd" in chosen else None
+            if "fd" in self.scores:
+                sums["fd"] = FeatureStatistics(width)
+            if "is" in self.scores:
+                sums["is"] = InceptionScore(num_samples, classes)
+            if "classes" in self.scores:
+                sums["classes"] = ClassShares(classes)
             self._seen = torch.zeros(num_samples, dtype=torch.int32)
-            self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & chosen else None
-            self._logits = SampleRows((num_samples, classes)) if {"is", "classes"} & chosen else None
+            self._sums = MetricCollection(sums, compute_groups=False).to(device)
+            self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & set(self.scores) else None
 
     def _check(self) -> None:
         scores, reference, extractor = self.scores, self.reference, self.extractor
@@ -228,12 +309,9 @@ class ImageScores:
         self._seen += torch.bincount(indices.cpu(), minlength=self.num_samples)
         for batch, numbers in zip(images.split(self.batch_size), indices.split(self.batch_size), strict=True):
             features, logits = self.extractor(batch)
-            if self._moments is not None:
-                self._moments.update(features)
+            self._sums.update(features=features, logits=logits, indices=numbers)
             if self._features is not None:
                 self._features.update(features, numbers)
-            if self._logits is not None and logits is not None:
-                self._logits.update(logits, numbers)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -246,21 +324,18 @@ class ImageScores:
         seen = sum_over_processes(self._seen.clone())
         told = f"only {int((seen > 0).sum())} were scored, and {int((seen > 1).sum())} of them more than once"
         refuse(bool((seen != 1).any()), f"{self.num_samples} samples were asked for, but {told}")
-        moments = None if self._moments is None else self._moments.compute()
-        features, logits = (None if rows is None else rows.gather() for rows in (self._features, self._logits))
+        sums = self._sums.compute()
+        features = self._features.gather() if self._features is not None else None
         with full_float32(self.device):
-            return computed_once(lambda: self._values(moments, features, logits))
+            return computed_once(lambda: self._values(sums, features))
 
-    def _values(self, moments: Moments | None, features: Tensor | None, logits: Tensor | None) -> dict[str, float]:
+    def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
         values: dict[str, float] = {}
         name, real = self._name, self.reference
-        if moments is not None and real is not None:
-            values[name("fd")] = frechet_distance(moments.mu, moments.sigma, real.mu, real.sigma)
-        if logits is not None and "is" in self.scores:  # [Salimans 2016, section 4], of shuffled samples
-            from torch_fidelity.metric_isc import isc_features_to_metric
-
-            inception = isc_features_to_metric(logits, SPLITS, rng_seed=SEED)
-            values[name("is")], values[name("is", "_std")] = inception.values()
+        if "fd" in sums and real is not None:
+            values[name("fd")] = frechet_distance(sums["fd"].mu, sums["fd"].sigma, real.mu, real.sigma)
+        if "is" in sums:
+            values[name("is")], values[name("is", "_std")] = sums["is"]
         if features is not None and real is not None and real.features is not None:
             if "kd" in self.scores:
                 # the unbiased squared maximum mean discrepancy [Gretton 2012, eq. 3; Binkowski 2018, section 4] is
@@ -274,11 +349,9 @@ class ImageScores:
             if "prc" in self.scores:
                 shares = precision_recall(features, real.features, device=self.device)
                 values |= {name(share): value for share, value in shares._asdict().items()}
-        if logits is not None and "classes" in self.scores:
-            top, label = logits.softmax(1).max(1)
-            values[name("recognised")] = float((top > RECOGNISED).double().mean())
-            of_classes = label.bincount(minlength=logits.shape[1]).double() / len(label)
-            values |= {name("share", f"_{k}"): share for k, share in enumerate(of_classes.tolist())}
+        if "classes" in sums:
+            values[name("recognised")], *shares = sums["classes"].tolist()
+            values |= {name("share", f"_{label}"): share for label, share in enumerate(shares)}
         return values
 
     @property
@@ -297,7 +370,7 @@ class ImageScores:
     def reset(self) -> None:
         """Forget all samples."""
         self._seen.zero_()
-        for part in (self._moments, self._features, self._logits):
+        for part in (self._sums, self._features):
             if part is not None:
                 part.reset()
 

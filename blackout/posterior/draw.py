@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -81,6 +82,17 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 
 
+def _look_for_offset(problem: Measured, mean: Tensor) -> None:
+    """Warn where every number measured is far above what the model's mean, data [1, *shape], gives anywhere.
+
+    Such are the readings of a camera whose offset was not said. So are data of another brightness, all of them.
+    """
+    y, most = problem.y(tuple(mean.shape[1:]))[0], float(problem.noise.mean(problem.operator(mean)).max())
+    if y.numel() > 10 and float(y.min()) > max(10, 2 * most):
+        told = f"each y is {float(y.min()):g} or more, and the model's mean gives {most:.3g} at most"
+        warnings.warn(f"{told}: raw readings of a camera need noise=camera noise.offset=...", stacklevel=2)
+
+
 def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
     """What `sample.py` draws.
 
@@ -105,7 +117,8 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
         kind = Measured if unknown is None else partial(Blind, unknown=unknown)
         measurements = replace(read_measurements(model, sampler, operator, noise, asked), kind=kind)
         prior, problem = prior_of(model, sampler), measurements.problem(None)
-        problem.terms(model.mean[None].cpu().double())  # maps and matrices of another size are refused here
+        problem.terms(mean := model.mean[None].cpu().double())  # maps and matrices of another size are refused here
+        _look_for_offset(problem, mean)
         method = way.method(prior, problem)
         method.check(prior, problem)
         simulated = str(asked).startswith("model:")

@@ -1,6 +1,7 @@
 """What is compressed decodes to itself, at about the rate that the bound promises."""
 
 import argparse
+import lzma
 
 import numpy as np
 import pytest
@@ -118,17 +119,18 @@ class Files:
 
 
 @pytest.mark.parametrize("max_count", [pytest.param(16, marks=pytest.mark.deep), 70_000])
-def test_odd_files_go_there_and_back(max_count, tmp_path, monkeypatch):
+def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp_path, monkeypatch):
     files, rng = Files(tmp_path, monkeypatch, model(max_count, 5.0)), np.random.default_rng(0)
     for array in (
         np.full((12, 1, 5, 5), max_count), np.zeros((1, 1, 5, 5), np.uint8), rng.poisson(5, (9, 5, 5, 1)).clip(0, 16),
         np.asfortranarray(rng.integers(0, 17, (8, 1, 5, 5)).astype(">u2")), np.eye(5, dtype="u8")[None, None],
         np.tile(rng.integers(0, max_count, (1, 1, 5, 5)), (15, 1, 1, 1)),
     ):  # fmt: skip
-        files.encode(array)
-        first = array if array.shape[1] == 1 else np.moveaxis(array, -1, 1)
+        content, first = files.encode(array), array if array.shape[1] == 1 else np.moveaxis(array, -1, 1)
         back = files.decode()
         assert np.array_equal(back, first) and back.flags.c_contiguous
+        plain = first.astype(np.min_scalar_type(max_count)).tobytes()
+        assert len(content) <= len(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)) + 16
 
 
 def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
@@ -136,14 +138,17 @@ def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
     files, rng = Files(tmp_path, monkeypatch, model(16, 0.5 / np.log(2))), np.random.default_rng(0)
     content = files.encode(counts := rng.poisson(0.5, (90, 1, 5, 5)).clip(0, 16))
     assert content[:4] == b"BLK2" and np.array_equal(files.decode(), counts)
+    same = files.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
+    assert same[:4] == b"BLKX" and len(files.decode()) == 90
     header = command._FILE.size
     for wrong in (
         content[:-1], content + b"x", content[: len(content) // 2], content[:header], content[:9],
         content[:header] + bytes(40),
-        content[:60] + bytes([content[60] ^ 1]) + content[61:],
+        content[:60] + bytes([content[60] ^ 1]) + content[61:], same[:-9], same[:20] + bytes(20) + same[40:],
         content[:4] + command._FILE.pack(b"", 91, 3, 64, 0)[4:] + content[header:],
         command._FILE.pack(b"BLK2", 2**60, 65_535, 64, 0), command._FILE.pack(b"BLK2", 3, 0, 64, 0),
         command._FILE.pack(b"BLK2", 3, 4, 0, 0), command._FILE.pack(b"BLK2", 3, 4, 64, 2),
+        command._PLAIN.pack(b"BLKX", 2**60) + same[12:],
         *(command._FILE.pack(b"BLK2", 20, 4, 64, 0) + command._PART.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
           for some, size, lanes in ((0, 8, 1), (21, 8, 1), (20, 8, 2), (20, 8, 0), (20, 6, 1), (20, 4, 1))),
     ):  # fmt: skip

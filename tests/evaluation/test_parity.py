@@ -11,10 +11,12 @@ import torch.nn.functional as F
 import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
+from torch_fidelity.metric_isc import isc_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from blackout.evaluation import (
     ImageScores,
+    InceptionScore,
     Reference,
     precision_recall,
 )
@@ -120,6 +122,18 @@ def test_the_whole_pass_with_a_small_network() -> None:
         base, _, ending = our_name.partition("_")
         ours_here = values[f"{base}_tiny" + (f"_{ending}" if ending else "")]
         assert ours_here == pytest.approx(expected[their_name], rel=1e-4), our_name
+
+
+@pytest.mark.parametrize(("count", "splits"), [(100, 10), (103, 10), (57, 4), (12, 1)])
+def test_streaming_inception_score(count: int, splits: int) -> None:
+    logits = 3 * torch.randn(count, 40, generator=torch.Generator().manual_seed(count))
+    expected = isc_features_to_metric(logits, splits=splits, rng_seed=7)
+    score = InceptionScore(count, 40, splits, seed=7)
+    for indices in torch.randperm(count).split(9):
+        score.update(logits[indices], indices)
+    mean, std = score.compute()
+    assert mean == pytest.approx(expected["inception_score_mean"], rel=1e-12)
+    assert std == pytest.approx(expected["inception_score_std"], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
