@@ -61,6 +61,23 @@ def grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image
     return laid_out([Image.fromarray(state) for state in large], columns, _GAP, _GAP, (_GREY,) * 3)
 
 
+def correlations(states: Tensor, levels: int, share: Any = None) -> list[float]:
+    """How much more often than by chance sites of a torus agree, by their distance along an axis: 1 if always.
+
+    Of spins +-1 the mean of s_0 s_r (tests/flows/test_annealing.py). As many numbers as half a side, and one.
+
+    Args:
+        states: [n, H, W].
+        levels: S.
+        share: weight of each state, [n]; None for equal ones.
+    """
+    found = []
+    for distance in range(min(states.shape[1:]) // 2 + 1):
+        alike = sum((states == states.roll(distance, side)).double().mean((1, 2)) for side in (1, 2))
+        found.append((levels / 2 * float(np.average(alike, weights=share)) - 1) / (levels - 1))
+    return found
+
+
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
     """States of the target itself, uint8 [n, d], and how they were made: exactly, by clusters, or by Gibbs chains."""
     if can_enumerate(target):
@@ -73,12 +90,13 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
 def save_diagnostics(
     target: Target, arrays: dict[str, Tensor], observed: Paths, values: dict[str, float], path: Path
 ) -> None:
-    """Energies and magnetisation against the target's own, ESS and log Z along the path."""
+    """Energies, magnetisation and correlations against the target's own, ESS and log Z along the path."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    states, how = reference(target, min(_REFERENCE, len(arrays["samples"])))
-    figure = Figure(figsize=(8.6, 7.2), layout="constrained")
-    panels, share = figure.subplots(2, 2).flatten(), torch.softmax(arrays["log_weights"], 0).numpy()
+    (states, how), lattice = reference(target, min(_REFERENCE, len(arrays["samples"]))), len(target.shape) == 2
+    figure = Figure(figsize=(12.6 if lattice else 8.6, 7.2), layout="constrained")
+    upper, lower = figure.subplots(2, 3 if lattice else 2)
+    panels, share = [*upper, *lower], torch.softmax(arrays["log_weights"], 0).numpy()
     _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
     panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
     mine, theirs = target.statistics(arrays["samples"].flatten(1)), target.statistics(states)
@@ -86,8 +104,15 @@ def save_diagnostics(
         name = next(iter(mine))
         _histogram(panels[1], mine[name].numpy(), share, theirs[name].numpy(), how)
         panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
+    if lattice:
+        sets = (states, None, "0.7"), (arrays["samples"], None, "C1"), (arrays["samples"], share, "C0")
+        for x, weights, colour in sets:
+            found = correlations(x.cpu().view(-1, *target.shape), target.levels, weights)
+            panels[2].plot(found, "o-", markersize=3, color=colour, linewidth=5 if x is states else 1.5)
+        panels[2].set(title="correlation", xlabel="distance of two sites along an axis", ylabel="1: always alike")
+        panels[2].set_xticks(range(len(found)))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    _along_the_path(panels[2:], observed, values)
+    _along_the_path(lower[:2], observed, values)
     for axes in panels:
         axes.set_visible(axes.has_data())
     save_picture(figure, path)

@@ -14,7 +14,7 @@ from blackout.flows import Clusters, Gibbs
 from blackout.flows.annealing import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.path import Near, States, along_path
-from blackout.flows.plots import observed_path
+from blackout.flows.plots import correlations, observed_path
 from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Conserved, Couplings, Ising, Potts, SpinGlass, Target, enumerated
 from blackout.flows.weights import estimates, known_values, log_mean_exp
@@ -122,6 +122,19 @@ def test_a_lattice_gas_at_half_filling_has_its_log_z() -> None:
         law.log_ratios(paths.states.x)
     with pytest.raises(ValueError, match="add up to 12"):
         Conserved(law.inner, [6, 5])
+
+
+@pytest.mark.parametrize("target", [Ising(3, 0.3), Potts(3, 2, 0.7), Potts(3, 3, 0.8)])
+def test_the_correlation_of_neighbours_is_what_the_mean_energy_says(target: Ising | Potts) -> None:
+    """(q P(two neighbours are alike) - 1) / (q - 1), by all states; E[log rho] is linear in that probability."""
+    states, log_p = enumerated(target)
+    share, q = torch.softmax(log_p.double(), 0), target.levels
+    mean = float(share @ target.log_density(states).double())
+    bonds, strength = 18, 0.6  # each of two spins s'As counts twice
+    alike = (mean / (bonds * strength) + 1) / 2 if isinstance(target, Ising) else mean / (bonds * float(target.beta))
+    found = correlations(states.view(-1, 3, 3), q, share.numpy())
+    assert found == pytest.approx([1.0, (q * alike - 1) / (q - 1)], abs=1e-9)
+    assert correlations(states.view(-1, 3, 3), q) == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
 def test_times_follow_the_deviation_of_what_weights_gain_in_a_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
