@@ -149,7 +149,7 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         law = law_of(items)
-        return law.mode, is_permutation(law.log_matrix.argmax(-1)).cpu()
+        return law.mode, is_permutation(law.scores.argmax(-1)).cpu()
 
     return Method(network, loss, {"1 pass": (1, solve)})
 

@@ -63,7 +63,6 @@ class SetTransformer(nn.Module):
         check_sizes("set transformer", 4, width=width)
         if width % heads or width % 2:
             raise ValueError(f"the width of the set transformer must be even and a multiple of heads, not {width}")
-        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.width = num_items, width
         self.extra = num_items if places else int(swap)
         self.scale = width**-0.5 if scale is None else scale
@@ -181,6 +180,7 @@ class Layer(nn.Module):
 
     def __init__(self, width: int, heads: int, expansion: int, dropout: float, norm_first: bool) -> None:
         super().__init__()
+        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.heads, self.norm_first = heads, norm_first
         self.norm0, self.norm1 = LayerNorm(width), LayerNorm(width)
         self.qkv, self.out, self.dropout = self.linear(width, 3 * width), self.linear(width, width), Dropout(dropout)

@@ -361,8 +361,8 @@ class Matching(SequentialLaw):
     """
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
-        super().__init__(sinkhorn(scores, iterations), 2)
-        self._given = scores
+        super().__init__(scores, 2)
+        self._given, self.scores = scores, sinkhorn(scores, iterations)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""

@@ -125,10 +125,10 @@ class Optimization:
 
     def configure(self, parameters: Any, fused: bool = False) -> dict[str, Any]:
         """What Lightning's `configure_optimizers` returns; `fused` for PyTorch's compiled step of Adam."""
-        betas = getattr(self.factory, "keywords", {}).get("betas")  # torch takes no whole numbers, as in [0, 0.99]
-        more: dict[str, Any] = {"betas": tuple(map(float, betas))} if betas else {}
+        given = getattr(self.factory, "keywords", {})  # torch takes no whole numbers as betas, as in [0, 0.99]
+        more: dict[str, Any] = {"betas": tuple(map(float, given["betas"]))} if given.get("betas") else {}
         if fused and getattr(self.factory, "func", self.factory) in (Adam, AdamW):
-            more["fused"] = True
+            more = {"fused": not given.get("foreach"), **given, **more}
         optimizer = self.factory(parameters, lr=self.lr, **more)
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
