@@ -167,7 +167,7 @@ def start_mean(
 ) -> Tensor:
     """mu^(1 - g) mu_c^g: what is missing at the dark end, where X_t tells nothing, and so where guided samples start.
 
-    Ours (tests/laws/test_particle_laws.py).
+    Ours (tests/diffusion/test_class_starts.py).
 
     Args:
         mean: mu = E[X_0], positive, [*shape].

@@ -376,6 +376,8 @@ def path_log_weights(
 ) -> Tensor:
     """log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations [Burda 2016].
 
+    Births of p are Poisson(y r), of q binomial [Santos 2023, eq. 53]; checked in tests/laws/test_weighted_paths.py.
+
     Births are not clipped at max_count here, as in the finite-time bound: what the sampler clips only adds to p(X_0).
 
     Args:

@@ -281,7 +281,11 @@ class GuidanceWeight:
 
 
 def _evidence(process: FiniteProcess, pair: GuidedPair, x: Tensor, t: Tensor, y: Tensor, u: Tensor) -> Tensor:
-    """What y at another time u says for the class beside x at t, element by element, [rows, ...]."""
+    """What y at another time u says for the class beside x at t, element by element, [rows, ...].
+
+    (g - 1) [log p(c | y_i, the rest of x) - log p(c | x)]: by Bayes' rule of the two models' `relative`. Ours, see
+    `GuidanceWeight` (tests/laws/test_particle_laws.py).
+    """
     laws = (process.relative(one.expected, x, t, u) for one in pair.both)
     log_c, log_p = (law.gather(-1, y.long()[..., None]).squeeze(-1).clamp(min=TINY).log() for law in laws)
     return (pair.scale - 1) * (log_c - log_p)

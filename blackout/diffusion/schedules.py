@@ -11,8 +11,8 @@ miss cost, for Gaussian counts and to second order for all,
     KL(X_T || Poisson(q_T E[X_0])) = 1/2 sum [q_T c - log(1 + q_T c)] = q_T^2 ||c||^2 / 4 - ...,
 
 so that the final time follows from D = Var(sum X) / E(sum X), the dispersion of the total count, and from the norm
-||c|| (`blackout.data.count_data`). The first time after 0 follows from the largest count, because the last step makes
-all births that are left at once.
+||c|| (`blackout.data.count_statistics`). The first time after 0 follows from the largest count, because the last step
+makes all births that are left at once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A hollow linear layer, or sums over the nodes at every distance, then a deep network at every site, which messages tell
 what its neighbours see. On graphs weights are shared by the distance of nodes, so that one network serves graphs of
-every size. The law: tests/networks/test_equivariant.py.
+every size. The law: tests/networks/test_equivariant.py, on graphs tests/flows/graphs/test_problems.py.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class GraphMessages(nn.Module):
     Node j sends silu of a linear map of x_j, its degree, and its number n_j of selected neighbours other than i, and
     node i adds up what comes from every distance, from neighbours times the weight of the edge. That number is
     n_j - x_i for every neighbour j, so that messages of neighbours are needed for x_i = 0 and 1 only, and n_j itself
-    for nodes that are farther. Ours (tests/networks/test_equivariant.py).
+    for nodes that are farther. Ours (tests/flows/graphs/test_problems.py).
 
     Args:
         width: of a message.
@@ -161,7 +161,7 @@ class RelayedMessages(nn.Module):
     neighbours k but j of silu of a linear map of what k is. So a node knows what a neighbour holds back: in an
     independent set, nodes that have no other selected neighbour. A k that j has in common with i loses x_j from the
     number of its selected neighbours; these are the only terms that depend on the pair. Ours
-    (tests/networks/test_equivariant.py).
+    (tests/flows/graphs/test_problems.py).
 
     Args:
         width: of a message.
@@ -202,7 +202,7 @@ def _views(x: Tensor, adjacent: Tensor) -> tuple[Tensor, Tensor]:
 class GraphSitewiseBody(_DeepAtSites):
     """Sums over the nodes at every distance, then residual layers: one network serves graphs of every size.
 
-    [B, d, channels]. Ours (tests/networks/test_equivariant.py).
+    [B, d, channels]. Ours (tests/flows/graphs/test_problems.py).
 
     Args:
         distances: classes of pairs of nodes, the node itself included.

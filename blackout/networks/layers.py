@@ -58,6 +58,8 @@ _LARGE = 65_536
 class GroupNorm(nn.GroupNorm):
     """PyTorch's, in the dtype of its input under autocast too, and by another way where its own is slow or inexact.
 
+    (x - mean) / deviation over the pixels and channels of a group [Wu 2018, eq. 1], then weight and bias by channel.
+
     Under CUDA's autocast PyTorch computes it in float32, and all that follows; its kernels for bfloat16 keep mean and
     variance in float32 anyway.
 

@@ -51,7 +51,11 @@ def _kemeny(before: np.ndarray) -> list[int]:
 
 
 def _exact(before: np.ndarray) -> list[int]:
-    """`before[a, b]` orders have a before b. The cost of x after the set S is the number of orders that object."""
+    """The n items in the order of `consensus` [Kemeny 1959], by the sets of items that come first, as in [Held 1962].
+
+    `before[a, b]` orders, of [n, n], have a before b. The cost of x after the set S is the number of orders that have x
+    before a member, summed over the members. Checked by enumeration in tests/permutations/test_families.py.
+    """
     n = len(before)
     sets = np.arange(2**n)
     member = (sets[:, None] >> np.arange(n)) & 1

@@ -59,7 +59,8 @@ class Blind(Measured):
     """A measurement one of whose numbers is unknown: p(y | x) is the mean over its prior, by a grid of midpoints.
 
     So x is drawn from its own posterior, whatever draws it, and then the number given x: a joint draw. As a function of
-    x it is a black box. Of numbers of the noise the grid is as fine as each x needs.
+    x it is a black box. Of numbers of the noise the grid is as fine as each x needs. Ours
+    (tests/posterior/test_parts.py).
 
     Args:
         operator, noise: with the unknown number in the middle of its prior.
@@ -108,7 +109,7 @@ class Blind(Measured):
         return self.at(self.unknown.middle if x is None else self.number(x, source).view(-1, *ones))
 
     def terms(self, x: Tensor) -> Tensor:
-        """log p(y | x), [n, 1]."""
+        """log p(y | x) = log sum_g width p(y | x, number_g), [n, 1]."""
         _, log_l, width = self._cells(x)
         return (torch.logsumexp(log_l, 0) + width.log())[:, None]
 

@@ -291,7 +291,7 @@ def _draw(generator: RandomSource, n: Tensor) -> Draw:
 
 
 def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
-    """Binomial with p <= 1/2 from streams; n and p float64 of one shape."""
+    """Binomial(n, p) with p <= 1/2 from streams; n, p and the counts are float64 of one shape [B, ...]."""
     small = n * p < INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
@@ -313,7 +313,7 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
-    """Poisson from streams; rate float64."""
+    """Poisson(rate) from streams, float64 as the rates and of their shape [B, ...]."""
     small = rate < INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
     drawn = _search(draw, start, lambda k: rate / (k + 1))
@@ -415,6 +415,8 @@ def systematic(weights: Tensor, u: Tensor) -> Tensor:
 
 def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
     """The first k with u < cumulative_rows[row, k], or the last, by bisection without gathering whole rows.
+
+    Ours (tests/random/test_streams.py).
 
     Args:
         cumulative_rows: [R, S], non-decreasing.

@@ -305,7 +305,7 @@ class Ising(Couplings):
 
 
 class _IsingRows(Target):
-    """Ising models of which every row has its own sigma and bias.
+    """Ising models [Ou 2025, eq. 11, with a field] of which every row has its own sigma and bias.
 
     Args:
         ising: one on their torus.

@@ -162,7 +162,10 @@ def digit_log_probs(denoiser: Denoiser, shown: Tensor, codes: Tensor, support: T
 
 
 def normalised(logits: Tensor, support: Tensor) -> Tensor:
-    """Log-softmax over the support, bool [n, n], of logits [B, n, n], of the same shape; float32 at least."""
+    """Log-softmax over the support, bool [n, n], of logits [B, n, n], of the same shape; float32 at least.
+
+    Every digit of a code has a support of its own [Severo 2025, section 4.2].
+    """
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return precise.masked_fill(~support.to(logits.device), -torch.inf).log_softmax(-1)
 
