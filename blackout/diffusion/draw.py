@@ -164,19 +164,19 @@ class AnnotatedSamples:
 
     draw: CountDraw
     seed: int
-    _parts: list[dict[str, Any]] = field(default_factory=list)
+    _parts: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Take the next samples."""
         from scipy.sparse import csr_matrix
 
         counts, (offset, gain) = samples["samples"].cpu(), self.draw.units
-        part = {"index": indices.numpy(), "rows": csr_matrix(counts.numpy().astype(np.int32) * gain + offset)}
+        part = {"index": indices.numpy()}
         with suppress(ValueError):  # of a network that has no such representation
-            part["latent"] = self.draw.model.latent(counts).numpy()
+            part["X_blackout"] = self.draw.model.latent(counts).numpy()
         if "classes" in samples:
             part |= self._conditions(samples["classes"].cpu().numpy())
-        self._parts.append(part)
+        self._parts.append((csr_matrix(counts.numpy().astype(np.int32) * gain + offset), part))
 
     def _conditions(self, labels: Any) -> dict[str, Any]:
         data, asked = self.draw.data, self.draw.condition.get("given") or {}
@@ -194,12 +194,12 @@ class AnnotatedSamples:
         """Write samples.h5ad; without the library a warning says so."""
         from scipy.sparse import vstack
 
-        rows, data = vstack([part.pop("rows") for part in self._parts], format="csr"), self.draw.data
-        found = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        more: dict[str, Any] = {"uns": dict(self.draw.about(self.seed))}
-        more |= {"obsm": {"X_blackout": found.pop("latent")}} if "latent" in found else {}
+        rows, parts = zip(*self._parts, strict=True)
+        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        obsm = {name: found.pop(name) for name in ("X_blackout",) if name in found}
+        matrix, of, uns = vstack(rows, format="csr"), self.draw.data, dict(self.draw.about(self.seed))
         try:
-            write_h5ad(directory / "samples.h5ad", rows, data["features"], found, data.get("layer"), **more)
+            write_h5ad(directory / "samples.h5ad", matrix, of["features"], found, of.get("layer"), obsm=obsm, uns=uns)
         except ImportError:
             warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
         return {}
