@@ -132,7 +132,10 @@ class DMALA(Refinement):
 
 
 def accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
-    """Metropolis and Hastings [Hastings 1970]: log_ratio is that of the proposals, backward over forward, [B]."""
+    """Metropolis and Hastings [Hastings 1970]: log_ratio is that of the proposals, backward over forward, [B].
+
+    Accepted where log u < t (log rho' - log rho) + log_ratio, u uniform [B], which keeps rho^t.
+    """
     gain = t * (proposed.log_density - states.log_density) + log_ratio
     accepted = u.log() < gain
     return states.updated(accepted, proposed.rows(accepted))

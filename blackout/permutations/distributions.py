@@ -499,7 +499,7 @@ class InverseTransposition(OrderDistribution):
         return identity.scatter(-1, first, second).scatter(-1, second, first)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """All 1 + n (n - 1) / 2."""
+        """All M = 1 + n (n - 1) / 2 orders, int64 [*batch, M, n], and their log-probabilities [*batch, M]."""
         i, j = torch.triu_indices(self._n, self._n, 1, device=self.scores.device)
         swap = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair(i, j)
         orders = torch.arange(self._n, device=i.device).repeat(len(i) + 1, 1)

@@ -89,7 +89,7 @@ def effective_size(chains: np.ndarray) -> float:
 
 
 def tail_size(chains: np.ndarray) -> float:
-    """How many they are worth for its tails: the smaller one of the shares below the 5 % and the 95 % quantile
+    """How many chains [C, T] are worth for its tails: the smaller one of the shares below the 5 % and the 95 % quantile
     [Vehtari 2021, section 4.3]; NaN of fewer than four values.
     """
     if chains.shape[1] < _LEAST:

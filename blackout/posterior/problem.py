@@ -266,7 +266,10 @@ class Measured:
         return y
 
     def thinned(self, survival: float, shape: Shape, max_count: int) -> Measured | None:
-        """The problem of z whose likelihood averages to this one's over z ~ Binomial(x, survival); None if unknown."""
+        """The problem of z whose likelihood averages to this one's over z ~ Binomial(x, survival); None if unknown.
+
+        Ours, see `Binomial.thinned` and `ThinnedPoisson` of the noise (tests/laws/posterior_claims.py).
+        """
         if not self.operator.counting:
             return None
         full = self.operator(torch.full((1, *shape), max_count, dtype=torch.float64))

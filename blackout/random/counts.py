@@ -3,7 +3,8 @@
 Binomials of uint8 counts whose elements share p are looked up in tables, exact in law for p per sample. For the
 rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by
 sequential search where the mean is small and transformed rejection ([Hoermann 1993], "BTRS" and "PTRS") where it is
-large. All are exact in distribution and computed in float64, whatever the dtype of the counts.
+large. All are exact in distribution (tests/random/test_counts.py and test_binomial_table.py) and computed in float64,
+whatever the dtype of the counts.
 
 On a CPU a search and a rejection end with the last element that needs them. To know when that is, other devices would
 have to be waited for: there all elements take as many turns as any could need, to the same result.
@@ -416,7 +417,7 @@ def systematic(weights: Tensor, u: Tensor) -> Tensor:
 def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
     """The first k with u < cumulative_rows[row, k], or the last, by bisection without gathering whole rows.
 
-    Ours (tests/random/test_streams.py).
+    Ours (tests/random/test_counts.py).
 
     Args:
         cumulative_rows: [R, S], non-decreasing.

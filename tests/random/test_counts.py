@@ -9,6 +9,7 @@ from blackout.random import (
     SampleStreams,
     bernoulli,
     binomial,
+    categorical,
     counts,
     poisson,
 )
@@ -70,6 +71,20 @@ def test_poisson_law(kind, rate):
 def test_bernoulli_law(kind):
     drawn = bernoulli(torch.full((DRAWS // 100, 100), 0.3, dtype=torch.float64), source(kind, 1))
     assert float(drawn.double().mean()) == pytest.approx(0.3, abs=5 * (0.21 / DRAWS) ** 0.5)
+
+
+@pytest.mark.parametrize("kind", ["generator", "streams"])
+def test_categorical_law(kind):
+    """Of weights that need no sum of 1, without the impossible; a search in rows of sums draws the same."""
+    weights = torch.tensor([2.0, 0.0, 5.0, 0.3, 0.7, 0.0], dtype=torch.float64)
+    drawn = categorical(weights.expand(DRAWS // 100, 100, 6), source(kind, 2))
+    observed, possible = np.bincount(drawn.flatten().numpy(), minlength=6), weights.numpy() > 0
+    assert drawn.dtype == torch.int64 and not observed[~possible].any()
+    assert stats.chisquare(observed[possible], DRAWS * weights.numpy()[possible] / 8).pvalue > 1e-4
+    sums = counts.cumulative(torch.stack([weights, weights.flip(0)]))
+    chance = torch.Generator().manual_seed(3)
+    rows, u = torch.randint(2, (DRAWS,), generator=chance), torch.rand(DRAWS, generator=chance, dtype=torch.float64)
+    assert torch.equal(counts.invert_rows(sums, rows, u), (sums[rows] <= u[:, None]).sum(1))
 
 
 def test_mixed_parameters_do_not_disturb_each_other():
