@@ -30,7 +30,8 @@ __all__ = ["tsp"]
 Array = npt.NDArray[np.float64]
 MOST_AT_ONCE = 13
 """Cities that `held_karp` takes: time and memory quadruple with each one more."""
-_LEAST_GAIN = 1e-7
+_LEAST_GAIN = 1e-6
+"""Of the largest distance: more than rounding makes of nothing, or moves could undo each other for ever."""
 _MOST_CITIES = 200
 _INSTANCES = 4
 _FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_target_": "blackout.networks.PointEncoder"}}
@@ -144,7 +145,7 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
         visited, k = arranged(points, tours), (j + 1) % n
         d = torch.cdist(visited, visited, compute_mode="donot_use_mm_for_euclid_dist")
         most, which = (d[:, i - 1, i] + d[:, j, k] - d[:, i - 1, j] - d[:, i, k]).max(1)
-        moves = most > _LEAST_GAIN
+        moves = most > _LEAST_GAIN * d.amax((1, 2))
         if not bool(moves.any()):
             return tours
         start, end = i[which].unsqueeze(1), j[which].unsqueeze(1)

@@ -194,6 +194,7 @@ def test_tours_without_learning_are_as_good_as_they_are():
     polar = polar_tours(points)
     mended = two_opt(points, polar)
     assert is_permutation(mended).all() and (mended[:, 0] == 0).all()
+    assert torch.equal(two_opt(1024 * points, polar), mended)  # whatever the unit, no move is undone for ever
     assert (tour_length(arranged(points, mended)) <= tour_length(arranged(points, polar)) + 1e-6).all()
     gaps = {name: float(values.mean()) for name, values in gaps_without_learning(points).items()}
     assert gaps["gap_of_polar_tour"] == pytest.approx(0.0355, abs=0.006)
