@@ -20,7 +20,7 @@ from blackout.errors import UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
 from blackout.flows.annealing import anneal, group_size, temper
 from blackout.flows.diagnostics import judge, said
-from blackout.flows.plots import named, observed_path, save_diagnostics, save_path
+from blackout.flows.plots import named, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target, read_energy
 from blackout.flows.weights import estimates, known_values
@@ -80,7 +80,7 @@ def run(given: argparse.Namespace) -> None:
         save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
         method = "parallel tempering" if errors else "SMC" if given.resample_below else "AIS"
         how: dict[str, Any] = {"method": method, "sweeps": given.sweeps, "moves": given.moves}
-        how["path"] = save_path(target, paths.times, observed_path(target, paths), out, groups, errors or None)
+        how["path"] = save_path(target, paths.times, paths.observed(target), out, groups, errors or None)
         how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **said(flags)}
         write_json({"values": values, **how}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")

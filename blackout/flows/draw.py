@@ -21,7 +21,6 @@ from blackout.flows.plots import (
     grid,
     landscape,
     named,
-    observed_path,
     points_over,
     save_diagnostics,
     save_path,
@@ -88,7 +87,7 @@ class FlowDraw(ChainDraw):
         """(indices [b], samples [b, *shape], log_weights and log_density float64 [b], jumps, evaluations)."""
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
             paths = self.run(part, seed, watch, observe=self.path)
-            path = {"path": observed_path(self.model.target, paths)} if self.path else {}
+            path = {"path": paths.observed(self.model.target)} if self.path else {}
             yield part, named(paths, self.model.shape) | path
 
     def groups(self, indices: Tensor) -> Tensor | None:

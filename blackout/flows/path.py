@@ -195,7 +195,7 @@ def along_path(
     Args:
         target: the law.
         times: t_0, ..., t_K.
-        at: of all chains at these times, [N, K + 1, 2 + q]: see `observed_path`.
+        at: of all chains at these times, [N, K + 1, 2 + q]: see `Paths.observed`.
         groups: int64 [N], which chains were resampled together; None where none were.
         errors: of log Z at these times, where the states have no weights of their own.
     """

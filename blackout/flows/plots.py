@@ -175,15 +175,6 @@ def named(paths: Paths, shape: tuple[int, ...]) -> dict[str, Tensor]:
     return {"samples": paths.states.x.view(-1, *shape), **weighted, **costs}
 
 
-def observed_path(target: Target, paths: Paths) -> Tensor:
-    """Of chains that were observed: w, -log rho and every statistic at the times of the path, float32 [N, K + 1, .]."""
-    parts = []
-    for states, w in zip(paths.states_at, paths.log_weights_at, strict=True):
-        others = (value.float() for value in target.statistics(states.x).values())
-        parts.append(torch.stack([w, -states.log_density.float(), *others], -1))
-    return torch.stack(parts, 1)
-
-
 def save_path(
     target: Target,
     times: list[float],

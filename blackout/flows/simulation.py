@@ -60,6 +60,14 @@ class Paths:
         at = [w[which] for w in self.log_weights_at], [states.rows(which) for states in self.states_at]
         return Paths(*own, self.times, *at)
 
+    def observed(self, target: Target) -> Tensor:
+        """Of all chains at these times: w, -log rho and every statistic of the target, float32 [N, K + 1, .]."""
+        parts = []
+        for states, w in zip(self.states_at, self.log_weights_at, strict=True):
+            others = (value.float() for value in target.statistics(states.x).values())
+            parts.append(torch.stack([w, -states.log_density.float(), *others], -1))
+        return torch.stack(parts, 1)
+
 
 _Step: TypeAlias = tuple[States, Tensor, Tensor, Tensor]
 """What one step did: states, the gain of log-weight, jumps and evaluations [B]."""

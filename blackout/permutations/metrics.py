@@ -8,6 +8,7 @@ one. Kendall's tau is reported of *ranks* (which item pairs lie in the right ord
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -104,6 +105,21 @@ def puzzle_scores(
         scores |= {"tour_length": length, "tour_length_exact": shortest}
         scores |= {"gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
     return scores
+
+
+def mean_scores(sums: Mapping[str, float], number: int, std: float) -> dict[str, float]:
+    """Means over so many puzzles; of pixels rmse and mae as they are and (`_normalised`) in units of the deviation.
+
+    Args:
+        sums: of `puzzle_scores` over the puzzles.
+        number: of puzzles.
+        std: the deviation of all numbers in the items.
+    """
+    values = {name: total / number for name, total in sums.items()}
+    if "mse" in values:
+        values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
+        values |= {f"{name}_normalised": values[name] / std for name in ("rmse", "mae")}
+    return values
 
 
 def ndcg(x: Tensor, relevance: Tensor, k: int) -> Tensor:

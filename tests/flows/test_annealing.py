@@ -14,7 +14,7 @@ from blackout.flows import Clusters, Gibbs
 from blackout.flows.annealing import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.path import Near, States, along_path
-from blackout.flows.plots import correlations, observed_path
+from blackout.flows.plots import correlations
 from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Conserved, Couplings, Ising, Potts, SpinGlass, Target, enumerated
 from blackout.flows.weights import estimates, known_values, log_mean_exp
@@ -53,7 +53,7 @@ def test_parallel_tempering_knows_log_z_and_its_error(refine: Refinement | None)
     assert errors[0] == 0 and abs(values["log_z"] - exact["log_z_exact"]) < 3 * last < 0.3
     assert abs(values["mean_energy"] - exact["mean_energy_exact"]) < 3.5 * values["mean_energy_error"]
     assert abs(values["mean_magnetisation"]) < 3.5 * values["mean_magnetisation_error"] and values["ess"] > 0.1
-    rows = along_path(target, paths.times, observed_path(target, paths), sets, errors)
+    rows = along_path(target, paths.times, paths.observed(target), sets, errors)
     assert all(abs(row["log_z"] - row["log_z_exact"]) < 3.5 * row["log_z_error"] for row in rows)
 
 

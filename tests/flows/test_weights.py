@@ -12,7 +12,7 @@ from blackout.flows import Clusters, FlowSampler, Rollout
 from blackout.flows.annealing import anneal, samples_of
 from blackout.flows.diagnostics import judge, modes, upper_bound
 from blackout.flows.path import States, along_path
-from blackout.flows.plots import observed_path, save_path
+from blackout.flows.plots import save_path
 from blackout.flows.replay import Replay
 from blackout.flows.simulation import Paths, record, resampled
 from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
@@ -199,7 +199,7 @@ def test_every_temperature_of_the_path_is_known_from_its_weights(tmp_path: Path)
     paths = Paths(uniform, uniform.dlogp_dt, none, none)
     for t in times:
         record(paths, t, t * uniform.dlogp_dt, uniform)
-    rows = along_path(target, times, observed_path(target, paths))
+    rows = along_path(target, times, paths.observed(target))
     assert [row["t"] for row in rows] == times[1:]
     for row, t in zip(rows, times[1:], strict=True):
         law = torch.softmax(t * log_density, 0)
@@ -212,7 +212,7 @@ def test_every_temperature_of_the_path_is_known_from_its_weights(tmp_path: Path)
         for name, value in wanted.items():
             assert abs(row[name] - float(value)) < 1e-4 * max(1, abs(float(value))), name
         assert abs(row["log_z"] - row["log_z_exact"]) < 1e-4 and abs(row["energy"] - row["energy_exact"]) < 1e-3
-    assert save_path(target, times, observed_path(target, paths), tmp_path)["temperatures"] == 3
+    assert save_path(target, times, paths.observed(target), tmp_path)["temperatures"] == 3
     assert (tmp_path / "path.csv").read_text().startswith("t,ess,log_z") and (tmp_path / "path.png").exists()
     for lattice in (Ising(4, 0.2), Ising([3, 5], 0.2, 0.1), Potts(3, 3, 0.7)):
         known, exact = lattice.exact(0.7), exact_values(lattice, 0.7)

@@ -5,7 +5,6 @@ Beside the solutions: how good they are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from blackout.component import Plain
 from blackout.errors import refuse
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.metrics import arranged, ndcgs, puzzle_scores
+from blackout.permutations.metrics import arranged, mean_scores, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.decoding import Decoder, Seams
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
@@ -110,14 +109,8 @@ class SolvedPuzzles:
         self._number += len(samples["samples"])
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """The means, of pixels rmse and mae as they are and (`_normalised`) in units of the data's deviation; and how
-        they came about.
-        """
-        values = {name: total / self._number for name, total in self._sums.items()}
-        if "mse" in values:
-            values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
-            values |= {f"{name}_normalised": values[name] / self._std for name in ("rmse", "mae")}
-        return {"values": values, "puzzles": self._number, **self._how}
+        """The means, and how they came about."""
+        return {"values": mean_scores(self._sums, self._number, self._std), "puzzles": self._number, **self._how}
 
 
 def described_decoder(description: Plain, kind: str, source: Callable[[], Any]) -> tuple[Decoder, Plain]:
