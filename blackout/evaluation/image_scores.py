@@ -42,7 +42,8 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 SPLITS, SEED = 10, 2020
 """Parts of the Inception Score; seed of its shuffle and of the kernel distance's subsets. All are torch-fidelity's."""
 SUBSETS, SUBSET_SIZE = 100, 1000
-"""Random subsets of the kernel distance, and samples in each; all of the smaller set, if those are fewer."""
+"""Random subsets of the kernel distance, and samples in each; half of the smaller set, if that is fewer: equal subsets
+would say that nothing is uncertain."""
 NEIGHBOURS, DENSITY_NEIGHBOURS = 3, 5
 """k of precision and recall, and, as their authors', of density and coverage."""
 RECOGNISED = 0.8
@@ -249,7 +250,7 @@ class ImageScores:
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
-        self.subset_size = max(2, min(SUBSET_SIZE, self._fewest))  # which has no bias at any size
+        self.subset_size = SUBSET_SIZE if self._fewest >= SUBSET_SIZE else max(2, self._fewest // 2)
         width, classes = extractor.num_features, extractor.num_classes or 0
         sums: dict[str, Metric | MetricCollection] = {}
         with torch.inference_mode(False):

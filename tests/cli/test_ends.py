@@ -24,9 +24,9 @@ def bright(tmp_path):
 
 def test_ends_that_do_not_suit_the_data_are_refused_before_training(run, bright, tmp_path):
     own = ("trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}")
-    run("train", *RECIPE, *bright, *own).assert_refused("schedule", "logit -15", "schedule.grid.final_time=17.")
+    run("train", *RECIPE, *bright, *own).assert_refused("schedule", "logit -15", "final_time=17.")
     longer = "schedule.grid.final_time=null"
-    run("train", *RECIPE, *bright, *own, longer, "sampler/grid=logit").assert_refused("sampler.grid.last=-17.")
+    run("train", *RECIPE, *bright, *own, longer, "sampler/grid=logit").assert_refused("sampler", "last=-17.")
     assert not (tmp_path / "runs").exists()
 
 
@@ -39,7 +39,7 @@ def test_ends_can_be_left_to_the_data(run, bright, tmp_path):
     assert 16 < model["schedule"]["grid"]["final_time"] < 18
     assert model["sampler"]["grid"]["first"] == pytest.approx(10.549, abs=1e-3)
     assert -18 < model["sampler"]["grid"]["last"] < -16
-    run("sample", f"ckpt={directory}", "num_samples=2", "sampler/grid=logit").assert_refused("sampler.grid.last=-17.")
+    run("sample", f"ckpt={directory}", "num_samples=2", "sampler/grid=logit").assert_refused("sampler", "last=-17.")
     assert run("sample", f"ckpt={directory}", "num_samples=2", "sampler/grid=logit_data").code == 0
     with (directory / "metrics.csv").open() as file:
         assert "val/bits_per_dim" in file.readline()

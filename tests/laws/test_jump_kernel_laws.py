@@ -43,7 +43,7 @@ def test_what_is_claimed():
         for kernel, order in study.orders.items()
     }
     bridges = {(process, order) for process, kernel, order in claimed if kernel == "level_bridge"}
-    assert len(bridges) == 10 and {order for _, order in bridges} == {math.inf}
+    assert len(bridges) == 9 and {order for _, order in bridges} == {math.inf}
     assert {p for p, kernel, order in claimed if kernel == "tau_leap" and order == math.inf} == {"absorbing"}
 
 
