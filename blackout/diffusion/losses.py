@@ -34,6 +34,7 @@ from blackout.diffusion.predictions import (
     CountPrediction,
     MeanPrediction,
     Prediction,
+    misfit,
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
@@ -152,9 +153,10 @@ class CountLoss(_Weighted):
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
         """w (y - N log y), or with a distribution's score, float32 of target's shape [B, ...]; s, t are float64 [B]."""
-        process, needed = getattr(target, "process", None), "a process whose target is the missing count"
-        target = require(target, Tensor, self, process, needed)
-        prediction = require(prediction, CountPrediction, self, None, "a head that predicts the missing count")
+        if not isinstance(target, Tensor):
+            raise misfit(self, getattr(target, "process", None), "a process whose target is the missing count")
+        if not isinstance(prediction, CountPrediction):
+            raise misfit(self, None, "a head that predicts the missing count")
         return weigh(self.weights(s, t).float(), count_loss(prediction, target))
 
 
