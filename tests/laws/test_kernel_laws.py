@@ -11,7 +11,7 @@ import torch
 
 from blackout.data import digits
 from blackout.diffusion.calibration import CalibratedDenoiser, calibration
-from blackout.diffusion.heads import SoftplusHead
+from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import (
@@ -182,6 +182,18 @@ def test_kernels_stay_within_the_counts(name):
         numbers = SampleStreams(0, torch.arange(4000)).at(1)
         xs = KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
         assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_evaluations_in_the_tables_are_those_that_a_kernel_makes(name):
+    grid = partial(logit_times, first=4.0, last=-6.0)
+    head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
+
+    def made(num_steps):
+        return count_evaluations(grid(num_steps), PureDeath(1), head, Sampler(KERNELS[name]))
+
+    per_step = (made(8) - 1) // 7
+    assert pure_death(rare_pixel(), KERNELS).error(name, grid, 8)[0] == made(8 // per_step)
 
 
 def test_nearest_rounding_rounds():
