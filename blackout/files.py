@@ -336,6 +336,8 @@ def read_mapping(path: Path, within: Path | None = None, most: int = _MOST_TEXT,
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
     """An error that names a file, what is wrong with it and the library's reason, in one line."""
+    if isinstance(cause, FileNotFoundError):
+        return UserError(f"{path}: no such file")
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     reason = re.sub(r"<_io\.[^>]*>", path.name, reason)  # as which libraries know the file
     return UserError(f"{path}: {problem} ({' '.join(reason.split())[:500] or type(cause).__name__})")

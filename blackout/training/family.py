@@ -130,6 +130,8 @@ class ComponentFamily(ABC):
         model = description.get("model")
         if not isinstance(model, Mapping):
             raise UserError("there is no description of a model")
+        if wrong := [name for name in _MAPPINGS if not isinstance(description.get(name) or {}, Mapping)]:
+            raise UserError(f"the description of the model is damaged: {wrong[0]} must be a mapping")
         if missing := [part for part in self.parts if not is_component(model.get(part))]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
         if settings is not None:
@@ -179,6 +181,10 @@ class ComponentFamily(ABC):
             UserError: the family chooses none.
         """
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
+
+
+_MAPPINGS = ("dataset", "metrics", "data", "truth", "calibration")
+"""What a description holds beside its model."""
 
 
 def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:

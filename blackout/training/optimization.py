@@ -126,7 +126,10 @@ class Optimization:
     def configure(self, parameters: Any, fused: bool = False) -> dict[str, Any]:
         """What Lightning's `configure_optimizers` returns; `fused` for PyTorch's compiled step of Adam."""
         given = getattr(self.factory, "keywords", {})  # torch takes no whole numbers as betas, as in [0, 0.99]
-        more: dict[str, Any] = {"betas": tuple(map(float, given["betas"]))} if given.get("betas") else {}
+        betas = given.get("betas") or ()
+        numbers = isinstance(betas, list | tuple) and all(isinstance(beta, int | float) for beta in betas)
+        ensure(numbers, f"betas must be a list of numbers, such as [0.9, 0.999], not {betas}")
+        more: dict[str, Any] = {"betas": tuple(map(float, betas))} if betas else {}
         if fused and getattr(self.factory, "func", self.factory) in (Adam, AdamW):
             more = {"fused": not given.get("foreach"), **given, **more}
         optimizer = self.factory(parameters, lr=self.lr, **more)

@@ -68,6 +68,8 @@ def test_a_part_without_an_address_is_refused(made):
         damaged = {**model.config, "model": {**model.config["model"], part: {"width": 3}}}
         with pytest.raises(UserError, match=f"whole model: {part} missing"):
             family.build(damaged, model.tensors())
+    with pytest.raises(UserError, match="dataset must be a mapping"):
+        family.build({**model.config, "dataset": 1.5}, model.tensors())
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():

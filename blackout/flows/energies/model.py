@@ -226,8 +226,8 @@ class EnergySampler(ChainSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        if inner < 1 or pretraining < 0 or not energy_lr > 0:
-            raise ValueError("inner must be at least 1, pretraining 0, and energy_lr positive")
+        if inner < 1 or type(pretraining) is not int or pretraining < 0 or not energy_lr > 0:
+            raise ValueError("inner must be at least 1, pretraining a whole number from 0 on, and energy_lr positive")
         self.simulation, self.objective = simulation, objective
         self.negative: NegativeSampler = FlowSamples() if negative is None else negative
         if self.negative.sampled and not isinstance(self.simulation, Events):

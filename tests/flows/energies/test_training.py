@@ -167,6 +167,7 @@ WRONG = {
     "dataset=planar simulation=leap": "events", "dataset=planar loss@objective=leaps": "loss@objective=dnfs",
     "dataset=planar loss=leaps": "loss@objective",
     "dataset=planar inner=0": "inner",
+    "dataset=planar pretraining=''": "pretraining",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
     "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",
     "dataset=planar energy.l1=3": "no such option", "dataset=planar start=warm": "start must be likelihood or zero",

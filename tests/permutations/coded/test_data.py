@@ -76,7 +76,7 @@ def test_own_permutations_are_read_or_refused(tmp_path):
         np.save(path, content)
         with pytest.raises(UserError, match=word):
             permutations(path)
-    with pytest.raises(UserError, match="No such file"):
+    with pytest.raises(UserError, match="no such file"):
         permutations(tmp_path / "not.npy")
 
 

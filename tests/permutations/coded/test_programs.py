@@ -132,8 +132,8 @@ WRONG = (
     ("objective=autoregressive passes=2", "passes=6 order=left_to_right"), ("dataset.length=1", "length"),
     ("dataset.share=0", "share must be in (0, 1]"), ("dataset.share=1.1", "share must be in (0, 1]"),
     ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
-    ("dataset=permutations dataset.path=nowhere.npy", "No such file"),
-    ("dataset=rankings dataset.path=nowhere.csv", "No such file"), ("sampler.steps=3", "steps"),
+    ("dataset=permutations dataset.path=nowhere.npy", "no such file"),
+    ("dataset=rankings dataset.path=nowhere.csv", "no such file"), ("sampler.steps=3", "steps"),
     ("sampler.greedy=7", "true or false"),
 )  # fmt: skip
 
