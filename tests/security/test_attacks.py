@@ -117,7 +117,7 @@ def test_deep_and_large_descriptions_are_refused(run, place):
     ("dataset", {"_target_": "blackout.data.mnist"}, "dataset=..."),
     ("dataset", {"_target_": "blackout.data.digits", "path": "x"}, "path"),
     ("dataset", {"_target_": "blackout.data.held_out_split", "count": 3, "holdout": 0.5}, "does not exist"),
-    ("dataset", ["digits"], "_target_"),
+    ("dataset", ["digits"], "must be a mapping"),
     ("dataset", {"_target_": "blackout.diffusion.PureDeath"}, "not one of"),
     ("metrics", {"reference": "/etc/passwd"}, "/etc/passwd"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True,
