@@ -45,7 +45,7 @@ class TotalDenoiser:
     total: float
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
+        """y (T - sum X_t) / sum y of states [B, ...] at times t, a scalar or [B], with y [B, ...]: see the class."""
         prediction = self.denoiser(xt, t)
         if type(prediction) is not CountPrediction:
             raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
@@ -69,12 +69,17 @@ class CalibratedDenoiser:
     factors: Sequence[float]
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        """Of states [B, ...] at times t, a scalar or [B]: see `Denoiser`."""
+        """y [B, ...] times the interpolated factor, of states [B, ...] at times t, a scalar or [B]; ours, see
+        `calibration`.
+        """
         factor = np.interp(logit_survival(t.cpu()), self.logits, self.factors)
         return _scaled(self.denoiser(xt, t), per_row(torch.as_tensor(factor), xt).to(xt.device))
 
 
 def _scaled(prediction: Prediction, factor: Tensor) -> CountPrediction:
+    """The prediction of [B, ...] with its mean times the positive `factor`, broadcastable to it: ours, see
+    `TotalDenoiser`.
+    """
     assert isinstance(prediction, CountPrediction)
     log_mean = prediction.log_mean + factor.log().to(prediction.log_mean)
     return replace(prediction, mean=log_mean.exp(), log_mean=log_mean)
@@ -117,6 +122,8 @@ def calibration(
 def distances(pairs: list[list[Any]], samples: Tensor) -> list[list[Any]]:
     """Pairs of elements [i, j, share] with how near they must be to be made equal, so that this share of samples is.
 
+    The distance is that of `tied`, and its quantile over samples: ours (tests/diffusion/test_pairs.py).
+
     Args:
         pairs: of the data, see `equal_pairs`.
         samples: counts [n, D] of the model's own.
@@ -149,12 +156,15 @@ def tied(samples: Tensor, pairs: list[list[Any]]) -> Tensor:
 
 
 def _apart(rows: Tensor, i: int, j: int) -> Tensor:
+    """|x_i - x_j| / sqrt(x_i + x_j + 1) of rows [n, D], float64 [n]: the distance of `tied`."""
     return (rows[:, i] - rows[:, j]).abs() / (rows[:, i] + rows[:, j] + 1).sqrt()
 
 
 def _parted(rows: Tensor) -> Tensor:
-    """Factors of distances [n]. Those of small counts would have few values: what counts a sample has sets it apart
-    from others, whole numbers alone, so that no more samples than wanted are below one of them.
+    """Factors [n] of the distances of rows [n, D], see `tied`; those of small counts would have few values.
+
+    What counts a sample has sets it apart from others, whole numbers alone, so that no more samples than wanted are
+    below one of them. Ours (tests/diffusion/test_pairs.py).
     """
     among = (rows * torch.arange(1, 1 + rows.shape[1], device=rows.device)).sum(1) % _PARTS / _PARTS
     return 1 + _PARTED * among

@@ -151,6 +151,8 @@ def _warn_beyond(
 def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
     """Labels [m _DRAWN] that take the m rows of [m, n] in turn, each label of a row as often as by its count.
 
+    Ours (tests/diffusion/test_conditions.py).
+
     Where none of a row ever occurred, all are equally frequent.
     """
     frequency = counts[labels]
@@ -172,7 +174,10 @@ def _known(model: Conditioned) -> tuple[int, Mapping[str, Sequence[Any]]]:
 
 
 def _levels(name: str, value: Any, values: Sequence[Any]) -> Tensor:
-    """The levels that stand for a number, or for one or more words, or all."""
+    """The levels that stand for a number, or for one or more words, or all.
+
+    Ours (tests/diffusion/test_conditions.py).
+    """
     if value is None:
         return torch.arange(len(values))
     if isinstance(values[0], str):

@@ -157,7 +157,10 @@ def class_means(
 
 
 def shifts(data: Plain, known: Mapping[str, Tensor]) -> Tensor | None:
-    """log E[X_0 | class] - log E[X_0] of every class and of none, where there are covariates."""
+    """log E[X_0 | class] - log E[X_0] of every class and of none, float32 [num_classes + 1, *shape], with covariates.
+
+    Ours (tests/diffusion/test_class_starts.py).
+    """
     if "covariates" not in data or "class_mean" not in known:
         return None
     return torch.log(with_none(known["class_mean"] / known["mean"]))
@@ -195,7 +198,7 @@ def shrunk_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
 
 
 def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) -> Elements:
-    """Mean, concentration and gain by moments, float32.
+    """Mean, concentration and gain by moments, float32; see `concentration` and `gain` of `blackout.networks.inputs`.
 
     Args:
         counts: integers [N, *shape].

@@ -36,7 +36,10 @@ _SIDE = 3
 
 
 def noised(xt: Tensor, planes: int, generator: RandomSource = None) -> Tensor:
-    """Counts [B, C, H, W] with planes of uniform bytes beside them, [B, C + planes, H, W] of the same dtype."""
+    """Counts [B, C, H, W] with planes of uniform bytes beside them, [B, C + planes, H, W] of the same dtype.
+
+    Ours (tests/diffusion/test_distillation.py).
+    """
     noise = uniform((len(xt), planes, *xt.shape[2:]), generator, xt.device)
     return torch.cat([xt, (256 * noise).to(xt.dtype)], dim=1)
 
@@ -49,6 +52,7 @@ def energy_score(first: Tensor, second: Tensor, seen: Tensor) -> Tensor:
     """
 
     def apart(a: Tensor, b: Tensor) -> Tensor:
+        """d of images [B, C, H, W], [B]."""
         squares = (a - b).square().sum(1, keepdim=True)
         patches = F.avg_pool2d(squares, _SIDE, stride=1, padding=_SIDE // 2) * _SIDE**2
         return (squares.sum((1, 2, 3)) + _ROUND).sqrt() + (patches + _ROUND).sqrt().mean((1, 2, 3))
@@ -103,7 +107,7 @@ class Student(BlackoutDiffusion):
         self.record("val/energy_score", self._scores(self.denoiser(), batch["x0"], t, source).double())
 
     def _scores(self, denoiser: Denoiser, x0: Tensor, t: Tensor, source: RandomSource) -> Tensor:
-        """Of samples observed at times t [B], float32 [B]."""
+        """`energy_score` of two draws for samples x0 [B, C, H, W] observed at times t [B], float32 [B]."""
         xt, missing = self.process.observe(x0, t, source)
         told = torch.cat([noised(xt, self.planes, source) for _ in range(2)])
         first, second = denoiser(told, t.repeat(2)).mean.chunk(2)

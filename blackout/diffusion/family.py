@@ -138,7 +138,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return {name: parts[name] if name in parts else resolve(settings[name], stats, name) for name in self.parts}
 
     def length(self, settings: Plain, source: CountData) -> int:
-        """Optimiser steps that suit network and data, where `trainer.max_steps` is null."""
+        """Optimiser steps that suit network and data, an integer, where `trainer.max_steps` is null.
+
+        Ours (tests/cli/test_configs.py).
+        """
         network = resolve(settings["network"], _stats(settings, source, source.facts), "network")
         body = network.get("body")
         perceptron = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
@@ -148,8 +151,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
 
-        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape]. Of vectors these are drawn together, and
-        `plain_mean` are those of the training samples, beside which a network learns them.
+        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape]. Of vectors these are drawn together
+        (`shrunk_means`, by the variance within classes, [D]), and `plain_mean` are those of the training samples,
+        beside which a network learns them.
         """
         known_sums = source.sums or sums(source.train)
         mean, labels, number = mean_image(source.train, known_sums), source.train_labels, source.num_classes
@@ -374,6 +378,9 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
 
 def check_memory(process: Plain, shape: Sequence[int], max_count: int, batch_size: int) -> None:
     """Refuse a process on finitely many states whose training step does not fit into this machine's memory.
+
+    What it needs is counted in arrays [batch_size, *shape, S] and matrices [batch_size, S, S] of S = max_count + 2
+    states. Ours (tests/cli/test_counts.py).
 
     Args:
         process: its description.

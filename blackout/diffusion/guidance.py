@@ -151,7 +151,11 @@ class GuidedDenoiser:
     between: Sequence[float] | None = None
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        """The guided count where counts are predicted, else the pair for the kernel to guide."""
+        """The guided count [B, ...] of states xt [B, ...] at t, a scalar, where counts are predicted, else the pair to
+        guide.
+
+        See `guided` and `GuidedPair.tilt`.
+        """
         if self.scale == 1 or not in_range(self.between, float(t)):
             return self.conditional(xt, t)
         if self.scale == 0:

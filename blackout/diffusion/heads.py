@@ -54,7 +54,7 @@ class Head(Protocol[Made]):
 def log_softplus(f: Tensor) -> Tensor:
     """log(log(1 + e^f)) of any shape; below -15 the series f - e^f / 2 replaces a logarithm of what underflows.
 
-    The series is Taylor's in e^f (tests/diffusion/test_losses.py).
+    The series is Taylor's in e^f. Ours (tests/diffusion/test_losses.py).
     """
     series = f - torch.exp(f.clamp(max=0.0)) / 2
     return torch.where(f < -15, series, torch.log(F.softplus(f.clamp(min=-15))))
@@ -68,7 +68,7 @@ class SoftplusHead:
     outputs: ClassVar[int] = 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """softplus of raw [B, outputs, ...], [B, ...] [Santos 2023, section 3]; xt [B, ...] and t as for `Head`."""
         f = raw[:, 0].float()
         return CountPrediction(F.softplus(f), log_softplus(f))
 
@@ -94,11 +94,17 @@ class ScaledHead:
         ensure(self.mean > 0, f"the head needs a positive mean count, not {self.mean}: is the data all zeros?")
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """(1 - q) C softplus(f), [B, ...], of f = raw[:, 0] of raw [B, outputs, ...]; xt [B, ...] and t as for `Head`.
+
+        Ours, see the class.
+        """
         return CountPrediction(*self._of(raw[:, 0].float(), t))
 
     def _of(self, f: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """(1 - q) C softplus(f) and its logarithm, float32 of f's shape [B, R, ...]; t is a scalar or [B]."""
+        """(1 - q) C softplus(f) and its logarithm, float32 of f's shape [B, ...]; t is a scalar or [B].
+
+        Ours, see the class.
+        """
         factor = -torch.expm1(-expand_time(t, f)) * self.mean
         return factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f)
 
@@ -119,14 +125,14 @@ class BirthDeathHead(ScaledHead):
     outputs: ClassVar[int] = 2
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:  # type: ignore[override]
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """The pair [B, 2, ...] of the class from raw [B, outputs, ...]; xt [B, ...] and t as for `Head`."""
         return BirthDeathPrediction(*self._of(raw.float(), t))
 
 
 def log_logistic(n: Tensor, location: Tensor, log_scale: Tensor, largest: Tensor | int) -> Tensor:
     """The logarithm of a logistic's mass between n - 1/2 and n + 1/2; 0 and `largest` take what lies beyond them.
 
-    Float32, of the shape that whole numbers n, location and log_scale broadcast to.
+    [Salimans 2017, section 2.1]. Float32, of the shape that whole numbers n, location and log_scale broadcast to.
     """
     inverse = torch.exp(-log_scale)
     above, below = (n + 0.5 - location).float() * inverse, (n - 0.5 - location).float() * inverse
@@ -156,14 +162,17 @@ class LogisticMixture:
     largest: Tensor
 
     def log_prob(self, missing: Tensor) -> Tensor:
-        """log P(N = missing): float32, shape of the integers `missing`."""
+        """log P(N = missing) [Salimans 2017, section 2.1]: float32 [B, ...], the shape of the integers `missing`."""
         # single precision has no halves beyond 2^23
         n, location, largest = missing.double().unsqueeze(1), self.location.double(), self.largest.unsqueeze(1)
         log_mass = log_logistic(n, location, self.log_scale, largest)
         return torch.logsumexp(self.log_weight + log_mass, dim=1)
 
     def sample(self, generator: RandomSource = None) -> Tensor:
-        """A draw of N, int64 [B, ...]: first its component, then its quantile there."""
+        """A draw of N, int64 [B, ...]: first its component, then its quantile there, rounded to the unit it is in.
+
+        Of the law in [Salimans 2017, section 2.1].
+        """
         shape, device = tuple(self.largest.shape), self.largest.device
         chosen = categorical(torch.exp(self.log_weight.double()).movedim(1, -1), generator).unsqueeze(1)
         quantile = uniform(shape, generator, device).clamp_(1e-16, 1 - 1e-16)
@@ -228,7 +237,9 @@ class LogisticMixtureHead:
         return self.base.outputs + 3 * self.components
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """The base's mean [B, ...] with the mixture of the class; raw [B, outputs, ...], xt [B, ...] and t as for
+        `Head`.
+        """
         rest = self.base(raw, xt, t)
         y = rest.mean
         weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
@@ -283,7 +294,9 @@ class LevelHead(_Posterior):
         return self.max_count + 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """P(X_0 = o | X_t) [B, max_count + 1, ...] of the class; raw [B, outputs, ...], xt [B, ...] and t as for
+        `Head`.
+        """
         return self._given(raw.float(), xt, t)
 
 
@@ -303,7 +316,11 @@ class LogisticHead(_Posterior):
     outputs: ClassVar[int] = 2
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """`log_logistic` of all levels, [B, max_count + 1, ...]; raw [B, outputs, ...], xt [B, ...] and t as for
+        `Head`.
+
+        [Austin 2021, A.8], see the class.
+        """
         half = self.max_count / 2
         location = half * (1 + raw[:, :1].float())
         log_scale = math.log(half / 2) + raw[:, 1:2].float().clamp(-12.0, 6.0)
@@ -351,7 +368,7 @@ class GammaHead:
     _placed: dict[torch.device, Elements] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of raw [B, outputs, ...] and counts xt [B, ...] at times t, a scalar or [B]: see `Head`."""
+        """y0 e^f [B, ...] of the class, f = raw[:, 0] of raw [B, outputs, ...]; xt [B, ...] and t as for `Head`."""
         f = raw[:, 0].float()
         known, time, x = self._on(f.device), expand_time(t, f), xt[:, : f.shape[1]].float()  # without a student's noise
         q, r = torch.exp(-time).float(), known.concentration

@@ -55,7 +55,7 @@ class KnownElements:
 
 
 class KnownPath:
-    """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}.
+    """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}, the process's bridge.
 
     Args:
         known: elements of the batch, see `KnownElements.of_batch`.

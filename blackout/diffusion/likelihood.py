@@ -70,7 +70,10 @@ _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
 
 
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """nats per sample [B] -> bits per dimension [B] of a sample of `shape`: over log 2 and its elements."""
+    """nats per sample [B] -> bits per dimension [B] of a sample of `shape`: over log 2 and its elements.
+
+    The unit of likelihoods of images [Uria 2014]; tested in tests/laws/test_likelihood_laws.py.
+    """
     return nats / (math.prod(shape) * math.log(2))
 
 
@@ -194,6 +197,8 @@ def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tens
 def reach(process: Process) -> tuple[float, float]:
     """Logit of survival at the earliest time of a bound, and half the width of where all times tell as much.
 
+    Two numbers; ours (tests/laws/test_end_laws.py).
+
     Pure death of counts beyond 255 reaches further out by log(max_count / 255), and is flat over log(max_count) to
     either side.
     """
@@ -202,7 +207,7 @@ def reach(process: Process) -> tuple[float, float]:
 
 
 def path_ends(process: Process, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The earliest time of a bound, and the final one, else of minus the `reach`: float64 scalars."""
+    """The earliest time of a bound, and the final one, else of minus the `reach`: float64, of `time_of_logit`."""
     limit, _ = reach(process)
     first, last = time_of_logit(torch.tensor([limit, -limit], dtype=torch.float64, device=device))
     return first, last if final_time is None else final_time
@@ -308,9 +313,10 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
 
 @lru_cache(maxsize=4096)
 def _births_constant(max_count: int, s: float, t: float) -> Tensor:
-    """-H(D) + E log D! for D ~ Binomial(N, r), the births of a step from t to s, and every N = 0..max_count.
+    """-H(D) + E log D! for D ~ Binomial(N, r), the births of a step from t to s, float64 [max_count + 1] over N.
 
-    Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
+    Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)): what [Santos 2023, eq. 70] leaves out of eq. 69
+    (tests/laws/test_likelihood_laws.py).
     """
     beyond = f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
     ensure(max_count <= LARGEST_TABLE, beyond)
@@ -448,7 +454,10 @@ class Estimate:
 
     @staticmethod
     def of(nats: Tensor, shape: tuple[int, ...], place: Tensor | None = None) -> Estimate:
-        """From one estimate per image [n], in nats; `place` as for `spread`."""
+        """Mean, standard error and `interval` in bits of one estimate per image [n], in nats; `place` as for `spread`.
+
+        Ours (tests/laws/test_likelihood_laws.py).
+        """
         bits = bits_per_dim(nats.double(), shape)
         error = spread(bits, place) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
         return Estimate(float(bits.mean()), error, len(bits), *interval(bits, place))
@@ -457,7 +466,7 @@ class Estimate:
 def continuous_bits(
     module: Bounded, counts: Tensor, repeats: int | None = None, seed: int = 0, labels: Tensor | None = None
 ) -> Estimate:
-    """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
+    """`likelihood_bound` over images, an upper bound on the negative log-likelihood; see there for its source.
 
     Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
     which covers the times evenly: the standard error is that of images whose times are close.
@@ -506,7 +515,7 @@ def _of_images(module: Bounded, counts: Tensor, labels: Tensor | None, bound: _B
 
 
 def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | None = None) -> Estimate | None:
-    """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
+    """`end_bound` over images: what the ends of the continuous bound of pure death cost; None for other processes.
 
     The continuous bound contains it for counts beyond 255 alone, see `likelihood_bound`. One evaluation per image.
     """
@@ -525,7 +534,12 @@ def finite_time_bits(
 ) -> dict[str, Estimate]:
     """The rigorous bound of pure death's Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
 
-    It takes `num_steps` network evaluations per image.
+    `start_bound` and `step_bound` over images, which say where they are from. It takes `num_steps` network evaluations
+    per image.
+
+    Args:
+        module, counts, labels: as for `continuous_bits`.
+        num_steps: T.
 
     Returns:
         `total`, and what it is the sum of: `start`, the divergence at the final time, `path`, and `last_step`, the
@@ -555,7 +569,8 @@ def weighted_path_bits(
 ) -> Estimate:
     """The importance-weighted bound of pure death's Poisson sampler with `num_steps` steps, by `paths` paths per image.
 
-    It takes `num_steps` x `paths` network evaluations per image.
+    `weighted_path_bound` over images [Burda 2016], by `num_steps` x `paths` network evaluations each; arguments as for
+    `continuous_bits`.
     """
     process, times = module.process, module.schedule.grid(num_steps)
     assert isinstance(process, PureDeath)

@@ -64,7 +64,7 @@ class Loss(Protocol[Predicted, Target]):
 
 
 def weigh(weight: Tensor, x: Tensor) -> Tensor:
-    """Values x [B, ...] times weights [B] of their samples."""
+    """Values x [B, ...] times weights [B] of their samples, the w_k of [Santos 2023, Algorithm 1]: [B, ...]."""
     return per_row(weight, x) * x
 
 
@@ -81,7 +81,7 @@ class _Weighted:
         check_scale(self.scale)
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
-        """The weights of intervals (s, t), float64 [T] each."""
+        """The weights of intervals (s, t), of s and t float64 [T]: [T], `scale` times those above by name."""
         return self.scale * self.weightings[self.weighting](s, t)
 
 
@@ -108,7 +108,8 @@ def poisson_loss(prediction: MeanPrediction, target: Tensor) -> Tensor:
 def count_loss(prediction: CountPrediction, target: Tensor) -> Tensor:
     """The mean's score at N = target, and -log P(N) where there is a distribution: proper, unreduced, float32 [B, ...].
 
-    That a distribution leaves the mean's training as it was is tested in `tests/diffusion/test_dispersed_heads.py`.
+    Ours; that a distribution leaves the mean's training as it was is tested in
+    `tests/diffusion/test_dispersed_heads.py`.
     """
     loss = poisson_loss(prediction, target)
     return loss if prediction.distribution is None else loss - prediction.distribution.log_prob(target)
@@ -148,11 +149,14 @@ class CountLoss(_Weighted):
         super().__post_init__()
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
-        """The weights of intervals (s, t), float64 [T] each."""
+        """The weights of intervals (s, t), of s and t float64 [T]: [T] [Santos 2023, eqs. 14 and 15], see above."""
         return super().weights(_KINDS[self.kind](s, t), t)
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """w (y - N log y), or with a distribution's score, float32 of target's shape [B, ...]; s, t are float64 [B]."""
+        """w (y - N log y), or with a distribution's score, float32 of target's shape [B, ...]; s, t are float64 [B].
+
+        [Santos 2023, eqs. 14 and 15], by `count_loss`.
+        """
         if not isinstance(target, Tensor):
             raise misfit(self, getattr(target, "process", None), "a process whose target is the missing count")
         if not isinstance(prediction, CountPrediction):
@@ -178,7 +182,7 @@ class CrossEntropy:
         check_scale(self.scale)
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
-        """Float32 [B, ...]; s and t are float64 [B]."""
+        """-log P(X_0 | X_t), float32 [B, ...] [Austin 2021, eq. 5]; s, t are float64 [B]."""
         target, prediction = _needed(self, prediction, target)
         return -self.scale * prediction.log_probs.gather(1, target.x0.long()[:, None]).squeeze(1).float()
 
@@ -207,7 +211,7 @@ class StepLoss:
         ensure(self.cross_entropy >= 0, f"cross_entropy must not be negative, not {self.cross_entropy}")
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
-        """Float32 [B, ...]; s and t are float64 [B]."""
+        """The KL of `step_divergence`, float32 [B, ...] [Austin 2021, eq. 1]; s, t are float64 [B]."""
         target, prediction = _needed(self, prediction, target)
         process = require(target.process, FiniteProcess, self, target.process, "a process of finitely many states")
         loss = process.step_divergence(prediction.expected, target.x0, target.xt, s, t).float()
@@ -261,7 +265,7 @@ class RateLoss(_Weighted):
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
-        """Float32 [B, ...]; s and t are float64 [B]."""
+        """w times the sum of `rate_loss` over types, float32 [B, ...] [Santos 2023, eq. 72]; s, t are float64 [B]."""
         target = require(target, Observation, self, None, "a process whose target holds the state it was observed in")
         process, xt = target.process, target.xt
         process = require(process, JumpProcess, self, process, "a process in continuous time")
@@ -288,7 +292,10 @@ class BirthDeathLoss(_Weighted):
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: BirthDeathPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
-        """Float32 [B, ...]; s and t are float64 [B]."""
+        """Two times `poisson_loss` with its factor, summed: float32 [B, ...]; s and t are float64 [B].
+
+        Ours, see the class.
+        """
         needed = "the birth-death process, whose observations hold two numbers, and its head"
         process = getattr(target, "process", None)
         pair = require(getattr(target, "statistic", None), Tensor, self, process, needed)

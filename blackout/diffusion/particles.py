@@ -145,7 +145,7 @@ class Stage:
         return self.pair.both[model].expected
 
     def ahead(self, rate: Callable[[Stage], Tensor]) -> Tensor:
-        """A count [rows, ...] predicted for pure death, extrapolated over the stages as by the trapezoidal kernel.
+        """A count [rows, ...] predicted for pure death, extrapolated over the stages as by `Trapezoidal`.
 
         Frozen over each stage it would integrate to first order only.
         """
@@ -203,18 +203,19 @@ class Potential(Protocol):
 class GuidanceWeight:
     """The density of paths of p(x) p(c | x)^g relative to that of walks of p(x | c): p(c | X_0)^(g - 1), step by step.
 
-    Ours; cf. [Skreta 2025]. The two models' paths differ by their rates alone, so that a step says for the class
+    Ours (tests/laws/test_particle_laws.py); cf. [Skreta 2025]. The two models' paths differ by their rates alone, so
+    that a step says for the class
 
         sum_i n_i log(y_c,i / y_i) - (y_c,i - y_i) r        of n_i births,
         sum_i log p_c(X_s,i | X_t) / p(X_s,i | X_t)         of finitely many states,
 
     and all of them together log p(c | X_0), up to a constant: weights of exact models are bounded for g > 1, by
-    p(c)^(1 - g), where walks at guided rates have single steps of many nats. What several that move in one step say
-    of each other no model was asked at X_t. Of finitely many states the model at X_s is asked for the way back to X_t:
-    of exact models both are right where one element moves, and their mean is where two do. It weighs a step when the
-    next one asks there. Where the way back is no answer, since X_s excludes levels of X_0 that X_t does not, and of
-    births, all that move together may add `LIMIT` nats at most, so that evidence that each of them repeats does not
-    count twice. The error is then that of two moves in one step, of first order.
+    p(c)^(1 - g), where walks at guided rates have single steps of many nats. What several that move in one step say of
+    each other no model was asked at X_t. Of finitely many states the model at X_s is asked for the way back to X_t: of
+    exact models both are right where one element moves, and their mean is where two do. It weighs a step when the next
+    one asks there. Where the way back is no answer, since X_s excludes levels of X_0 that X_t does not, and of births,
+    all that move together may add `LIMIT` nats at most, so that evidence that each of them repeats does not count
+    twice. The error is then that of two moves in one step, of first order.
 
     Other processes are walked at guided rates, and weigh exp(V (t - s)), V as in `blackout.diffusion.guidance`.
 
@@ -247,7 +248,13 @@ class GuidanceWeight:
             self._last = replace(stage, before=stage.before[rows], after=stage.after[rows]), evidence[rows]
 
     def _asked_back(self, process: FiniteProcess, last: Stage, evidence: Tensor, pair: GuidedPair, at: Stage) -> Tensor:
-        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the last stage, float64 [rows]."""
+        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the last stage, float64 [rows]; ours, see the class.
+
+        Args:
+            process: of finitely many states.
+            last, evidence: the stage before and its `_evidence` [rows, ...].
+            pair, at: the predictions at X_s, and the stage that begins there.
+        """
         x, s, likelihood = at.before, at.t, process.log_likelihood
         answers = likelihood(x, s).amin(1) > math.log(2 * TINY)
         # where X_t was far likelier at t than at s, levels that X_s all but excludes would say what it was
@@ -258,6 +265,7 @@ class GuidanceWeight:
         return self._limited(evidence, (last.after != last.before) & ~answers)
 
     def _births(self, pair: GuidedPair, stage: Stage) -> Tensor:
+        """(g - 1) times the class's sum over births, float64 [rows], limited by `_limited`; states [rows, ...]."""
         now = [one.expected.clamp(min=TINY) for one in pair.both]
         ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
         # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
@@ -267,10 +275,17 @@ class GuidanceWeight:
         return self._limited((pair.scale - 1) * evidence, births)
 
     def _limited(self, evidence: Tensor, moved: Tensor) -> Tensor:
+        """The sum of `evidence` [rows, ...] in each row, at most `LIMIT` where more than one moved: float64 [rows].
+
+        Ours, see the class.
+        """
         weight = per_sample(evidence)
         return torch.where(per_sample(moved) > 1, weight.clamp(max=LIMIT), weight)
 
     def _tilt(self, pair: GuidedPair, stage: Stage) -> Tensor:
+        """V (t - s) of a stage with states [rows, ...], float64 [rows], V as in `blackout.diffusion.guidance`
+        [Skreta 2025].
+        """
         if not isinstance(self.process, JumpProcess):
             raise ValueError(f"guidance_particles: {type(self.process).__name__} has neither rates nor finite steps")
         plain = ((1 - pair.scale, pair.unconditional), (pair.scale, pair.conditional))
@@ -327,7 +342,11 @@ class KnownWeight:
         self._guess = self._guess[rows]
 
     def _of_data(self, stage: Stage) -> Tensor:
-        """log p(X_0) of every element as the stage's prediction has it, up to what all particles share."""
+        """log p(X_0) of every element as the stage's prediction has it, float64 [rows, ...], up to what all particles
+        share.
+
+        Of births Poisson with the mean that is left, of levels `step_law` to s = 0. Ours, see the class.
+        """
         if isinstance(self.process, FiniteProcess):
             law = step_law(self.process, stage.prediction, stage.before, torch.zeros_like(stage.s), stage.t)
             return law.gather(-1, self.x0.long()[..., None]).squeeze(-1).clamp(min=_LEAST).log()
@@ -335,6 +354,9 @@ class KnownWeight:
         return (self.x0.double() - stage.after) * left.log() - left
 
     def _of_births(self, stage: Stage) -> Tensor:
+        """log of Poisson(births; y r) / Binomial(births; missing, r) in every element, float64 [rows, ...]; ours, see
+        the class.
+        """
         assert isinstance(stage.prediction, CountPrediction)
         r, births = stage.fraction, (stage.after.long() - stage.before.long()).double()
         missing = (self.x0.long() - stage.before.long()).clamp(min=0).double()
@@ -349,6 +371,9 @@ class KnownWeight:
         return births * (log_rate + r.log()) - rate * r - bridge
 
     def _of_levels(self, stage: Stage) -> Tensor:
+        """log of `step_law` over `bridge_pmf` at the state reached, in every element, float64 [rows, ...]; ours, see
+        the class.
+        """
         assert isinstance(self.process, FiniteProcess)
         law = step_law(self.process, stage.prediction, stage.before, stage.s, stage.t)
         if isinstance(stage.prediction, GuidedPair):
@@ -466,7 +491,7 @@ def sample_particles(
 
 
 class _Halved:
-    """`Trapezoidal` for walks that are weighed by guidance. Ours.
+    """`Trapezoidal` for walks that are weighed by guidance. Ours (tests/laws/test_particle_laws.py).
 
     What several births of one step say of each other no model was asked, and what they say together is the error of
     these weights. In a step of at most `few` units, were all elements bright, the first birth is therefore alone: the
@@ -484,6 +509,7 @@ class _Halved:
         self._few, self.shares = few, list[Tensor]()
 
     def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [rows, ...] and dtype of `at.x`, as in the class."""
         self.shares, largest = [], at.process.max_count * math.prod(at.x.shape[1:])
         if float(at.s) > 0 and largest * float(torch.exp(-at.s) - torch.exp(-at.t)) <= self._few:
             return self._first_alone(at)
@@ -501,6 +527,7 @@ class _Halved:
         return _births(rough, ahead, then)
 
     def _first_alone(self, at: ReverseStep) -> Tensor:
+        """X_s [rows, ...] of a short step: a birth at an exponential time, then binomial ones; ours, see the class."""
         rho = reverse_clock((reverse_clock(at.s) + reverse_clock(at.t)) / 2)
         missing, at_first, gain = -torch.expm1(-rho), -torch.expm1(-at.t), torch.exp(-at.s) - torch.exp(-at.t)
         # rates of births while the survival rises by one; those of impossible counts are none
@@ -520,13 +547,16 @@ class _Halved:
 
 
 def _births(rough: Tensor, y: Tensor, at: ReverseStep) -> Tensor:
-    """X_s of the binomial bridge to `y` missing units in rough rows, of a Poisson leap in the others."""
+    """X_s [rows, ...] of the binomial bridge to `y` missing units in rough rows, of a Poisson leap in the others.
+
+    Ours, see `_Halved`; rough is bool [rows, 1, ...].
+    """
     bridge = BinomialBridge()(replace(at, denoiser=lambda *_: CountPrediction(y, y.log())))
     return torch.where(rough, bridge, at.leap(y))
 
 
 class _Swarm:
-    """A kernel that weighs what another one does, and resamples."""
+    """A kernel that weighs what another one does, and resamples: a sequential Monte Carlo sampler [Doucet 2001]."""
 
     def __init__(
         self, kernel: Kernel, potentials: Sequence[Potential], number: int, samples: int, steps: int,
@@ -545,6 +575,7 @@ class _Swarm:
         self._log_normaliser, self._spread = torch.zeros(2, samples, dtype=torch.float64, device=device)
 
     def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [rows, ...] and dtype of `at.x`: made, weighed by the potentials, and resampled."""
         self._k -= 1
         step = Step(self._k, at.s, at.t, at.x)
 
@@ -569,7 +600,10 @@ class _Swarm:
         return step.after if self._k == 0 else self._resampled(step.after)
 
     def _resampled(self, xs: Tensor) -> Tensor:
-        """The particles, in those groups that have come to depend on too few of them exchanged for copies."""
+        """The particles [rows, ...], in groups of too small an effective number 1 / sum w^2 exchanged for copies.
+
+        The mean weight of such a group goes into the normaliser [Doucet 2001]; copies are drawn by `systematic`.
+        """
         weight = normalised(self._log_weight)
         few = 1 / (weight**2).sum(1) < self._threshold * self._number
         u = uniform((len(weight), 1), source_at(self._generator, self._k + 1), weight.device)
@@ -584,7 +618,7 @@ class _Swarm:
         return xs[rows]
 
     def draw(self, x0: Tensor) -> Weighed:
-        """One particle of every sample, by weight."""
+        """One particle of every sample of x0 [rows, ...], by weight: [B, ...]; see `Weighed`."""
         weight = normalised(self._log_weight)
         u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
         chosen = (weight.cumsum(1) <= u * weight.sum(1, keepdim=True)).sum(1).clamp(max=self._number - 1)
@@ -592,11 +626,12 @@ class _Swarm:
         return Weighed(x0[rows], self._log_normaliser + self._log_mean(), self._spread)
 
     def _log_mean(self) -> Tensor:
+        """The logarithm of the mean weight of every group, float64 [B]: a factor of the normaliser [Doucet 2001]."""
         return torch.logsumexp(self._log_weight, 1) - math.log(self._number)
 
 
 def normalised(log_weight: Tensor) -> Tensor:
-    """Weights [B, P] that sum to 1 in every group, from logarithms; equal ones where all are 0."""
+    """Weights [B, P] that sum to 1 in every group, from logarithms [B, P]; equal ones where all are 0 [Doucet 2001]."""
     impossible = torch.isneginf(log_weight).all(1, keepdim=True)
     return torch.softmax(torch.where(impossible, 0.0, log_weight), 1)
 
@@ -628,8 +663,10 @@ def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpPro
 
 
 def guarded(value: Tensor) -> Tensor:
-    """Logarithms of guessed likelihoods in groups, float64 [n, M, ...]: log 0, which is not the last word, becomes that
-    of a tenth of the group's mean, and of groups of nothing else 0.
+    """Logarithms of guessed likelihoods in groups, float64 [n, M, ...], of the same shape without log 0.
+
+    log 0, which is not the last word, becomes that of a tenth of the group's mean, and of groups of nothing else 0.
+    Ours (tests/laws/test_steering_laws.py).
     """
     floor = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
     return torch.where(torch.isneginf(value), torch.where(torch.isneginf(floor), 0.0, floor), value)
@@ -683,7 +720,12 @@ class Steering:
         return sample_particles(*walk, streams, number=self.number, potentials=[self], kernel=self.draw, **how)
 
     def draw(self, at: ReverseStep) -> Tensor:
-        """X_s [B, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
+        """X_s [rows, ...] given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from,
+        [rows].
+
+        Guided steps are twisted ones [Nisonoff 2024, eq. 2; Wu 2023, algorithm 1]: births at `neighbour_ratios` times
+        the rate, or levels at that times `step_law`.
+        """
         self._left_out = torch.zeros(len(at.x), dtype=torch.float64, device=at.x.device)
         if not self.guided:
             return self._kernel(at)
@@ -707,8 +749,11 @@ class Steering:
         return xs.to(at.x.dtype)
 
     def __call__(self, step: Step) -> Tensor:
-        """What a step adds to the logarithm of every weight, a `Potential`: what the worth of states has gained
-        [Singhal 2025, section 3.2]; the last step makes up the rest to log L."""
+        """What a step adds to the logarithm of every weight, float64 [rows], a `Potential`.
+
+        That is what the worth of states has gained [Singhal 2025, section 3.2]; the last step makes up the rest to log
+        L.
+        """
         if self._paid.ndim == 0:
             self._paid = torch.zeros_like(self._left_out)
         if step.number == 0:  # L of the end takes the place of all guesses
@@ -724,11 +769,16 @@ class Steering:
         self._paid = self._paid[rows]
 
     def _of_data(self, x: Tensor) -> Tensor:
+        """log L of states x [rows, ...] as data, float64 [rows]: the likelihood that was given."""
         data = x.double().clamp(max=self.process.max_count)
         return self.likelihood(data, torch.arange(len(x), device=x.device))
 
     def _value(self, x: Tensor, t: Tensor, prediction: Prediction, step: int) -> Tensor:
-        """V(x_t), float64 [rows]; see `guarded`."""
+        """The worth V(x_t) of states [rows, ...], float64 [rows]: the classifier's, or log of the mean of L over draws
+        of X_0.
+
+        [Singhal 2025, section 3.2]; `guarded` within each group.
+        """
         if self.guided:
             value = self._now
         elif self.classifier is not None:

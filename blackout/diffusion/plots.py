@@ -62,6 +62,7 @@ def _curves(grey: Tensor) -> Tensor:
 
 
 def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
+    """255 x / max_count, or the same of log(1 + x): uint8 of the counts' shape, as `to_pictures` says."""
     if logarithmic:
         return (torch.log1p(counts.double()) * (255 / math.log1p(max_count))).clamp(max=255).round().to(torch.uint8)
     return (counts.double() * (255 / max_count)).clamp(max=255).round().to(torch.uint8)

@@ -68,7 +68,7 @@ class MeanPrediction:
 
     @property
     def expected(self) -> Tensor:
-        """The mean in float64, of its shape."""
+        """The mean in float64, of its shape: the exponential of `log_mean`. Ours (tests/diffusion/test_samplers.py)."""
         return self.log_mean.double().exp()
 
 
@@ -99,12 +99,12 @@ class CategoricalPrediction:
 
     @property
     def mean(self) -> Tensor:
-        """P(X_0 = o | X_t), float32 [B, S, ...]: E of X_0 as a one-hot vector."""
+        """P(X_0 = o | X_t), float32 [B, S, ...]: E of X_0 as a one-hot vector, the exponential of `log_probs`."""
         return torch.exp(self.log_probs)
 
     @property
     def expected(self) -> Tensor:
-        """P(X_0 = o | X_t), float64 [B, S, ...]."""
+        """P(X_0 = o | X_t), float64 [B, S, ...], the exponential of `log_probs`."""
         return self.log_probs.double().exp()
 
 

@@ -121,16 +121,22 @@ class ReverseStep:
         return prediction.distribution
 
     def leap(self, y: Tensor) -> Tensor:
-        """X_s = X_t + Poisson(y r), r the step fraction, clipped to max_count; y [B, ...] are missing."""
+        """X_s = X_t + Poisson(y r) [B, ...], r the step fraction, clipped to max_count; y [B, ...] are missing.
+
+        [Santos 2023, Algorithm 2], see `PoissonLeap`.
+        """
         return grown(self.x, poisson(y * step_fraction(self.s, self.t), self.generator), self.process)
 
     def bridge(self, missing: Tensor) -> Tensor:
-        """X_s by the exact bridge from X_0 = X_t + missing, whole numbers [B, ...]."""
+        """X_s [B, ...] by the exact bridge from X_0 = X_t + missing, whole numbers [B, ...] [Santos 2023, eq. 12]."""
         origin = (self.x + missing).to(self.x.dtype)
         return self.process.bridge(origin, self.x, self.s, self.t, self.generator)
 
     def halves(self, middle: Callable[[ReverseStep], Tensor]) -> ReverseStep:
-        """The second half of the step by the clock -log(1 - e^-t), from where the first one, `middle`, leads."""
+        """The second half of the step by the clock -log(1 - e^-t), from where the first one, `middle`, leads.
+
+        Ours, see `Trapezoidal`; states [B, ...].
+        """
         rho = reverse_clock((reverse_clock(self.s) + reverse_clock(self.t)) / 2)  # the clock is its own inverse
         return replace(self, x=middle(replace(self, s=rho)), t=rho)
 
@@ -156,7 +162,10 @@ class StatefulKernel(Protocol):
 
 @component(passed=("rounding",), called=("y", "generator"))
 def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
-    """The paper's [Santos 2023, section 3]. Biased: while y < 1/2 nothing is born, however many steps are taken."""
+    """The paper's, of y [B, ...] [Santos 2023, section 3].
+
+    Biased: while y < 1/2 nothing is born, however many steps are taken.
+    """
     return torch.round(y)
 
 
@@ -291,11 +300,14 @@ class MultistepLeap:
 
 
 class _Multistep:
+    """A walk by `MultistepLeap`, which has the formula: it remembers what was expected of the step before."""
+
     def __init__(self, mean: Tensor | None) -> None:
         self._mean = mean
         self._before: tuple[float, Tensor, float] | None = None  # where the last step ended, expected y, its fraction
 
     def __call__(self, at: ReverseStep) -> Tensor:
+        """X_s of the shape [B, ...] and dtype of `at.x`, as in `MultistepLeap`."""
         y = at.count(MultistepLeap()).expected
         r, rate, t = float(step_fraction(at.s, at.t)), y, float(at.t)
         if float(at.s) == 0:
@@ -311,7 +323,10 @@ class _Multistep:
 
 
 def _extrapolated(y: Tensor, expected: Tensor, c: float) -> Tensor:
-    """[y + c (y - expected)]_+ of y's shape [B, ...], with the total of what is cut in every sample; c at most 1."""
+    """[y + c (y - expected)]_+ of y's shape [B, ...], with the total of what is cut in every sample; c at most 1.
+
+    Ours, as in `MultistepLeap`.
+    """
     wanted = y + min(c, 1.0) * (y - expected)
     rate, axes = wanted.clamp(min=0), tuple(range(1, y.ndim))
     total = rate.sum(axes, keepdim=True, dtype=torch.float64).clamp(min=1e-30)
@@ -319,7 +334,7 @@ def _extrapolated(y: Tensor, expected: Tensor, c: float) -> Tensor:
 
 
 def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
-    """x + births, clipped to max_count, in x's dtype and shape [B, ...]."""
+    """x + births, clipped to max_count, in x's dtype and shape [B, ...] [Santos 2023, Algorithm 2]."""
     return (x + births).clamp_(max=process.max_count).to(x.dtype)
 
 
@@ -503,7 +518,10 @@ def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tens
 
 
 def draw_step(process: FiniteProcess, pair: GuidedPair, at: ReverseStep) -> Tensor:
-    """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are."""
+    """X_s [B, ...] from `step_law`, normalised; states that the models hold impossible stay as they are.
+
+    Ours (tests/laws/test_guided_processes.py).
+    """
     law = step_law(process, pair, at.x, at.s, at.t)
     possible = law.sum(-1) > 0
     drawn = categorical(torch.where(possible[..., None], law, 1.0), at.generator)
@@ -559,7 +577,9 @@ class Corrector(Protocol):
 @component("corrector")
 @dataclass(frozen=True)
 class ThinAndBridge:
-    """Let X_s decay back towards t, then take the predictor's step from there to s. Ours (test_loop_laws.py).
+    """Let X_s decay back towards t, then take the predictor's step from there to s.
+
+    Ours (tests/laws/test_loop_laws.py).
 
     With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back.
 

@@ -82,18 +82,24 @@ def check_range(between: Sequence[float] | None, name: str) -> None:
 
 
 def in_range(between: Sequence[float] | None, t: float) -> bool:
-    """Whether the logit of survival at time t lies in the range; None is everything."""
+    """Whether the logit of survival at time t, a number, lies in the range; None is everything.
+
+    See `logit_survival`.
+    """
     return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
 def widening(max_count: int) -> float:
-    """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0."""
+    """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0, a number.
+
+    Ours (tests/laws/test_end_laws.py).
+    """
     return max(0.0, math.log(max_count / 255))
 
 
 @dataclass(frozen=True)
 class DataEnds:
-    """The ends of time that data ask for. Ours (tests/laws/test_end_laws.py).
+    """The ends of time that data ask for. Ours (tests/laws/test_end_laws.py). The ends are floats.
 
     Args:
         total_dispersion: D.
@@ -113,12 +119,18 @@ class DataEnds:
 
     @property
     def first(self) -> float:
-        """Logit of survival of the first time after 0: 5 for counts up to 255; the same few units are left beyond."""
+        """Logit of survival of the first time after 0: 5 for counts up to 255; the same few units are left beyond.
+
+        A float; ours, see the class.
+        """
         return _FIRST + widening(self.max_count)
 
     @property
     def last(self) -> float:
-        """Logit of survival of the final time: q_T D at most 0.05, and the start at most 0.01 nats off."""
+        """Logit of survival of the final time: q_T D at most 0.05, and the start at most 0.01 nats off.
+
+        A float; ours, see the class.
+        """
         survival = min(
             DISPERSION / max(self.total_dispersion, 1e-30),
             2 * math.sqrt(_CHOSEN_NATS) / max(self.covariance_excess, 1e-30),
@@ -128,7 +140,10 @@ class DataEnds:
 
     @property
     def final_time(self) -> float:
-        """The same as a time, at least the paper's 15, and long enough for a grid that is symmetric in the logit."""
+        """`last` as a time, at least the paper's 15, and long enough for a grid that is symmetric in the logit.
+
+        A float; ours, see the class.
+        """
         return max(_FINAL_TIME, math.log1p(math.exp(-self.last)), self.first)
 
     def start_nats(self, t: Tensor | float) -> float:
@@ -136,7 +151,10 @@ class DataEnds:
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
 
     def fits(self, t: Tensor | float, lent: bool = False) -> bool:
-        """Whether samples may start at time t: at most 0.05 nats off, 0.3 where `lent`, q_T D at most 0.25."""
+        """Whether samples may start at time t: at most 0.05 nats off, 0.3 where `lent`, q_T D at most 0.25.
+
+        Ours, see the class.
+        """
         close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
         return close and self.start_nats(t) <= (_LARGEST_LENT if lent else _LARGEST_NATS)
 
@@ -225,7 +243,10 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 
 @component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
-    """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
+    """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1].
+
+    [Santos 2023, eq. 60] between any two ends.
+    """
     _check(num_steps)
     ensure(first > last, f"the logit must fall along the grid: first = {first} is not above last = {last}")
     u = torch.linspace(first, last, num_steps, dtype=torch.float64)
@@ -296,6 +317,8 @@ def logistic_times(
 def step_times(num_steps: int, length: int) -> Tensor:
     """The steps 0..length of a chain in discrete time, or as evenly spaced ones of them as there are num_steps.
 
+    Ours (tests/diffusion/test_schedules.py).
+
     Returns:
         float64 [T + 1], whole numbers.
 
@@ -351,8 +374,9 @@ class Schedule:
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.
 
-        On the grid, k = 1 + floor(T v) and (s, t) = (t_{k-1}, t_k). Between its points, t sits at position
-        1 + (T - 1) v along the grid and s one position before, so the same loss weights apply.
+        On the grid, k = 1 + floor(T v) and (s, t) = (t_{k-1}, t_k). Between its points, t sits at position 1 + (T - 1)
+        v along the grid and s one position before, so the same loss weights apply. On the grid it is
+        [Santos 2023, Algorithm 1], between its points ours (tests/diffusion/test_schedules.py).
 
         Args:
             v: float64 [B].
@@ -369,7 +393,10 @@ class Schedule:
 
 
 def _along(u: Tensor, position: Tensor) -> Tensor:
-    """Linear interpolation of u [T] at fractional positions, extrapolated below 0 with the first spacing."""
+    """Linear interpolation of u [T] at positions [B], extrapolated below 0 with the first spacing: [B].
+
+    Ours, as in `Schedule.intervals`.
+    """
     lower = position.floor().long().clamp_(0, len(u) - 2)
     return u[lower] + (position - lower) * (u[lower + 1] - u[lower])
 

@@ -137,7 +137,7 @@ class CountProcess(JumpProcess):
         """log P(X_t | X_0), float64 of the shape that the three broadcast to; -inf for what is impossible."""
 
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
-        """P(X_t = . | X_0), float64 [B, ..., num_states]."""
+        """P(X_t = . | X_0), float64 [B, ..., num_states], of `_log_pmf`, which says where it is from."""
         states = torch.arange(self.num_states, device=x0.device)
         t = expand_time(t, x0)
         return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))

@@ -47,11 +47,13 @@ class DiscreteTimeChain(FiniteProcess):
         self._products: dict[torch.device, Tensor] = {}
 
     def step(self, k: Tensor) -> Tensor:
-        """The matrices of steps k, int64 [b] in 1..num_steps, from X_{k-1} to X_k: float64 [b, S, S]."""
+        """The matrices of steps k, int64 [b] in 1..num_steps, from X_{k-1} to X_k: float64 [b, S, S], as they were
+        given.
+        """
         return self._steps.to(k.device)[k - 1]
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """P_st for steps [b] and [b]: float64 [b, S, S]."""
+        """P_st, the product of the steps between, for steps [b] and [b]: float64 [b, S, S] [Austin 2021, eq. 3]."""
         first, last = self._index(s), self._index(t)
         if bool((first == 0).all()):
             return self._from_start(last.device)[last]
@@ -62,7 +64,7 @@ class DiscreteTimeChain(FiniteProcess):
         return torch.stack([reduce(torch.matmul, self._steps[i:k], identity) for i, k in pairs]).to(s.device)
 
     def _from_start(self, device: torch.device) -> Tensor:
-        """P_0k for k = 0..num_steps, [num_steps + 1, S, S]."""
+        """P_0k for k = 0..num_steps, float64 [num_steps + 1, S, S]: products of the steps [Austin 2021, eq. 3]."""
         if device not in self._products:
             products = [torch.eye(self.num_states, dtype=torch.float64)]
             for step in self._steps:
@@ -87,7 +89,7 @@ class UniformChain(DiscreteTimeChain):
     """D3PM's uniform chain: at step k an element is replaced by a uniform level with probability 1 / (T - k + 1).
 
     [Austin 2021, appendix A.2.1 and section 3.2.] So 1 - k / T of the elements are still the data's at step k, and none
-    at the last.
+    at the last. All steps are one array [T, S, S], S = max_count + 1.
 
     Args:
         max_count: largest data level.
@@ -103,7 +105,7 @@ class UniformChain(DiscreteTimeChain):
 class AbsorbingChain(DiscreteTimeChain):
     """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1.
 
-    [Austin 2021, appendix A.2.2.]
+    [Austin 2021, appendix A.2.2.] All steps are one array [T, S, S], S = max_count + 2.
 
     Args:
         max_count: largest data level.
@@ -123,7 +125,8 @@ class GaussianChain(DiscreteTimeChain):
     """D3PM's discretised Gaussian chain [Austin 2021, appendix A.2.3]: steps between near levels.
 
     From i to j != i in proportion to exp(-4 (i - j)^2 / (max_count^2 beta_k)), normalised as on the whole line; what is
-    beyond the ends stays. Betas grow evenly from 0.0001 to 0.02, times 1,000 / num_steps.
+    beyond the ends stays. Betas grow evenly from 0.0001 to 0.02, times 1,000 / num_steps. All steps are one array
+    [T, S, S], S = max_count + 1.
 
     Args:
         max_count: largest data level.
@@ -142,6 +145,9 @@ class GaussianChain(DiscreteTimeChain):
 
 
 def _replacing(by: np.ndarray, num_steps: int) -> np.ndarray:
-    """Steps that replace an element by a draw from a row of `by` [S, S], with probability 1 / (T - k + 1)."""
+    """Steps that replace an element by a draw from a row of `by` [S, S], with probability 1 / (T - k + 1).
+
+    Float64 [T, S, S] for T = num_steps [Austin 2021, section 3.2], see `UniformChain`.
+    """
     replaced = 1 / (num_steps - np.arange(max(num_steps, 1), dtype=np.float64))[:, None, None]
     return (1 - replaced) * np.eye(len(by)) + replaced * by

@@ -56,25 +56,32 @@ class FiniteProcess(Process):
         """P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], [B, ..., S], for states x, int64 [B, ...], and times [1] or [B]."""
+        """P_st[x, .], float64 [B, ..., S], for states x, int64 [B, ...], and times [1] or [B]: of `transition`."""
         matrix = self.transition(s, t)
         return matrix[_own(matrix, x), x]
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], [B, ..., S], as for `rows`."""
+        """P_st[., x], float64 [B, ..., S], as for `rows`."""
         matrix = self.transition(s, t).mT
         return matrix[_own(matrix, x), x]
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], [B, ..., S], for weights [B, ..., S] and times as for `rows`."""
+        """sum_i weights_i P_st[i, .], float64 [B, ..., S], for weights [B, ..., S] and times as for `rows`.
+
+        The law at t of a process that has the law `weights` at s [Austin 2021, eq. 3].
+        """
         return torch.einsum("b...i,bij->b...j", weights, self.transition(s, t))
 
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
-        """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
+        """X_t | X_0 by inversion of a row of P_0t, integers of x0's shape [B, ...] [Austin 2021, eq. 3]."""
         u = uniform(tuple(x0.shape), generator, x0.device)
         return self._draw_rows(x0.long(), per_sample_time(t, x0), u).to(self.dtype)
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        """The levels at which the sums of rows P_0t[x, .] exceed u: int64 of x's and u's shape [B, ...], t [1] or [B].
+
+        Ours (tests/random/test_counts.py), see `invert_rows`.
+        """
         sums = cumulative(self.transition(torch.zeros_like(t), t))
         return invert_rows(sums, _own(sums, x) * self.num_states + x, u)
 
@@ -84,18 +91,23 @@ class FiniteProcess(Process):
         return xt, Observation(self, x0, xt)
 
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
-        """P_0t[x0, .], float64 [B, ..., S]."""
+        """P_0t[x0, .], float64 [B, ..., S] [Austin 2021, eq. 3]."""
         t = per_sample_time(t, x0)
         return self.rows(x0.long(), torch.zeros_like(t), t)
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
-        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]: of P_0t; what is impossible is finite, near -690."""
+        """log P_0t[o, X_t] of every data level o, float64 [B, max_count + 1, ...] [Austin 2021, eq. 3].
+
+        What is impossible is finite, near -690.
+        """
         t = per_sample_time(t, xt)
         columns = self.columns(xt.long(), torch.zeros_like(t), t)[..., : self.max_count + 1]
         return columns.clamp(min=TINY).log().movedim(-1, 1)
 
     def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
-        """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
+        """X_s | X_0, X_t, of x0's shape [B, ...], from `bridge_pmf`; an impossible pair gives an X_s that X_0 can
+        reach.
+        """
         return categorical(self.bridge_pmf(x0, xt, s, t), generator).to(self.dtype)
 
     def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
@@ -127,6 +139,8 @@ class FiniteProcess(Process):
         """P(X_other,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
 
         That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
+        At u = t it is the ratio in the reverse rates [Campbell 2022, Proposition 1]; elsewhere it is ours
+        (tests/laws/test_guided_processes.py, test_particle_laws.py).
         """
         other, t = per_sample_time(other, xt), per_sample_time(t, xt)
         weights, seen = expected.double().movedim(1, -1), self.columns(xt.long(), torch.zeros_like(t), t)
@@ -143,16 +157,19 @@ class FiniteProcess(Process):
         return self.propagate(data.double()[None] / (self.max_count + 1), torch.zeros_like(t), t)[0]
 
     def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
-        """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
+        """Independent draws of `prior_pmf`, states of `shape` [B, ...]; the data's mean is not needed."""
         sums = cumulative(self.prior_pmf(t))
         return torch.searchsorted(sums, uniform(shape, generator, sums.device), right=True).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
-        """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape."""
+        """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape [B, ...]: the prior's term of [Austin 2021, eq. 1]."""
         return self._against_prior(time_on(t, x0.device))[0][x0.long()]
 
     def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
-        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each."""
+        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each.
+
+        At a scalar time t; the KL is the prior's term of [Austin 2021, eq. 1].
+        """
         prior = self.prior_pmf(t)
         p = self.pmf(torch.arange(self.max_count + 1, device=prior.device)[None], t)[0]
         nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
@@ -199,15 +216,17 @@ class FiniteJumpProcess(FiniteProcess, JumpProcess):
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """P_st for times [b] and [b]: float64 [b, S, S]."""
+        """P_st = exp(Q (t - s)) for times [b] and [b]: float64 [b, S, S], see `transition_after`."""
         return self.transition_after(t - s)
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        """Q[., x] without the diagonal, [B, ..., S]: forward jumps into x, which reverse jumps undo."""
+        """Q[., x] without the diagonal, float64 [B, ..., S] for x [B, ...]: forward jumps into x, which reverse jumps
+        undo.
+        """
         return _without_stay(self.generator().to(x.device).T)[x]
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        """Q[x, .] without the diagonal, [B, ..., S]."""
+        """Q[x, .] without the diagonal, float64 [B, ..., S] for x [B, ...]."""
         return _without_stay(self.generator().to(x.device))[x]
 
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
@@ -231,7 +250,7 @@ class FiniteJumpProcess(FiniteProcess, JumpProcess):
         return self._rates_out(xt.long()).movedim(-1, 1)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
-        """From X_t to every state, int64 [B, S, ...]."""
+        """From X_t [B, ...] to every state, int64 [B, S, ...]: j - X_t, by which the types of the class are named."""
         return per_row(torch.arange(self.num_states, device=xt.device), xt) - xt.long()[:, None]
 
     forward_jumps = reverse_jumps
@@ -243,5 +262,5 @@ def _own(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def _without_stay(matrix: Tensor) -> Tensor:
-    """The matrix with zeros on its diagonal."""
+    """The matrix [S, S] with zeros on its diagonal."""
     return matrix - torch.diag(matrix.diagonal())

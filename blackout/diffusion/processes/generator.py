@@ -118,7 +118,7 @@ class MatrixExponential:
         return MatrixExponential, (self.generator,)
 
     def _compute(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        """exp(Q tau) for tau [b]: float64 [b, S, S], by the class's series [Jensen 1953] and squaring."""
         if tau.device not in self._powers:  # A^k / k!, k = 0..20, of A = I + Q / rate >= 0
             made = [torch.eye(len(self.generator), dtype=torch.float64)]
             jump = (made[0] + self.generator / self.rate).clamp_(min=0.0) if self.rate > 0 else made[0]
@@ -181,8 +181,8 @@ def from_generator(max_count: int = 255, matrix: Matrix | None = None, ordered: 
 class Ordinal(DenseGenerator):
     """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t.
 
-    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction
-    [after Campbell 2022, appendix E].
+    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction,
+    Q [S, S] for S = max_count + 1 [after Campbell 2022, appendix E].
 
     Args:
         max_count: largest data level.

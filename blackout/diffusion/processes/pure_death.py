@@ -49,7 +49,9 @@ class PureDeath(CountProcess):
         return binomial(x0, torch.exp(-t), generator, complement=-torch.expm1(-t))
 
     def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Tensor]:
-        """X_t, and the number of missing units X_0 - X_t, int32 of x0's shape, as the target."""
+        """X_t, and the number of missing units X_0 - X_t, int32 of x0's shape, as the target
+        [Santos 2023, Algorithm 1].
+        """
         xt = self.sample(x0, t, generator)
         return xt, x0.int() - xt.int()
 
@@ -70,7 +72,9 @@ class PureDeath(CountProcess):
         return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=stays)
 
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
-        """Birth rate given E[X_0 - X_t | X_t] of shape [B, ...], float64 [B, 1, ...]."""
+        """Birth rate y e^-t / (1 - e^-t) given y = E[X_0 - X_t | X_t] [B, ...], float64 [B, 1, ...]
+        [Santos 2023, eq. 68].
+        """
         return (expected.double() / torch.expm1(expand_time(t, xt)))[:, None]
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
@@ -78,7 +82,7 @@ class PureDeath(CountProcess):
         return self.rates(x0.long() - xt.long(), xt, t)
 
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
-        """Death rate, float64 [B, 1, ...]."""
+        """Death rate X_t, float64 [B, 1, ...] [Santos 2023, eq. 7]."""
         return xt.double()[:, None]
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:

@@ -17,7 +17,8 @@ from blackout.diffusion.processes.finite_states import FiniteJumpProcess
 class _Forgetting(FiniteJumpProcess):
     """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I, exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T.
 
-    Rows, columns and products of such matrices need no matrix [S, S], so that levels may be thousands.
+    [Austin 2021, appendices A.2.1 and A.2.2] in continuous time. Rows, columns and products of such matrices need no
+    matrix [S, S], so that levels may be thousands: ours (tests/diffusion/processes/test_forgetting.py).
 
     Args:
         max_count: largest data level.
@@ -32,31 +33,37 @@ class _Forgetting(FiniteJumpProcess):
         self._copies: dict[torch.device, Tensor] = {}
 
     def generator(self) -> Tensor:
-        """Q, float64 [S, S]."""
+        """Q = 1 pi^T - I, float64 [S, S], see the class."""
         return self._stationary - torch.eye(self.num_states, dtype=torch.float64)
 
     def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        """exp(Q tau) for tau [b], float64 [b, S, S], see the class."""
         tau, pi = tau[:, None, None], self._on(tau.device)
         return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], [B, ..., S]."""
+        """P_st[x, .], float64 [B, ..., S], of the class's closed form: (1 - kept) pi, with kept more at x [B, ...]."""
         kept, pi = self._kept(s, t, x)
         return ((1 - kept) * pi).expand(*x.shape, -1).scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], [B, ..., S]."""
+        """P_st[., x], float64 [B, ..., S], by the class: (1 - kept) pi_x, with kept more at x [B, ...]."""
         kept, pi = self._kept(s, t, x)
         spread = ((1 - kept) * pi[x][..., None]).expand(*x.shape, self.num_states)
         return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], [B, ..., S]."""
+        """sum_i weights_i P_st[i, .] = kept weights + (1 - kept) (sum of weights) pi, float64 [B, ..., S], as in the
+        class.
+        """
         kept, pi = self._kept(s, t, weights[..., 0])
         return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        """The levels at which the sums of rows P_0t[x, .] exceed u, int64 [B, ...], for x, u [B, ...] and t [1] or [B].
+
+        The sums are (1 - kept) times those of pi, with kept more from x on. Ours, see the class.
+        """
         kept, pi = self._kept(torch.zeros_like(t), t, x)
         kept = kept[..., 0].expand(u.shape)
         reached, spread = pi.cumsum(0), (1 - kept).clamp(min=TINY)
@@ -65,12 +72,19 @@ class _Forgetting(FiniteJumpProcess):
         return torch.where(below < x, below, torch.maximum(above, x)).clamp(max=self.num_states - 1)
 
     def _rates_into(self, x: Tensor) -> Tensor:
+        """Q[., x] without the diagonal: pi_x but at x, float64 [B, ..., S] for x [B, ...]; as in the class."""
         return self._on(x.device)[x][..., None].expand(*x.shape, self.num_states).scatter(-1, x[..., None], 0.0)
 
     def _rates_out(self, x: Tensor) -> Tensor:
+        """Q[x, .] without the diagonal: pi everywhere but at x, float64 [B, ..., S] for x [B, ...]; as in the class."""
         return self._on(x.device).expand(*x.shape, -1).scatter(-1, x[..., None], 0.0)
 
     def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
+        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each.
+
+        As in `FiniteProcess`, of the class's closed form, at a scalar time t; the total variation is kept M / (M + 1),
+        M = max_count.
+        """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
         kept, pi = torch.exp(-t), self._on(t.device)
         prior, others, own = self.prior_pmf(t), (1 - kept) * pi, (1 - kept) * pi + kept
@@ -79,7 +93,9 @@ class _Forgetting(FiniteJumpProcess):
         return nats, (kept * self.max_count / (self.max_count + 1)).expand(len(nats))
 
     def _kept(self, s: Tensor, t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The probability of no replacement, [b, 1, ..., 1], with one axis more than x, and pi, [S]."""
+        """The probability e^-(t - s) of no replacement, [b, 1, ..., 1], with one axis more than x, and pi, [S]; see the
+        class.
+        """
         return per_row(torch.exp(s - t), x)[..., None], self._on(x.device)
 
     def _on(self, device: torch.device) -> Tensor:
@@ -93,7 +109,7 @@ class _Forgetting(FiniteJumpProcess):
 class Uniform(_Forgetting):
     """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels.
 
-    exp(Q t) = e^-t I + (1 - e^-t) / S [Austin 2021, appendix A.2.1].
+    exp(Q t) = e^-t I + (1 - e^-t) / S, [S, S] [Austin 2021, appendix A.2.1].
 
     Args:
         max_count: largest data level.
@@ -106,6 +122,8 @@ class Uniform(_Forgetting):
 @component("process")
 class Absorbing(_Forgetting):
     """At rate 1 an element is replaced by the mask, the state max_count + 1, for good [Austin 2021, appendix A.2.2].
+
+    exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T, [S, S], with all of pi at the mask.
 
     Args:
         max_count: largest data level.
