@@ -49,6 +49,9 @@ def anneal(
         refine: moves at every law; None for a Gibbs sweep.
         power: t_k = 1 - (1 - k / sweeps)^power; above 1 more sweeps near the target, where the energy fluctuates more.
             None for times as `spaced` has them.
+
+    Returns:
+        Paths of states [chains, d] and log-weights [chains], observed some thirty times on their way.
     """
     numbers, size = torch.arange(chains, device=target.device), group_size(chains)
     streams = SampleStreams(seed, numbers)
@@ -146,7 +149,10 @@ def temper(
 
 
 def _and_without(sums: Tensor) -> Tensor:
-    """log of the sum of all sets and of those without each one, [K, 1 + N], from logs of the sets' sums [K, N]."""
+    """log of the sum of all sets and of those without each one, [K, 1 + N], from logs of the sets' sums [K, N].
+
+    Of the jackknife [Efron 1981] of `temper`.
+    """
     total = sums.logsumexp(1, keepdim=True)
     return torch.cat([total, total + torch.log1p(-(sums - total).exp())], 1)
 
@@ -160,7 +166,10 @@ Given states, times, streams and `first`: the draws of the first move are those 
 
 
 def _walk(target: Target, refine: Refinement | None) -> _Walk:
-    """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one."""
+    """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one.
+
+    Annealed importance sampling [Neal 2001] of states [B, d]: see `_Walk`.
+    """
     pairs = target.pairs()
     if refine is not None or pairs is None or target.device.type != "cpu" or not COMPILED:
         return partial(_one_by_one, refine or Gibbs())
@@ -169,6 +178,7 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
     sites = Sweeps(*pairs, target.log_start, torch.cat(target.independent_sites()))
 
     def compiled(states: States, times: Tensor, streams: SampleStreams, first: int) -> tuple[States, Tensor]:
+        """`_one_by_one` of states [B, d] at times [K + 1], compiled: see `Sweeps.swept`."""
         keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
         x, log_density, gain = sites.swept(states.x, states.log_density, keys, times)
         span = (times[..., -1] - times[..., 0]).reshape(-1)
@@ -181,6 +191,7 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
 def _one_by_one(
     moves: Refinement, states: States, times: Tensor, streams: SampleStreams, first: int
 ) -> tuple[States, Tensor]:
+    """States [B, d] at t_K and gains of their log-weights [B], w += (t_{k+1} - t_k) f(x) [Neal 2001]; see `_Walk`."""
     gain, target = torch.zeros_like(states.log_density), states.target
     if times.ndim == 2:
         parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
@@ -194,7 +205,11 @@ def _one_by_one(
 
 
 def group_size(chains: int) -> int:
-    """So many chains are resampled together that there are sixteen groups, from whose spread errors are told."""
+    """So many chains, a number, are resampled together that there are sixteen groups, from whose spread errors are
+    told.
+
+    Ours (tests/flows/test_weights.py counts how often intervals of resampled chains hold the truth).
+    """
     return max(2, chains // 16)
 
 

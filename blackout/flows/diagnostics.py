@@ -124,6 +124,7 @@ def judge(
 
 
 def _of_itself(values: dict[str, float], groups: Tensor | None) -> Flags:
+    """What weights say against themselves: a low ESS, a heavy tail [Vehtari 2024], groups apart [Gelman 1992]."""
     ess, flags = values["ess"], Flags()
     if ess < _LEAST_ESS:
         flags["low_ess"] = f"ESS {ess:.2g} is below {_LEAST_ESS}: estimates and errors are not to be trusted"
@@ -138,6 +139,10 @@ def _of_itself(values: dict[str, float], groups: Tensor | None) -> Flags:
 
 
 def _off_exact(values: dict[str, float]) -> Flags:
+    """What differs from its exact value by more than three errors, of estimates (floats by name), as in `judge`.
+
+    Ours (tests/flows/test_weights.py).
+    """
     off = []
     for name in (name.removesuffix("_exact") for name in values if name.endswith("_exact")):
         exact, error = values[f"{name}_exact"], values.get(f"{name}_error", math.nan)
@@ -151,7 +156,7 @@ def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed
     """Mass around modes that a draw has not found, as a share of its Z; 0 if that may be chance.
 
     Both the draw and annealing from near a mode estimate the mass of the states that are nearest to that mode and as
-    near as most of what annealing finds there. Ours; a test has laws with a mode too many.
+    near as most of what annealing finds there. Ours (tests/flows/test_weights.py has a law with a mode too many).
 
     Args:
         target: the law.
@@ -185,12 +190,15 @@ def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed
 
 
 def _distances(x: Tensor, modes: Tensor) -> Tensor:
-    """Sites in which states [N, d] differ from modes [m, d], int64 [N, m]."""
+    """Sites in which states [N, d] differ from modes [m, d], int64 [N, m]: of `missed_mass`."""
     return torch.stack([(x != mode).sum(-1) for mode in modes], -1)
 
 
 def compared_with_truth(model: ChainSampler, simulation: Simulation, values: dict[str, float], seed: int) -> str:
-    """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation."""
+    """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation.
+
+    Ours (tests/flows/test_training.py): a sentence, of estimates (floats by name) and of exact chains [N].
+    """
     if "mean_energy_exact" in values:
         mean, error, how = values["mean_energy_exact"], 0.0, "its exact value"
     else:
@@ -209,7 +217,8 @@ def compared_with_truth(model: ChainSampler, simulation: Simulation, values: dic
 def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
     """EUBO: the mean over states x of the target of log rho(x) - log p(x), log p bounded by the chain run backwards.
 
-    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing without exact states or clusters.
+    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]: two floats, of states [n, d] that are exact
+    or made by clusters; nothing where there are none.
     """
     if not (can_enumerate(model.target) or attracts(model.target)):
         return {}

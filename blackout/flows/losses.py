@@ -31,7 +31,7 @@ class EstimatedPartition:
         self.clip = clip
 
     def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
-        """(squared residuals [b], the share of log-ratios that are clipped)."""
+        """(squared residuals [b] [Ou 2025, eq. 10], the share of clipped log-ratios, a scalar) of b states."""
         log_ratios = batch.t[:, None, None] * batch.ratios
         scores = network(batch.x, batch.t, batch.ratios, *batch.context)
         xi = residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip))

@@ -65,7 +65,10 @@ class ChainSampler(Model):
         return known_values(self.target)
 
     def learn(self, network: nn.Module, batch: Mapping[str, Any], due: bool) -> Tensor:
-        """The mean squared residual of rates over states of the replay buffer, after a new rollout where one is due."""
+        """The mean squared residual of rates over states of the replay buffer, after a new rollout where one is due.
+
+        A scalar; b states, one for each position, int64 [b] [Ou 2025, Algorithm 1].
+        """
         rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
         assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
         if due or int(replay.made) == 0:
@@ -120,7 +123,7 @@ class ChainSampler(Model):
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS and log Z of the group of chains with the batch's numbers."""
+        """ESS and log Z of the group of chains with the batch's numbers, int64 [b] [Ou 2025, eqs. 30 and 38]."""
         indices, seed = batch["index"].to(self.device), fold_seed(self.seed, _VALIDATION)
         with torch.autocast(self.device.type, enabled=False):
             log_weights = self.simulation.run(self.target, self.rates(), indices, seed, self.moves).log_weights
@@ -238,7 +241,7 @@ class LawsFlow(FlowSampler):
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS of the chains of each law."""
+        """ESS [Ou 2025, eq. 38] of the chains of each law, with the batch's numbers, int64 [b]."""
         indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
         law = numbers[indices // self.each % len(numbers)]
         with torch.autocast(self.device.type, enabled=False):

@@ -51,7 +51,10 @@ class States:
 
     @property
     def ratios(self) -> Tensor:
-        """log rho of every neighbour relative to that of the state, float64 [B, d, S]; evaluated once."""
+        """log rho of every neighbour relative to that of the state, float64 [B, d, S]; evaluated once.
+
+        [Ou 2025, appendix C.2].
+        """
         if self.known is None:
             self.known = self.target.log_ratios(self.x).double()
         return self.known
@@ -91,27 +94,28 @@ class Near(Target):
     log_start: Tensor
 
     def __init__(self, inner: Target, centre: Tensor) -> None:
+        """log b of the state and of those beside it, [d, S]: see the class."""
         super().__init__(inner.levels, inner.shape)
         self.inner, self.centre = inner, centre
         away = math.log(_STRAY / (self.levels - 1))
         self.log_start = away + F.one_hot(centre.long(), self.levels).double() * (math.log1p(-_STRAY) - away)
 
     def uniform(self, uniforms: Tensor) -> Tensor:
-        """States drawn from b by uniforms [B, d]: uint8."""
+        """States drawn from b of the class by uniforms [B, d]: uint8 [B, d]."""
         other = (uniforms / _STRAY * (self.levels - 1)).long() + 1
         return torch.where(uniforms < _STRAY, (self.centre + other) % self.levels, self.centre).to(torch.uint8)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log rho - log b of states [B, d]: what the path gains along its way."""
+        """log rho - log b of states [B, d], what the path of the class gains along its way: float64 [B]."""
         start = (F.one_hot(x.long(), self.levels) * self.log_start).sum((-1, -2))
         return self.inner.log_density(x).double() - start
 
     def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
-        """Of both laws, float64 [B, n, S]: see `Target.conditional`."""
+        """log p_t(. | x without i) of rho^t b^(1 - t) up to a constant, float64 [B, n, S]: see `Target.conditional`."""
         return self.inner.conditional(x, where, t) + (1 - t) * self.log_start[where]
 
     def pairs(self) -> tuple[Tensor, Tensor] | None:
-        """Of log rho - log b: see `Target.pairs`."""
+        """(w [d, d], f [d, S]) of log rho - log b: see `Target.pairs`."""
         pairs = self.inner.pairs()
         return None if pairs is None else (pairs[0], pairs[1] - self.log_start)
 
@@ -175,9 +179,9 @@ def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Ten
 
 
 def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0. Shapes broadcast.
+    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0.
 
-    Elementary; checked by `tests/laws/flow_claims.py`.
+    Of `integrated_residual`; shapes broadcast, of ratios [B, d, S] and times [B, 1, 1] to [B, d, S].
     """
     safe = torch.where(ratios == 0, 1.0, ratios)
     return torch.where(ratios == 0, length, (start * safe).exp() * torch.expm1(length * safe) / safe)
@@ -188,9 +192,9 @@ def along_path(
 ) -> list[dict[str, float]]:
     """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
 
-    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity`
-    t^2 Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with
-    `_error`, and `_exact` where log Z and energy are known. Thermodynamics; a test compares rows with enumeration.
+    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity` t^2
+    Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with `_error`,
+    and `_exact` where log Z and energy are known. Ours (tests/flows/test_weights.py compares rows with enumeration).
 
     Args:
         target: the law.

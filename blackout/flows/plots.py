@@ -35,7 +35,7 @@ _CELLS, _REACH, _DEPTH, _PLANE = 100, 0.75, 12.0, 400
 
 @torch.no_grad()
 def landscape(target: Target) -> Image.Image:
-    """log rho over the plane that states code, the highest the brightest."""
+    """log rho over the plane that states [n, 32] code, the highest the brightest."""
     line = torch.linspace(-_REACH, _REACH, _CELLS, dtype=torch.float64) * 2 ** (BITS - 1)
     plane = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
     height = target.log_density(encode(plane, 1.0).to(target.device)).double().cpu()
@@ -64,7 +64,7 @@ def grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image
 def correlations(states: Tensor, levels: int, share: Any = None) -> list[float]:
     """How much more often than by chance sites of a torus agree, by their distance along an axis: 1 if always.
 
-    Of spins +-1 the mean of s_0 s_r (tests/flows/test_annealing.py). As many numbers as half a side, and one.
+    Of spins +-1 the mean of s_0 s_r. Ours (tests/flows/test_annealing.py). As many numbers as half a side, and one.
 
     Args:
         states: [n, H, W].

@@ -34,14 +34,14 @@ class Refinement(ABC):
         self.moves = moves
 
     def __call__(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """States moved at time t; their scores are gone."""
+        """States [B, d] moved at time t; their scores are gone."""
         for _ in range(self.moves):
             states = self.move(target, states, t, stream)
         return states
 
     @abstractmethod
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """One move of every state."""
+        """One move of every state, [B, d]."""
 
 
 class Gibbs(Refinement):
@@ -54,6 +54,7 @@ class Gibbs(Refinement):
     """
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        """A sweep of states [B, d] by uniforms of that shape: see `Target.swept`."""
         return States.of(target, target.swept(states.x, stream.next_draw().uniform(tuple(states.x.shape)), t))
 
 
@@ -73,6 +74,7 @@ class Clusters(Refinement):
         self.single = single
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        """One move of states [B, d] as in [Swendsen 1987] or, of single clusters, [Wolff 1989]: see the class."""
         pairs = target.pairs()
         if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
             field = ", single ones no field" if self.single else ""
@@ -113,6 +115,7 @@ class DMALA(Refinement):
         self.alpha = alpha
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        """One proposal for states [B, d], drawn from `_law`, and its acceptance by [Hastings 1970]."""
         u = stream.next_draw().uniform((len(states.x), target.sites))
         accepted = stream.next_draw().uniform((len(states.x), 1))[:, 0]
         law = self._law(states, t)
@@ -123,7 +126,7 @@ class DMALA(Refinement):
         return accept(states, proposed, t, backward - forward, accepted)
 
     def _law(self, states: States, t: float) -> Tensor:
-        """Log-probabilities of every site's proposals, [B, d, S]."""
+        """Log-probabilities of every site's proposals, [B, d, S], the softmax of the class over tau [Zhang 2022]."""
         own = F.one_hot(states.x.long(), states.target.levels)
         logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
         if (frozen := states.target.frozen) is not None:

@@ -70,7 +70,7 @@ class Rollout:
             raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
 
     def times(self, number: int) -> Tensor:
-        """The grid of the rollout before a batch, float64 [points]."""
+        """The grid before a batch, float64 [points], up to a horizon that grows as in [Ou 2025, appendix E.3]."""
         grid = torch.linspace(0, 1, self.points, dtype=torch.float64)
         share = min(1.0, number / self.horizon_steps) if self.horizon_steps else 1.0
         return grid * (self.horizon + share * (1 - self.horizon))
@@ -146,7 +146,9 @@ class Replay(nn.Module):
         self.made.add_(1)
 
     def pick(self, uniforms: Tensor) -> ReplayBatch:
-        """States by uniforms [b, 3]."""
+        """States by uniforms [b, 3]. d log Z_t / dt is that of the newest rollout [Ou 2025, Algorithm 1], between
+        its times linear.
+        """
         made, kept = int(self.made), len(self.x)
         sizes = torch.tensor([min(made, kept), *self.x.shape[1:3]], device=uniforms.device)
         which = slot, time, chain = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
@@ -165,6 +167,8 @@ def roll_out(
     rollout: Rollout, target: Target, scores: Scores, seed: int, replay: Replay, number: int = 0, laws: int = 1
 ) -> None:
     """Simulate a rollout, shared among processes in whole groups, and add it to the replay of each of them.
+
+    [Ou 2025, Algorithm 1]: states [points, chains, d], and d log Z_t / dt [points, laws] by `Rollout.slope`.
 
     Args:
         rollout: how.

@@ -98,7 +98,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
-        """Move from time a to time b."""
+        """Move states [B, d] from time a to time b."""
 
     def run(
         self,
@@ -139,6 +139,8 @@ def resampled(
     states: States, weights: Tensor, indices: Tensor, seed: int, k: int, below: float, group: int
 ) -> tuple[States, Tensor]:
     """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased.
+
+    Systematic resampling [Kitagawa 1996] of sequential Monte Carlo [Del Moral 2006].
 
     Args:
         states, weights: of chains, [B].
@@ -191,6 +193,9 @@ class Events(Simulation):
     """
 
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
+        """States [B, d] at b, gains of log-weight by `integrated_residual`, jumps and evaluations [B]: see the
+        class.
+        """
         gain = torch.zeros(len(states.x), dtype=torch.float64, device=states.x.device)
         jumps, evaluations = torch.zeros_like(gain).long(), torch.zeros_like(gain).long()
         for rows, here, g, _, start, end, jumping, there in _events(scores, states, a, b, stream):
@@ -205,6 +210,10 @@ class _Stepwise(Simulation):
     """One draw per step with the rates at its beginning; weights by the trapezoidal rule, of second order."""
 
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
+        """Of states [B, d] the next, with gains (b - a) (xi_a + xi_b) / 2, jumps and evaluations [B].
+
+        Ours (tests/laws/flow_claims.py).
+        """
         g = scores(states, a) if states.scores is None else states.scores
         first = residual(states.dlogp_dt, g, a * states.ratios)
         x = self.jump(states.x, outgoing(g), b - a, stream)
@@ -217,7 +226,7 @@ class _Stepwise(Simulation):
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
-        """States after a step of that length at fixed rates [B, d, S]."""
+        """States [B, d] after a step of that length at fixed rates [B, d, S]."""
 
 
 @component("simulation")
@@ -225,7 +234,10 @@ class Leap(_Stepwise):
     """Every site jumps independently of the others: the factorised step of the paper's code [Campbell 2022]."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
-        """States [B, d] after a step of this length at fixed rates [B, d, S]."""
+        """States [B, d] after a step of this length at fixed rates [B, d, S].
+
+        A site moves with probability 1 - e^(-length * its rate).
+        """
         u = stream.next_draw().uniform(tuple(x.shape))
         total = rates.sum(-1)
         moved = -torch.expm1(-length * total)
@@ -239,7 +251,10 @@ class Single(_Stepwise):
     """At most one jump per step [Ou 2025, Algorithm 2], as it is written."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
-        """States [B, d] after a step of this length at fixed rates [B, d, S]."""
+        """States [B, d] after a step of this length at fixed rates [B, d, S].
+
+        One site moves at most [Ou 2025, Algorithm 2].
+        """
         u = stream.next_draw().uniform((len(x), 2))
         moved = u[:, 0] < -torch.expm1(-length * rates.sum((-1, -2)))
         return torch.where(moved[:, None], one_jump(x, rates, u[:, 1]), x)

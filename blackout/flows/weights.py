@@ -39,7 +39,7 @@ def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor 
         values: h, [N]; None for log Z.
 
     Returns:
-        Infinity for a single group.
+        A number; infinity for a single group.
     """
     without, share, size = _without(log_weights, groups, values)
     if (number := len(size)) < 2:
@@ -55,7 +55,10 @@ def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor 
 
 
 def _without(log_weights: Tensor, groups: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-mean-exp or weighted mean without one group after the other, the groups' shares of the weight, and sizes."""
+    """Log-mean-exp or weighted mean without one group after the other, the groups' shares of the weight, and sizes.
+
+    [G] each; as `jackknife` takes them [Efron 1981], of weights, groups and values [N]; without groups G is N.
+    """
     share = torch.softmax(log_weights.double(), 0)
     numerator, size = share if values is None else share * values.double(), torch.ones_like(share)
     if groups is not None:
@@ -82,7 +85,8 @@ def potential_scale_reduction(values: Tensor, groups: Tensor) -> float:
 def pareto_shape(log_weights: Tensor) -> float:
     """Shape of the generalised Pareto law of the largest weights: above 0.7 their variance is as good as infinite.
 
-    The fit of [Zhang 2009] with the prior of [Vehtari 2024]; minus infinity for fewer than 25 weights, or equal ones.
+    Of log-weights [N], by the fit of [Zhang 2009] with the prior of [Vehtari 2024]; a number, minus infinity for fewer
+    than 25 weights, or equal ones.
     """
     number = len(log_weights)
     most = math.ceil(min(number / 5, 3 * math.sqrt(number)))
@@ -132,7 +136,7 @@ def estimates(
 def estimated(
     quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor | None, log_z_error: float | None = None
 ) -> dict[str, float]:
-    """The same of the means of quantities, name -> [N]."""
+    """`estimates` [Ou 2025, eq. 30] of the means of quantities, name -> [N]; log-weights and groups are [N]."""
     w = log_weights.double()
     error = jackknife(w, groups) if log_z_error is None else log_z_error
     values = {"log_z": float(log_mean_exp(w)), "log_z_error": error, "log_z_lower": float(w.mean())}
@@ -160,6 +164,8 @@ def _ends(
 
     Of log Z those of the mean weight; of a mean those of its jackknife's pseudo-values N h - (N - 1) h_-i. Groups are
     too few for either: 1.96 errors.
+
+    Ours (tests/test_intervals.py), of weights and values [N].
     """
     estimate, reach = values[name], NORMAL * values[f"{name}_error"]
     low, high = estimate - reach, estimate + reach

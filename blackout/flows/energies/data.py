@@ -30,7 +30,7 @@ Points = NDArray[np.float64]
 
 
 def code_scale(density: str) -> float:
-    """2^15 / (largest coordinate of 5,000 points + 2)."""
+    """2^15 / (largest coordinate of 5,000 points [n, 2] + 2), a float: as for `encode` [Ou 2025, section 4.1]."""
     return float(2 ** (BITS - 1) / (np.abs(sample_density(density, _SIZES, 1)).max() + 2))
 
 
@@ -40,6 +40,7 @@ def sample_density(density: str, number: int, seed: int) -> Points:
 
 
 def _spirals(rng: np.random.Generator, n: int) -> Points:
+    """Two spirals, n points [n, 2] [Dai 2020]."""
     turn = np.sqrt(rng.random(n)) * 540 * 2 * np.pi / 360
     arm = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     x, y = -np.cos(turn) * turn + rng.random(n) * 0.5, np.sin(turn) * turn + rng.random(n) * 0.5
@@ -47,18 +48,21 @@ def _spirals(rng: np.random.Generator, n: int) -> Points:
 
 
 def _gaussians(rng: np.random.Generator, n: int) -> Points:
+    """Eight normal laws on a circle, n points [n, 2] [Dai 2020]."""
     angle = rng.integers(8, size=n) * np.pi / 4
     centre = 4 * np.stack([np.cos(angle), np.sin(angle)], 1)
     return (centre + 0.5 * rng.standard_normal((n, 2))) / np.sqrt(2)
 
 
 def _circles(rng: np.random.Generator, n: int) -> Points:
+    """Two circles, n points [n, 2] [Dai 2020]."""
     angle, radius = 2 * np.pi * rng.random(n), np.where(rng.random(n) < 0.5, 1.0, 0.5)
     ring = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
     return 3 * (ring + 0.08 * rng.standard_normal((n, 2)))
 
 
 def _moons(rng: np.random.Generator, n: int) -> Points:
+    """Two half-moons, n points [n, 2] [Dai 2020]."""
     angle, lower = np.pi * rng.random(n), rng.random(n) < 0.5
     x = np.where(lower, 1 - np.cos(angle), np.cos(angle))
     y = np.where(lower, 0.5 - np.sin(angle), np.sin(angle))
@@ -66,6 +70,7 @@ def _moons(rng: np.random.Generator, n: int) -> Points:
 
 
 def _pinwheel(rng: np.random.Generator, n: int) -> Points:
+    """Five bent arms, n points [n, 2] [Dai 2020]."""
     arm = rng.integers(5, size=n) * 2 * np.pi / 5
     along, across = 1 + 0.3 * rng.standard_normal(n), 0.1 * rng.standard_normal(n)
     angle = arm + 0.25 * np.exp(along)
@@ -74,11 +79,13 @@ def _pinwheel(rng: np.random.Generator, n: int) -> Points:
 
 
 def _swissroll(rng: np.random.Generator, n: int) -> Points:
+    """A spiral, n points [n, 2] [Dai 2020]."""
     turn = 1.5 * np.pi * (1 + 2 * rng.random(n))
     return (np.stack([turn * np.cos(turn), turn * np.sin(turn)], 1) + rng.standard_normal((n, 2))) / 5
 
 
 def _checkerboard(rng: np.random.Generator, n: int) -> Points:
+    """Every other square of a board, n points [n, 2] [Dai 2020]."""
     x = 4 * rng.random(n) - 2
     y = rng.random(n) - 2 * rng.integers(2, size=n) + np.floor(x) % 2
     return 2 * np.stack([x, y], 1)
@@ -132,6 +139,6 @@ class StateData(CountData):
 
 
 def known_samples(target: Target, number: int, seed: int, name: str) -> StateData:
-    """Samples of a target, and as many held out."""
+    """Samples of a target, uint8 [number, d], and as many held out: see `samples_of`."""
     splits = [samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1)]
     return StateData(name, splits[0], splits[1], target.levels - 1, truth=target)

@@ -50,7 +50,7 @@ _STEEP = 4.5
 def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     """NLL with log Z by AIS and by the sampler's weights; NLL by the chain's bound.
 
-    [Ou 2025, appendix E.2]; AIS is ours.
+    [Ou 2025, appendix E.2]: floats, of held-out states [n, d]. AIS is ours (tests/flows/energies/test_gradients.py).
 
     Args:
         model: in eval mode.
@@ -97,8 +97,8 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
 def classical_nats(source: StateData) -> dict[str, float]:
     """-log p of held-out states: uniform, sites that are independent, and the best tree of pairs [Chow and Liu 1968].
 
-    Fitted to training states, with one state more that is spread over all. The tree is left out where its table of
-    pairs is large.
+    Floats, of states [n, d]. Fitted to training states, with one state more that is spread over all. The tree is left
+    out where its table of pairs is large.
     """
     train, test = (part[:].flatten(1).long().cpu() for part in (source.train, source.test))
     sites, levels = train.shape[1], source.max_count + 1
@@ -131,6 +131,7 @@ def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor
     """
 
     def along(states: Tensor) -> Tensor:
+        """What parameters multiply in -E, of states [n, d]: [n, parameters]. Of `steepest_slope`."""
         if not isinstance(target, PairEnergy):
             return -target.energy(states).double()[:, None]
         s = 2 * states.double() - 1

@@ -55,6 +55,7 @@ class PairEnergy(SpinPairs, Learned):
     """
 
     def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
+        """No couplings, as many as pairs of sites, and no fields, [d], at the start."""
         super().__init__(2, [sites])
         ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
         self.l1, self.fields = l1, field
@@ -63,25 +64,25 @@ class PairEnergy(SpinPairs, Learned):
 
     @property
     def couplings(self) -> Tensor:
-        """J, [d, d]."""
+        """J, [d, d], as in the class: symmetric, with `upper` above its diagonal."""
         first, second = torch.triu_indices(self.sites, self.sites, 1, device=self.upper.device)
         matrix = self.upper.new_zeros(self.sites, self.sites).index_put((first, second), self.upper)
         return matrix + matrix.T
 
     @property
     def pair(self) -> Tensor:  # type: ignore[override]
-        """2 J, [d, d]."""
+        """P = 2 J, [d, d]: see `SpinPairs`."""
         return 2 * self.couplings
 
     def energy(self, x: Tensor) -> Tensor:
-        """-s' J s - h . s of states [..., d]: [...]."""
+        """-s' J s - h . s of states [..., d]: [...] [Ou 2025, section 4.2]."""
         s = self._spins(x)
         return -((s @ self.couplings) * s).sum(-1) - s @ self.field
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, [B, d], but what others do to a spin is kept, and changed by a row of J where one flips.
 
-        Ours; a test compares it with the sweep of every target.
+        Ours (tests/flows/energies/test_gradients.py compares it with the sweep of every target).
         """
         with torch.no_grad():
             s, pair = self._spins(x).double(), self.pair.double()
@@ -117,9 +118,11 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
     moments, mean = s.T @ s / len(s), s.mean(0)
 
     def pseudo(J: Tensor, h: Tensor) -> Tensor:
+        """Minus half the mean log pseudo-likelihood [Besag 1975] of couplings [d, d] and fields [d]: a scalar."""
         return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
 
     def whole(J: Tensor, h: Tensor) -> Tensor:
+        """Minus the mean log-likelihood of couplings [d, d] and fields [d], log Z a sum over all states: a scalar."""
         log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
         return log_z - (J * moments).sum() - h @ mean
 
@@ -130,6 +133,7 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
     for loss in (pseudo, whole) if exact else (pseudo,):
 
         def objective(given: np.ndarray, loss: Any = loss) -> tuple[float, np.ndarray]:
+            """The loss and its gradient, of parts of couplings above and below 0 and of fields, [2 p + d]."""
             both = torch.tensor(given, requires_grad=True)
             above, below, h = both.split([pairs, pairs, d])
             J = h.new_zeros(d, d).index_put((upper[0], upper[1]), above - below)
@@ -147,8 +151,8 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
 def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
     """How good couplings are: -log RMSE over all d^2 [Ou 2025, table 4], beside that of J = 0, and their slope.
 
-    `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or where these are not known on
-    those of the pseudo-likelihood of the data: below 1, they are too weak.
+    Floats, of couplings [d, d]. `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or
+    where these are not known on those of the pseudo-likelihood of the data: below 1, they are too weak.
 
     Raises:
         UserError: the law whose samples were learned has other sites than the energy.
@@ -263,7 +267,7 @@ class EnergySampler(ChainSampler):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """A step of the sampler, or of the energy after `inner` of those."""
+        """A step of the sampler, or of the energy after `inner` of those: a scalar [Ou 2025, section 4.2]."""
         refuse(world_size() > 1, "family=energy trains on one device: trainer.devices=1")
         number = batch["batch"]
         with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers
@@ -281,7 +285,7 @@ class EnergySampler(ChainSampler):
 
     @torch.no_grad()
     def fresh(self, number: int, seed: int) -> Paths:
-        """Weighted chains of the energy in training."""
+        """Weighted chains of the energy in training, [number, d] and [number], for [Ou 2025, eq. 13]."""
         indices = torch.arange(number, device=self.device)
         paths = self.simulation.run(self.energy, self.rates(trained=True), indices, seed, self.moves)
         self.log("train/ess", effective_sample_size(paths.log_weights))
@@ -293,7 +297,7 @@ class EnergySampler(ChainSampler):
         return None if self.rollout is None else self.rollout.refine
 
     def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
-        """NLL of held-out data by this log Z."""
+        """NLL, [b], of held-out data by this log Z, a scalar: E(x) + log Z [Ou 2025, appendix E.2]."""
         self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
 
     def try_once(self) -> None:

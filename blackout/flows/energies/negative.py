@@ -56,11 +56,11 @@ class FlowSamples(NegativeSampler):
         self.chains, self.listed = chains, listed
 
     def sums(self, energy: Learned) -> bool:
-        """Whether all states are summed over."""
+        """Whether all states are summed over: S^d is at most `listed`, an integer."""
         return energy.levels**energy.sites <= self.listed
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
+        """A scalar, of data [b, d], whose gradient is minus [Ou 2025, eq. 44]: see `NegativeSampler.loss`."""
         if self.sums(model.energy):
             states = all_states(model.energy.levels, model.energy.sites).to(x.device)
             return model.energy.energy(x).mean() + torch.logsumexp(-model.energy.energy(states), 0)
@@ -87,11 +87,12 @@ class PersistentChains(NegativeSampler):
         self.chains, self.refine = chains, refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
+        """Chains begin uniformly: uint8 [chains, sites]."""
         uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
         self.state = nn.Buffer((uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
+        """A scalar, of data [b, d] [Tieleman 2008]: see `NegativeSampler.loss`."""
         stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).at(0)
         self.state.copy_(self.refine(model.energy, States.of(model.energy, self.state), 1.0, stream).x)
         return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
@@ -115,10 +116,11 @@ class Discrepancy(NegativeSampler):
         self.rate, self.negatives = rate, negatives
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d]: see `NegativeSampler.loss`."""
+        """A scalar, of data [b, d] [Schroeder 2024]: see `NegativeSampler.loss`."""
         levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).at(0)
 
         def perturbed(states: Tensor) -> Tensor:
+            """States [..., d] with each site another one with probability `rate`, as the class says."""
             u = stream.next_draw().uniform(tuple(states.shape))
             # of uniforms below the rate the quotient is uniform again: which other state
             other = (u / self.rate * (levels - 1)).long() + 1

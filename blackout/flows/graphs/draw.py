@@ -69,7 +69,7 @@ class GraphDraw(ChainDraw):
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
 
     def rows(self, num_samples: int) -> int:
-        """So many of every graph."""
+        """So many of every graph, a number."""
         return num_samples * len(self.numbers)
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
@@ -165,6 +165,7 @@ def preview_graphs(model: GraphFlow) -> GraphDraw:
 
 
 def _drop(value: float, known: float, sign: int) -> float:
+    """How far a value is below the known one, as a share of it: floats [Ou 2025, table 1]."""
     return sign * (known - value) / (abs(known) or 1.0)
 
 
@@ -177,6 +178,8 @@ def tabulated(
     rivals: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, float]:
     """Write a table with a line for each graph; means over graphs, and drops from the mean optimum [Ou 2025, table 1].
+
+    Floats, of as many values [G] of each column as there are graphs.
 
     Args:
         problems: on the graphs.

@@ -181,7 +181,10 @@ def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str
 
 
 def _quadratic(labels: list[str], linear: Any, pairs: Any, biases: Any, offset: float, vartype: Any) -> Graph:
-    """A quadratic model of numbers 0 and 1; spins are 2x - 1."""
+    """A quadratic model of numbers 0 and 1; spins are 2x - 1.
+
+    Ours, of biases [n] and [m] (tests/flows/graphs/test_files.py compares energies of spins and bits).
+    """
     refuse(vartype not in ("BINARY", "SPIN"), "a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
     a, b = np.array(linear, float), np.array(biases, float)
     if vartype == "SPIN":

@@ -56,7 +56,7 @@ class Graph:
 
 
 def erdos_renyi(nodes: int, p: float, rng: np.random.Generator) -> Edges:
-    """Every pair of nodes is an edge with probability p [Gilbert 1959]."""
+    """Every pair of nodes is an edge with probability p [Gilbert 1959]: int64 [m, 2]."""
     first, second = np.triu_indices(nodes, 1)
     chosen = rng.random(len(first)) < p
     return np.stack([first[chosen], second[chosen]], 1).astype(np.int64)
@@ -65,7 +65,7 @@ def erdos_renyi(nodes: int, p: float, rng: np.random.Generator) -> Edges:
 def barabasi_albert(nodes: int, m: float, rng: np.random.Generator) -> Edges:
     """Preferential attachment: nodes come one by one with m edges to earlier ones in proportion to their degree.
 
-    [Barabasi and Albert 1999]; it starts from a star of m + 1 nodes.
+    [Barabasi and Albert 1999]; it starts from a star of m + 1 nodes. Edges are int64 [edges, 2].
     """
     m = int(m)
     edges = [(0, k) for k in range(1, m + 1)]

@@ -40,7 +40,8 @@ class GraphTarget(Target):
     """One law on the nodes of each of some graphs; `of` gives those of a batch, which are a target.
 
     log rho = (f'x - c x'Px / 2) / T, with f and P made of the weights of the nodes and edges of a graph, over the mean
-    size of what is in P, so that one T serves graphs of all weights.
+    size of what is in P, so that one T serves graphs of all weights [Ou 2025, appendix D.3]; weights other than 1 are
+    ours (tests/flows/graphs/test_problems.py).
 
     The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G
     times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
@@ -109,7 +110,10 @@ class GraphTarget(Target):
         return torch.arange(len(self.nodes))[-self.held_out :]
 
     def drawn(self, laws: int, chains: int, seed: int, relabel: bool) -> Tensor:
-        """Numbers of laws to train on, int64 [laws * chains]: each of `laws` graphs `chains` times in a row."""
+        """Numbers of laws to train on, int64 [laws * chains]: each of `laws` graphs `chains` times in a row.
+
+        Ours (tests/flows/graphs/test_problems.py).
+        """
         generator = torch.Generator().manual_seed(fold_seed(seed, _RELABELLING))
         training = len(self.nodes) - self.held_out
         order = torch.cat([torch.randperm(training, generator=generator) for _ in range(-(-laws // training))])
@@ -117,7 +121,11 @@ class GraphTarget(Target):
         return (order[:laws] + len(self.nodes) * key).repeat_interleave(chains)
 
     def of(self, law: Tensor) -> OnGraphs:
-        """The laws with these numbers, int64 [B], one for each row."""
+        """The laws with these numbers, int64 [B], one for each row.
+
+        f and P of the class, [B, d] and [B, d, d], over the mean size of what is in P; nodes [B, d] relabelled by the
+        key.
+        """
         classes, colours = self._pairs()
         graph, key = law % len(self.nodes), law // len(self.nodes)
         weights, fields = self.weights[graph], self.node_weights[graph]
@@ -155,7 +163,7 @@ class GraphTarget(Target):
 
     @abstractmethod
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """f [B, d] and P [B, d, d], symmetric, of weights of that shape."""
+        """f [B, d] and P [B, d, d] of the class, symmetric, of weights of nodes and edges of that shape."""
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Feasible solutions made of states [B, d], in memory of their own: samples are stored beside them."""
@@ -163,7 +171,9 @@ class GraphTarget(Target):
 
 
 class OnGraphs(Target):
-    """The laws of the rows of a batch, each on a graph of its own. Nodes that are none stay 0 and count nothing.
+    """The laws of the rows of a batch, each on a graph of its own.
+
+    Nodes that are none stay 0 and count nothing; `GraphTarget` has the law and its source.
 
     Args:
         family: the problem.
@@ -187,7 +197,7 @@ class OnGraphs(Target):
         return self.nodes * math.log(2)
 
     def uniform(self, uniforms: Tensor) -> Tensor:
-        """uint8 [B, d], from uniforms of that shape."""
+        """States uint8 [B, d], uniform on the nodes, from uniforms of that shape."""
         return super().uniform(uniforms) * self.graph.mask
 
     def rows(self, which: Tensor) -> OnGraphs:
@@ -197,24 +207,27 @@ class OnGraphs(Target):
         return (self.graph,)
 
     def gain(self, x: Tensor) -> Tensor:
-        """f'x - c x'Px / 2 of states [B, d], float64 [B]."""
+        """f'x - c x'Px / 2 of states [B, d], float64 [B]: see `GraphTarget`."""
         return (x.double() * (self.graph.fields - self.family.factor / 2 * self._neighbours(x))).sum(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log rho = gain / T of states [B, d], [B]."""
+        """log rho = gain / T of states [B, d], [B] [Ou 2025, eq. 14]."""
         return self.family.inverse_temperature * self.gain(x)
 
     def flipped(self, x: Tensor) -> Tensor:
-        """log rho of the state with site i flipped, relative to that of x: (1 - 2x)(f - c P x) / T, float64 [B, d]."""
+        """log rho of the state with site i flipped, relative to that of x: (1 - 2x)(f - c P x) / T, float64 [B, d].
+
+        In place of [Ou 2025, eqs. 47 and 50], by brute force (tests/flows/graphs/test_problems.py).
+        """
         force = self.graph.fields - self.family.factor * self._neighbours(x)
         return self.family.inverse_temperature * (1 - 2 * x.double()) * force * self.graph.mask
 
     def _neighbours(self, x: Tensor) -> Tensor:
-        """P x, in single precision exact without weights: float64 [B, d]."""
+        """P x of states [B, d], in single precision exact without weights: float64 [B, d]."""
         return (self.graph.weights @ x.to(self.graph.weights.dtype)[..., None]).squeeze(-1).double()
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """[B, d, 2]; 0 at nodes that are none."""
+        """Of every node and state, [B, d, 2], made of `flipped`; 0 at nodes that are none."""
         return of_flips(self.flipped(x), x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
@@ -227,7 +240,10 @@ class OnGraphs(Target):
         return x
 
     def solutions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Feasible solutions [B, d] and their values, float64 [B]."""
+        """Feasible solutions of states [B, d], of that shape, and their values, float64 [B].
+
+        A value is offset + sign * unit * gain, see `GraphTarget`.
+        """
         feasible, (scale, offset) = self.family.repaired(x, self.graph), self.units.unbind(-1)
         return feasible, offset + self.family.sign * scale * self.gain(feasible)
 
@@ -247,11 +263,14 @@ class MIS(GraphTarget):
     """lambda, of an edge between selected nodes."""
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """f [B, d] and P [B, d, d]: see the base class."""
+        """f [B, d], weights of nodes, and P [B, d, d], the lesser weight of the ends of an edge [Ou 2025, eq. 46]."""
         return nodes, edges * torch.minimum(nodes[:, None], nodes[..., None]).clamp(min=0)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Node by node, the heaviest first: a selected one drops its selected neighbours [Ou 2025, appendix D.3]."""
+        """Node by node, the heaviest first: a selected one drops its selected neighbours [Ou 2025, appendix D.3].
+
+        States [B, d], of that shape; heaviest first is ours (tests/flows/graphs/test_problems.py).
+        """
         x, rows = x * (graph.fields > 0), torch.arange(len(x), device=x.device)
         for node in graph.fields.argsort(dim=1, descending=True, stable=True).T:
             dropped = (graph.adjacent[rows, node] > 0) & (x[rows, node] > 0)[:, None]
@@ -267,19 +286,22 @@ class MaxCut(GraphTarget):
     factor = 2.0
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """f [B, d] and P [B, d, d]: see the base class."""
+        """f [B, d], the weights of a node's edges, and P [B, d, d]: f'x - x'Px is the cut [Ou 2025, eq. 49]."""
         return edges.sum(-1), edges
 
 
 @component("target")
 class Qubo(GraphTarget):
-    """A quadratic model: log rho = -(sum a_i x_i + sum b_ij x_i x_j) / T, whose least energy is sought."""
+    """A quadratic model: log rho = -(sum a_i x_i + sum b_ij x_i x_j) / T, whose least energy is sought.
+
+    Ours (tests/flows/graphs/test_problems.py), of f [B, d] and P [B, d, d].
+    """
 
     problem = "qubo"
     sign = -1
 
     def quadratic(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """f [B, d] and P [B, d, d]: see the base class."""
+        """f = -a [B, d] and P = b [B, d, d]: see the class."""
         return -nodes, edges
 
 
@@ -352,6 +374,8 @@ Array = NDArray[Any]
 class Problem(NamedTuple):
     """What is asked of a graph, as what is solved.
 
+    Ours (tests/flows/graphs/test_problems.py compares values and solutions with enumeration).
+
     Args:
         name: of the problem.
         given: the graph as it was given.
@@ -371,7 +395,7 @@ class Problem(NamedTuple):
     offset: float = 0.0
 
     def value(self, of_base: Any) -> Any:
-        """The problem's value of the base's."""
+        """The problem's value of the base's, a number or an array of that shape: see the class."""
         return self.offset + self.sign * of_base
 
     def solution(self, of_base: Solution) -> Solution:
@@ -379,7 +403,7 @@ class Problem(NamedTuple):
         return replace(of_base, value=self.value(of_base.value))
 
     def best_of(self, x: Array) -> float:
-        """The best of the values of solutions of the base, uint8 [n, n']."""
+        """The best of the values of solutions of the base, uint8 [n, n'], a float: see `value_of`."""
         return float(self.value(value_of(self.base, self.graph, x).max()))
 
 
@@ -390,6 +414,9 @@ TAKES = {"mis": _NODES, "maxcut": ("weights",), "clique": _NODES, "vertex_cover"
 
 def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = False) -> Problem:
     """A problem on a graph.
+
+    Reductions are elementary (tests/flows/graphs/test_problems.py) but for `qubo` [Barahona 1989]. Solutions of the
+    base are uint8 [..., n'], those of the problem [..., n].
 
     Args:
         name: `mis` (of greatest weight), `maxcut`, `clique` (of greatest weight), `vertex_cover` (of least weight),

@@ -69,7 +69,7 @@ def program(problem: str, graph: Graph) -> tuple[NDArray[np.float64], Any, NDArr
 
 
 def _triangles(edges: NDArray[np.int64]) -> list[list[int]]:
-    """Numbers of the edges of every triangle."""
+    """Numbers of the edges, int64 [m, 2], of every triangle, three each."""
     import networkx as nx  # only here: importing it takes a while
 
     number, graph = {frozenset(edge): k for k, edge in enumerate(edges.tolist())}, nx.Graph(edges.tolist())
@@ -77,7 +77,9 @@ def _triangles(edges: NDArray[np.int64]) -> list[list[int]]:
 
 
 def by_milp(problem: str, graph: Graph, limit: float) -> Solution:
-    """SciPy's HiGHS, for at most `limit` seconds; without a solution in time, none of the nodes."""
+    """SciPy's HiGHS on the `program` of a graph, for at most `limit` seconds; without a solution in time, none of
+    the nodes.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp  # only here: importing it takes a second
 
     began, (gain, rows, limits) = time.process_time(), program(problem, graph)
@@ -93,7 +95,7 @@ def by_milp(problem: str, graph: Graph, limit: float) -> Solution:
 
 
 def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
-    """OR-tools' CP-SAT on the same program.
+    """OR-tools' CP-SAT on the same `program` [Barahona and Mahjoub 1986], its gains [m] as whole numbers.
 
     Raises:
         UserError: weights with more than six decimals.
@@ -137,7 +139,7 @@ def solved(method: str, problem: str, graphs: Iterable[Graph], limit: float) -> 
 
 
 def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]:
-    """Weight of an independent set, or of a cut.
+    """Weight of an independent set [Ou 2025, eq. 45], or of a cut [Ou 2025, eq. 48].
 
     Args:
         problem: `mis` or `maxcut`.
@@ -167,6 +169,8 @@ def _whole(weights: NDArray[np.float64]) -> bool:
 
 def _solution(problem: str, graph: Graph, found: Any, bound: float | None, began: float) -> Solution:
     """The solution, proved if a whole value is less than 1 below the bound, and another next to it.
+
+    Ours (tests/flows/graphs/test_problems.py): x as uint8 [nodes] from numbers [m], as many or more.
 
     Args:
         bound: on the value over that of the greatest weight; None if the solver has not ended.
@@ -202,6 +206,7 @@ def greedy(problem: str, graph: Graph, tries: int, seconds: float, seed: int) ->
 
 
 def _least_degree(rows: Sequence[Array], weights: Array, rng: np.random.Generator) -> Array:
+    """An independent set, uint8 [n], by weight over degree + 1 of those left [Sakai 2003]: see `greedy`."""
     degree, ties = np.array([len(row) for row in rows]), 1 + 1e-9 * rng.random(len(rows))
     x, score = np.zeros(len(rows), np.uint8), np.maximum(weights, 0) * ties / (degree + 1)
     while score[node := score.argmax()] > 0:

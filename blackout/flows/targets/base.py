@@ -80,11 +80,13 @@ class Target(nn.Module):
 
     @property
     def log_volume(self) -> float | Tensor:
-        """log of the number of states: d log S, or that of every row, [B]."""
+        """log of the number of states: d log S, a float, or that of every row, [B]: -log eta of
+        [Ou 2025, section 3].
+        """
         return self.sites * math.log(self.levels)
 
     def uniform(self, uniforms: Tensor) -> Tensor:
-        """States drawn uniformly from all by uniforms [B, d]: uint8."""
+        """States drawn from eta [Ou 2025, section 3], uniformly from all, by uniforms [B, d]: uint8 [B, d]."""
         return (uniforms * self.levels).clamp_(max=self.levels - 1).to(torch.uint8)
 
     def rows(self, which: Tensor) -> Target:
@@ -118,7 +120,10 @@ class Target(nn.Module):
         return self.ratios_at(x, torch.arange(self.sites, device=x.device))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """The log-ratios of some sites, int64 [n]: [B, n, S]."""
+        """The log-ratios of some sites, int64 [n], of states [B, d]: [B, n, S] [Ou 2025, appendix C.2].
+
+        See `log_ratios`.
+        """
         if getattr(self.log_ratios, "__func__", None) is not Target.log_ratios:
             return self.log_ratios(x)[:, where]
         site, parts = torch.arange(len(where), device=x.device), list[Tensor]()
@@ -129,7 +134,10 @@ class Target(nn.Module):
         return torch.cat(parts)
 
     def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
-        """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S]."""
+        """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S].
+
+        t times the log-ratios, as p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3].
+        """
         return t * self.ratios_at(x, where).double()
 
     def independent_sites(self) -> list[Tensor]:
@@ -216,7 +224,10 @@ def coloured(matrix: Any) -> list[NDArray[np.int64]]:
 
 
 def of_flips(flips: Tensor, x: Tensor) -> Tensor:
-    """Log-ratios of two levels, [B, n, 2], from those of the flips, [B, n], of states [B, n]."""
+    """Log-ratios of two levels, [B, n, 2], from those of the flips, [B, n], of states [B, n]: 0 at x_i.
+
+    Ours (tests/flows/test_targets.py compares ratios with brute force).
+    """
     return flips[..., None] * (1 - F.one_hot(x.long(), 2))
 
 
@@ -270,14 +281,14 @@ def enumerated(target: Target) -> tuple[Tensor, Tensor]:
 
 
 def can_enumerate(target: Target) -> bool:
-    """Whether there are few enough states."""
+    """Whether there are few enough states, S^d, a number."""
     return target.sites * math.log2(target.levels) <= math.log2(MOST_STATES)
 
 
 def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
     """`log_z`, `mean_energy` and, by enumeration, the mean of every statistic of rho^t; None if out of reach.
 
-    `mean_energy` is that of -log rho, whatever t.
+    `mean_energy` is that of -log rho, whatever t. Ours (tests/flows/test_targets.py): floats, sums over states [n, d].
     """
     if not can_enumerate(target):
         return target.exact() if t == 1 else target.exact(t)

@@ -31,7 +31,7 @@ class Learned(Target):
         """E of states [..., d], with gradients for its weights."""
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Of states [..., d], [...]."""
+        """-E of states [..., d], [...], without gradients."""
         with torch.no_grad():
             return -self.energy(x)
 
@@ -65,6 +65,7 @@ class EnergyNetwork(Learned):
     def __init__(
         self, sites: int, widths: Sequence[int] = (256, 256, 256), levels: int = 2, waves: int = 8, plane: bool = False
     ) -> None:
+        """What a level is told as, as in the class, is `basis`, [S, k] or, of bits, [2, 1]."""
         super().__init__(levels, [sites])
         ensure(waves >= 0, f"waves must be at least 0, not {waves}")
         ensure(not plane or sites == 2 * BITS, f"points of the plane have {2 * BITS} bits, not {sites}")
@@ -81,11 +82,14 @@ class EnergyNetwork(Learned):
                 self._first.bias.sub_(self._first.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
-        """E of states [..., d], with gradients for its weights."""
+        """E of states [..., d], [...], with gradients for its weights: see the class."""
         return self._after(self._hidden(x))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact, [B, n, S]; the first layer of a neighbour differs by what two levels give it."""
+        """Exact log-ratios of some sites, int64 [n], of states [B, d]: [B, n, S].
+
+        The first layer of a neighbour differs by what two levels give it, as in the class.
+        """
         with torch.no_grad():
             first, own = self._hidden(x), x[:, where].long()
             others = (own[..., None] + torch.arange(1, self.levels, device=x.device)) % self.levels
@@ -95,7 +99,10 @@ class EnergyNetwork(Learned):
             return ratios.new_zeros(*own.shape, self.levels).scatter_(2, others, ratios)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """As of every target, [B, d], but with one evaluation a site of two levels: the state's own energy is kept."""
+        """As of every target, [B, d], but with one evaluation a site of two levels: the state's own energy is kept.
+
+        [Geman and Geman 1984]; ours is what is kept (tests/flows/energies/test_gradients.py).
+        """
         if self.levels != 2:
             return super().swept(x, uniforms, t)
         with torch.no_grad():
@@ -127,11 +134,12 @@ class EnergyNetwork(Learned):
         return cast(nn.Linear, self.layers[0])
 
     def _hidden(self, x: Tensor) -> Tensor:
-        """Of the first layer, before its activation."""
+        """Of the first layer, before its activation: states [..., d] -> [..., h]."""
         read = x if self.levels == 2 else self.basis[x.long()].flatten(-2)  # of bits gradients are asked, too
         return F.linear(read.to(self._first.weight.dtype), self._first.weight, self._first.bias)
 
     def _after(self, hidden: Tensor) -> Tensor:
+        """The layers after the first, of what it gives, [..., h]: E, [...], as in the class."""
         for layer in self.layers[1:]:
             hidden = layer(F.silu(hidden))
         return hidden.squeeze(-1)
@@ -189,7 +197,7 @@ def encode(points: Tensor, scale: float) -> Tensor:
 
 
 def decode(x: Tensor, scale: float) -> Tensor:
-    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
+    """The middles of the cells of states [n, 32]: float64 [n, 2]. The way back of `encode` [Ou 2025, section 4.1]."""
     bits = x.long().view(-1, 2, BITS)
     # a Gray code is undone by running exclusive ors from the highest bit
     binary = bits[..., 1:].cumsum(-1) % 2

@@ -36,6 +36,8 @@ Numbers: TypeAlias = Tensor | Sequence[Any]
 def lattice_bonds(size: Size) -> tuple[list[int], Tensor]:
     """(shape [H, W], pairs of sites beside each other on this torus, each once and in order: int64 [n, 2]).
 
+    Ours (tests/flows/test_targets.py, by exact values of the lattices).
+
     Args:
         size: side of the lattice, or [H, W].
 
@@ -64,6 +66,7 @@ class Potts(Target):
     """
 
     def __init__(self, size: Size = 4, q: int = 3, beta: float = 1.0) -> None:
+        """beta, a scalar, and which sites are neighbours, [d, d]."""
         shape, pairs = lattice_bonds(size)
         super().__init__(q, shape)
         self.lattice = shape
@@ -72,7 +75,7 @@ class Potts(Target):
         self.beside = nn.Buffer(joined + joined.T)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """beta times the number of bonds between equal states, of x [..., d]: [...]."""
+        """beta times the number of bonds between equal states, of x [..., d]: [...] [Wu 1982]."""
         of_state = self._one_hot(x)
         return self.beta * ((self.beside @ of_state) * of_state).sum((-1, -2)) / 2
 
@@ -82,7 +85,7 @@ class Potts(Target):
         return gain - gain.gather(-1, x[:, where].long()[..., None])
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """w [d, d] and f [d, S]: see `Target.pairs`."""
+        """w [d, d] and f [d, S] of the class: see `Target.pairs`."""
         return self.beta * self.beside, torch.zeros(self.sites, self.levels, dtype=torch.float64, device=self.device)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
@@ -91,10 +94,12 @@ class Potts(Target):
         return {"order_parameter": (self.levels * largest - 1) / (self.levels - 1)}
 
     def exact(self, t: float = 1.0) -> dict[str, float] | None:
+        """Floats: see `transfer_matrix`."""
         q = self.levels
         return transfer_matrix(float(self.beta) * torch.eye(q, dtype=torch.float64), torch.zeros(q), self.shape, t)
 
     def _one_hot(self, x: Tensor) -> Tensor:
+        """States [..., d] as [..., d, S], 1 at their own."""
         return F.one_hot(x.long(), self.levels).to(self.beta.dtype)
 
 
@@ -151,6 +156,8 @@ def kaufman(beta: float, shape: Sequence[int]) -> float:
 class SpinPairs(Target):
     """Spins s = 2x - 1 that interact in pairs: log rho = s' P s / 2 + h . s + a constant.
 
+    [Ou 2025, eq. 11, with a field].
+
     Attributes:
         pair: P, [d, d], symmetric and zero on its diagonal.
         field: h, [d].
@@ -166,16 +173,17 @@ class SpinPairs(Target):
         return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """w [d, d] and f [d, S]: see `Target.pairs`."""
+        """w [d, d] and f [d, S]: see `Target.pairs`. P_ij s_i s_j = 2 P_ij [s_i = s_j] - P_ij, so that w = 2 P."""
         pair, field = self.pair.detach().double(), self.field.detach().double()
         return 2 * pair, torch.stack([-field, field], -1)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Magnetisation per site and its size, [B] each."""
+        """Magnetisation per site, the mean of the spins of states [B, d], and its size, [B] each."""
         m = self._spins(x).mean(-1)
         return {"magnetisation": m, "abs_magnetisation": m.abs()}
 
     def _spins(self, x: Tensor) -> Tensor:
+        """s = 2x - 1 of states [..., d], of that shape."""
         return 2 * x.to(self.field.dtype) - 1
 
 
@@ -193,6 +201,7 @@ class Couplings(SpinPairs):
     """
 
     def __init__(self, J: Numbers | None = None, h: Numbers | None = None, shape: Sequence[int] | None = None) -> None:
+        """P = J + J' without its diagonal, [d, d], whose sum is the constant; h, [d]."""
         given = h if J is None else J
         ensure(given is not None or shape is not None, "couplings need J, h or a shape")
         super().__init__(2, list(torch.as_tensor(given).shape[:1] if shape is None else shape))
@@ -208,7 +217,7 @@ class Couplings(SpinPairs):
         self.constant = nn.Buffer(matrix.diag().sum())
 
     def log_density(self, x: Tensor) -> Tensor:
-        """s' J s + h . s of x [..., d]: [...]."""
+        """s' J s + h . s of x [..., d]: [...] [Ou 2025, eq. 11, with a field]."""
         s = self._spins(x)
         return ((s @ self.pair) * s).sum(-1) / 2 + s @ self.field + self.constant
 
@@ -234,6 +243,7 @@ class Ising(Couplings):
     """
 
     def __init__(self, size: Size = 4, sigma: Range = 0.1, bias: Range = 0.0) -> None:
+        """J, [d, d], 2 sigma on every bond once, so that s'Js = s'(sigma A)s of the class; ranges are kept, [2, 2]."""
         shape, pairs = lattice_bonds(size)
         ends = [[part, part] if isinstance(part, int | float) else list(part) for part in (sigma, bias)]
         ensure(all(len(part) == 2 for part in ends), f"sigma, bias: numbers or [start, end], not {sigma}, {bias}")
@@ -266,7 +276,10 @@ class Ising(Couplings):
         return law.to(self.device)
 
     def of(self, law: Tensor) -> Target:
-        """The laws with these numbers, int64 [B], one for each row: 2^20 steps of sigma, each with as many of bias."""
+        """The laws with these numbers, int64 [B], one for each row: 2^20 steps of sigma, each with as many of bias.
+
+        Ours (tests/flows/test_targets.py compares them with single models).
+        """
         share = torch.stack([law // _STEPS, law % _STEPS], -1) / (_STEPS - 1)
         start, end = self.ranges.to(law.device).unbind(1)
         return _IsingRows(self, start + share * (end - start))
@@ -283,11 +296,15 @@ class Ising(Couplings):
         return (ends[:, None] * _STEPS + ends).flatten()
 
     def told(self, parameters: Tensor) -> tuple[Tensor, ...]:
-        """sigma and bias, [B, 2], as networks are told them: from -1 to 1 along the ranges."""
+        """sigma and bias, [B, 2], as networks are told them: from -1 to 1 along the ranges.
+
+        Ours (tests/flows/test_targets.py).
+        """
         start, end = self.ranges.to(parameters.device).unbind(1)
         return ((2 * parameters - start - end) / torch.where(start == end, 1.0, (end - start).abs()),)
 
     def context(self) -> tuple[Any, ...]:
+        """What networks are `told` of this single law, [1, 2]; nothing where it is no range."""
         own = torch.tensor([[self._strength[0] / 2, self._strength[1]]], dtype=torch.float64, device=self.device)
         return self.told(own) if self.many else ()
 
@@ -295,6 +312,9 @@ class Ising(Couplings):
         return given
 
     def exact(self, t: float = 1.0) -> dict[str, float] | None:
+        """log Z by `kaufman`, the energy as minus its derivative in t by differences; or by `transfer_matrix`:
+        floats.
+        """
         beta, bias = self._strength
         frustrated = beta < 0 and any(n % 2 for n in self.shape)  # else every second spin may be read upside down
         if 0 < abs(beta) * t < _STRONGEST and not bias and not frustrated and min(self.shape) > 2:
@@ -326,11 +346,13 @@ class _IsingRows(Target):
         return self.ising.told(self.parameters_of)
 
     def log_density(self, x: Tensor) -> Tensor:
+        """sigma s' A s + bias sum_i s_i of states [B, d], each row with its own: [B]. See the class."""
         s = 2 * x.double() - 1
         bonds = ((s @ self.ising.bonds) * s).sum(-1) / 2
         return (torch.stack([bonds, s.sum(-1)], -1) * self.parameters_of).sum(-1)
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """-2 s_i (2 sigma A s + bias)_i for a flip, as in `SpinPairs.ratios_at`: [B, n, 2]."""
         s, (sigma, bias) = 2 * x.double() - 1, self.parameters_of[..., None].unbind(1)
         return of_flips(-2 * s[:, where] * (sigma * (s @ self.ising.bonds[:, where]) + bias), x[:, where])
 
@@ -349,6 +371,7 @@ class SpinGlass(Couplings):
     """
 
     def __init__(self, size: Size = 4, coupling: float = 0.4, disorder: float = 0.2, seed: int = 0) -> None:
+        """J, [d, d], each bond once and above the diagonal, and h, [d]: see the class."""
         shape, pairs = lattice_bonds(size)
         d = shape[0] * shape[1]
         generator = torch.Generator().manual_seed(seed)
@@ -371,6 +394,7 @@ class Conserved(Target):
     flips = False
 
     def __init__(self, inner: Target, numbers: Sequence[int]) -> None:
+        """Exchanges of every site, numbers [2 d, 2], with the next one and with one drawn once for all: see `swept`."""
         super().__init__(inner.levels, inner.shape)
         if len(numbers) != self.levels or min(numbers) < 0 or sum(numbers) != self.sites:
             raise ValueError(f"numbers of the {self.levels} levels must add up to {self.sites}, not {list(numbers)}")
@@ -380,16 +404,25 @@ class Conserved(Target):
 
     @property
     def log_volume(self) -> float:
-        """log of the multinomial coefficient d! / (n_0! n_1! ...), a float: by definition the number of such states."""
+        """log of the multinomial coefficient d! / (n_0! n_1! ...), a float: by definition the number of such states.
+
+        Ours (tests/flows/test_annealing.py).
+        """
         return math.lgamma(self.sites + 1) - sum(math.lgamma(n + 1) for n in self.numbers.tolist())
 
     def uniform(self, uniforms: Tensor) -> Tensor:
-        """States of this composition, as the ranks of uniforms [B, d] order them: uint8."""
+        """States of this composition, as the ranks of uniforms [B, d] order them: uint8 [B, d].
+
+        Ours (tests/flows/test_annealing.py).
+        """
         edges = self.numbers.cumsum(0)[:-1]
         return torch.searchsorted(edges, uniforms.argsort(1).argsort(1), right=True).to(torch.uint8)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log rho of states [..., d], minus infinity for any other composition."""
+        """log rho of states [..., d], minus infinity for any other composition: [...].
+
+        Ours (tests/flows/test_annealing.py).
+        """
         there = F.one_hot(x.long(), self.levels).sum(-2)
         return self.inner.log_density(x).masked_fill((there != self.numbers).any(-1), -math.inf)
 
@@ -400,7 +433,7 @@ class Conserved(Target):
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """Exchanges of every site with the next one, and with one that is drawn once for all, by heat baths, [B, d].
 
-        [Kawasaki 1966]; tests compare log Z with enumeration and transfer matrices.
+        [Kawasaki 1966]; tests compare log Z with enumeration and transfer matrices (tests/flows/test_annealing.py).
         """
         x, rows = x.clone(), torch.arange(len(x))
         for k, (i, j) in enumerate(self._exchanges):
@@ -414,7 +447,7 @@ class Conserved(Target):
         return x
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Those of the law."""
+        """Those of the law, of states [B, d]: [B] each."""
         return self.inner.statistics(x)
 
 

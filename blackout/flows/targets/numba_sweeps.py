@@ -22,7 +22,7 @@ _MOST = 16
 
 
 class Sweeps:
-    """Of one law; of two levels in spins s = 2x - 1.
+    """Gibbs sweeps [Geman and Geman 1984] of one law; of two levels in spins s = 2x - 1.
 
     Args:
         pairs, fields: [d, d] and [d, S], see `Target.pairs`.
@@ -31,6 +31,9 @@ class Sweeps:
     """
 
     def __init__(self, pairs: Tensor, fields: Tensor, start: Tensor | None, order: Tensor) -> None:
+        """Neighbours of each site, int64 [m], weights [m] and fields [d, S]; of spins half of what levels differ by,
+        [d].
+        """
         one, other = pairs.nonzero(as_tuple=True)
         degrees, weights = (pairs != 0).sum(1), pairs[one, other]
         self.about = order.numpy(), np.concatenate([[0], degrees.cumsum(0).numpy()]), other.numpy()
@@ -79,6 +82,10 @@ def _sweep(
     first: np.ndarray, beside: np.ndarray, weights: np.ndarray, field: np.ndarray, begin: np.ndarray,
     which: np.ndarray, unit: float, table: np.ndarray,
 ) -> None:  # fmt: skip
+    """`Sweeps.swept` of spins, in place: P(s_i = -1 | others) = 1 / (1 + exp(2 (t force + start))).
+
+    [Geman and Geman 1984], with states uint8 [B, d], their log rho and gains [B], times [L, K + 1] and keys [K, B].
+    """
     sites, tabled, spins = x.shape[1], table.shape[2] > 0, np.empty((x.shape[1], _BLOCK), np.int8)
     counts, start, second = np.empty(_BLOCK, np.int8), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     uniforms, down, now, gained = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
@@ -131,7 +138,10 @@ def _sweep(
 
 @compiled("i8(f8[::1], f8)")
 def _drawn(logits: np.ndarray, u: float) -> int:
-    """The level that a uniform draws by softmax(logits)."""
+    """The level that a uniform draws by softmax(logits), [S]: the first whose running sum is above it.
+
+    Of `_sweep_levels` [Geman and Geman 1984] and `draw_clusters` [Swendsen 1987].
+    """
     total, top, below = 0.0, logits[0], 0.0
     for level in range(1, len(logits)):
         top = max(top, logits[level])
@@ -153,6 +163,10 @@ def _sweep_levels(
     keys: np.ndarray, x: np.ndarray, density: np.ndarray, gain: np.ndarray, times: np.ndarray, order: np.ndarray,
     first: np.ndarray, beside: np.ndarray, weights: np.ndarray, fields: np.ndarray, begin: np.ndarray,
 ) -> None:  # fmt: skip
+    """`Sweeps.swept` of any levels, in place: a level is drawn by softmax(t value + start) [Geman and Geman 1984].
+
+    States uint8 [B, d], their log rho and gains [B], times [L, K + 1], keys [K, B], fields [d, S].
+    """
     value, logits = np.empty(fields.shape[1]), np.empty(fields.shape[1])
     for c in range(x.shape[0]):
         own, lane = x[c], c * times.shape[0] // x.shape[0]
@@ -175,7 +189,7 @@ def draw_clusters(
     keys: np.ndarray, x: np.ndarray, density: np.ndarray, one: np.ndarray, two: np.ndarray, weights: np.ndarray,
     bound: np.ndarray, fields: np.ndarray, t: float, single: bool,
 ) -> None:  # fmt: skip
-    """A move of `Clusters`, in place.
+    """A move of `Clusters`, in place [Swendsen 1987; Wolff 1989].
 
     Args:
         keys: of the draws of bonds, of places and, for single ones, of states, int64 [2 or 3, B].
