@@ -28,7 +28,9 @@ from blackout.posterior.unknown_number import Blind
 
 
 def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
-    """The state and level from which a reverse run draws from the posterior; None where there is none. Ours.
+    """The state and level from which a reverse run draws from the posterior; None where there is none.
+
+    Ours (tests/laws/posterior_claims.py).
 
     Binomial thinning of all elements with one survival p is pure death after -log p; symmetric flips are the uniform
     process; known and hidden elements are absorption into a state of its own, whatever the mask, since p(x_0 | x_t)

@@ -24,25 +24,34 @@ _RESOLUTION = 1e-15
 
 
 def split(chains: np.ndarray) -> np.ndarray:
-    """Both halves of chains [C, T] as chains of their own, [2 C, T // 2]; a middle value is left out."""
+    """Both halves of chains [C, T] as chains of their own, [2 C, T // 2]; a middle value is left out.
+
+    [Vehtari 2021, section 4], see `r_hat`.
+    """
     half = chains.shape[1] // 2
     return np.concatenate([chains[:, :half], chains[:, -half:]])
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Normal quantiles of the ranks of all values, equal values sharing theirs [Vehtari 2021, eq. 14]."""
+    """Normal quantiles of the ranks of all values, of any shape, equal values sharing theirs [Vehtari 2021, eq. 14]."""
     rank = stats.rankdata(values, method="average").reshape(values.shape)
     return np.asarray(stats.norm.ppf((rank - 0.375) / (values.size + 0.25)))
 
 
 def _finite(chains: np.ndarray) -> np.ndarray:
-    """Chains in which -inf and NaN are the lowest value instead, by a little: what counts is their rank."""
+    """Chains [C, T] in which -inf and NaN are the lowest value instead, by a little: what counts is their rank.
+
+    Ours (tests/posterior/test_parts.py).
+    """
     good = chains[np.isfinite(chains)]
     lowest = float(good.min()) - max(1.0, float(np.ptp(good))) if good.size else 0.0
     return np.where(np.isfinite(chains), chains, lowest)
 
 
 def _disagreement(chains: np.ndarray) -> float:
+    """R-hat of chains [C, T] as they are, a number: the root of total over mean variance within
+    [Gelman 1992; Vehtari 2021, eqs. 1 to 4].
+    """
     length = chains.shape[1]
     within, between = chains.var(1, ddof=1).mean(), length * chains.mean(1).var(ddof=1)
     return float(np.sqrt((between / within + length - 1) / length)) if within > 0 else math.inf
@@ -110,7 +119,7 @@ def residuals(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None) -> Tensor
         y, m: measurements and noiseless values [n or 1, *measured] and [n, *measured].
         seen: bool [*measured].
 
-    Standardised residuals by definition.
+    Standardised residuals by definition (tests/posterior/test_parts.py).
     """
     error, deviation = y - noise.mean(m), noise.variance(m).sqrt()
     found = torch.where(deviation > 0, error / deviation.clamp(min=1e-12), torch.where(error == 0, 0.0, math.inf))
@@ -172,7 +181,8 @@ def surprises(y: Tensor, simulated: Tensor) -> Tensor:
     """In what measurements are unlike simulated ones, float64 [n, 3], by the rank of every element among these.
 
     How far ranks lie in the tails (large where elements are not what others of the measurement let expect), how they go
-    with the mean (a gain, a background, saturation), and with their neighbour's (a region). The choice is ours.
+    with the mean (a gain, a background, saturation), and with their neighbour's (a region). The choice is ours
+    (tests/posterior/test_parts.py).
 
     Args:
         y: float64 [n, K].
@@ -207,8 +217,9 @@ def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
 
 
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
-    """Of numbers with logarithms [S]: the logarithm of their mean, and its standard error by the delta method, two
-    floats; NaN for fewer than two.
+    """The logarithm of the mean of numbers with logarithms [S], and its standard error, two floats.
+
+    By the delta method, to first order; tested in tests/posterior/test_laws.py. NaN for fewer than two.
     """
     top = logarithms.max()
     if np.isneginf(top):
@@ -232,7 +243,7 @@ def quantiles(samples: Tensor) -> Tensor:
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
     """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100.
 
-    -10 log10 of the mean squared error over max_count^2, by definition.
+    -10 log10 of the mean squared error over max_count^2, by definition; [Chu 2025, section 4.4] report it.
     """
     error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
     return -10 * error.clamp(min=1e-10).log10()
@@ -260,6 +271,8 @@ def projections(elements: int) -> Tensor:
 def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None) -> dict[str, np.ndarray]:
     """What ranks are taken of: total count, that of hidden elements, log-likelihood, and 16 fixed random projections.
 
+    [...] each. Ours (tests/cli/test_posterior.py); ranks are those of [Talts 2018].
+
     Args:
         x: [..., D].
         log_likelihood: [...].
@@ -273,7 +286,10 @@ def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | N
 
 
 def rank_p_value(found: dict[str, np.ndarray]) -> float:
-    """Bonferroni's p-value of the least of the chi-square tests that positions [M] of each statistic are uniform."""
+    """Bonferroni's p-value of the least of the chi-square tests that positions [M] of each statistic are uniform.
+
+    A number; NaN of fewer than ten positions. Ours (tests/posterior/test_parts.py).
+    """
     p = []
     for values in found.values():
         bins = int(min(_BINS, len(values) // 5))
@@ -284,5 +300,7 @@ def rank_p_value(found: dict[str, np.ndarray]) -> float:
 
 
 def coverage(at: np.ndarray, share: float) -> float:
-    """Share of positions within the central interval of that share."""
+    """Share of positions [...], see `positions`, within the central interval of that share: a number
+    (tests/posterior/test_parts.py).
+    """
     return float((np.abs(at - 0.5) <= share / 2).mean())

@@ -116,7 +116,7 @@ class Run:
         calls: int = 1,
         evaluations: int | None = None,
     ) -> None:
-        """The end of a sweep.
+        """The end of a sweep: shares, means and projections of it, see `FIELDS`.
 
         Args:
             level: it was at.

@@ -101,7 +101,10 @@ class Noise(ABC):
         """y given m, float64 of m's shape."""
 
     def estimate(self, y: Tensor) -> Tensor:
-        """The m that y is expected of, float64 of y's shape, not negative: the mean is a line in m."""
+        """The m that y is expected of, float64 of y's shape [n, *measured], not negative: the mean is a line in m.
+
+        By the method of moments; ours (tests/posterior/test_parts.py).
+        """
         base = self.mean(torch.zeros_like(y))
         return ((y.double() - base) / (self.mean(torch.ones_like(y)) - base)).clamp(min=0)
 
@@ -144,7 +147,7 @@ class Exact(Noise):
     real: ClassVar[bool] = False
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """0 or -inf, [n, *measured]."""
+        """0 where y is m, else -inf, float64 [n, *measured]: by definition."""
         return torch.where(y == m, 0.0, -math.inf).double()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
@@ -175,6 +178,8 @@ class Flips(Exact):
 class Binomial(Noise):
     """y ~ Binomial(m, survival): every unit is seen with probability `survival`.
 
+    Mass, mean and variance are checked in tests/posterior/test_parts.py.
+
     Args:
         survival: in (0, 1].
 
@@ -197,19 +202,22 @@ class Binomial(Noise):
         return torch.where(m >= y, value, -math.inf)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts, float64 [n, *measured]."""
+        """Counts y of m, float64 [n, *measured], by `binomial`, of the class's law."""
         return binomial(m.round().double(), like(self.survival, m, "survival").expand(m.shape), source).double()
 
     def mean(self, m: Tensor) -> Tensor:
-        """p m, [n, *measured]."""
+        """p m of m, float64 [n, *measured]: a binomial's by definition, see the class."""
         return m.double() * like(self.survival, m, "survival")
 
     def variance(self, m: Tensor) -> Tensor:
-        """p (1 - p) m, [n, *measured]: a binomial's by definition."""
+        """p (1 - p) m of m, float64 [n, *measured]: a binomial's by definition, see the class."""
         return self.mean(m) * (1 - like(self.survival, m, "survival"))
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """Of what is left every unit is seen with probability p / survival, if that is one. Ours (tests/laws)."""
+        """Of what is left every unit is seen with probability p / survival, maps or numbers, if that is one.
+
+        Ours (tests/laws/posterior_claims.py).
+        """
         p = as_map(self.survival, "survival") / survival
         return None if bool((p > 1).any()) else Binomial(p.tolist())
 
@@ -217,6 +225,8 @@ class Binomial(Noise):
 @dataclass(frozen=True)
 class Poisson(Noise):
     """y ~ Poisson(exposure m + background): photons on a detector with dark counts.
+
+    Mass, mean and variance are checked in tests/posterior/test_parts.py.
 
     Args:
         exposure: mean counts per unit, positive.
@@ -231,21 +241,24 @@ class Poisson(Noise):
     allowed: ClassVar = {"exposure": "be positive", "background": "not be negative"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y log(s m + b) - (s m + b) - log y!, [n, *measured], a Poisson mass; -inf where the rate is negative."""
+        """y log(s m + b) - (s m + b) - log y!, float64 [n, *measured]; -inf where the rate is negative.
+
+        A Poisson mass by definition, see the class.
+        """
         rate = self.mean(m)
         value = torch.special.xlogy(y.double(), rate.clamp(min=0)) - rate - torch.lgamma(y.double() + 1)
         return torch.where(rate < 0, -math.inf, value)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts, float64 [n, *measured]."""
+        """Counts y of m, float64 [n, *measured], by `poisson`, of the class's law."""
         return poisson(self.mean(m), source)
 
     def mean(self, m: Tensor) -> Tensor:
-        """s m + b, [n, *measured]."""
+        """s m + b of m, float64 [n, *measured]: by definition, see the class."""
         return m.double() * like(self.exposure, m, "exposure") + like(self.background, m, "background")
 
     def variance(self, m: Tensor) -> Tensor:
-        """The mean, [n, *measured], as of all Poisson counts."""
+        """The mean, float64 [n, *measured], as of all Poisson counts, see the class."""
         return self.mean(m)
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
@@ -275,13 +288,16 @@ class ThinnedPoisson(Poisson):
     table: Tensor = field(kw_only=True)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """By table, [n, *measured]."""
+        """log g_y(m) of the class by its table, float64 [n, *measured]."""
         return self.table.to(m.device)[y.long().expand_as(m), m.long()]
 
 
 @lru_cache(maxsize=256)
 def _thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
-    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
+    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1], by its recursion in y; dark counts convolved.
+
+    Ours (tests/laws/posterior_claims.py).
+    """
     z = torch.arange(largest + 1, dtype=torch.float64)
     g = z * math.log1p(math.expm1(-exposure) / survival)
     rows = [g]
@@ -299,7 +315,7 @@ def _thinned_table(exposure: float, background: float, survival: float, most: in
 
 @dataclass(frozen=True)
 class Gaussian(Noise):
-    """y = m + a normal error.
+    """y = m + a normal error. Mean and variance are checked in tests/posterior/test_parts.py.
 
     Args:
         std: of the error, positive.
@@ -313,7 +329,9 @@ class Gaussian(Noise):
     allowed: ClassVar = {"std": "be positive"}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi)), [n, *measured]: a normal density by definition."""
+        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi)), float64 [n, *measured]: a normal density by definition, see the
+        class.
+        """
         std = like(self.std, y, "std")
         return -(((y - m).double() / std) ** 2) / 2 - (math.sqrt(2 * math.pi) * std).log()
 
@@ -325,7 +343,7 @@ class Gaussian(Noise):
         return m.double() + normal * like(self.std, m, "std")
 
     def variance(self, m: Tensor) -> Tensor:
-        """std^2, [n, *measured]."""
+        """std^2 of m, float64 [n, *measured]: by definition, see the class."""
         return like(self.std, m, "std").expand(m.shape) ** 2
 
 
@@ -337,7 +355,8 @@ _TAIL = 6.0
 class Camera(Poisson):
     """y = offset + gain N + a normal error, N ~ Poisson(exposure m + background): what a camera writes.
 
-    Summed over N, with no approximation but that N lies within six standard deviations of the error.
+    Summed over N, with no approximation but that N lies within six standard deviations of the error. Ours
+    (tests/posterior/test_parts.py).
 
     Args:
         exposure, background: see `Poisson`.
@@ -356,12 +375,14 @@ class Camera(Poisson):
     allowed: ClassVar = {**Poisson.allowed, "gain": "be positive", "readout": "be positive", "offset": "be finite"}
 
     def _photons(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(y - offset) / gain and the error's deviation in photons, of measurements [n, *measured]."""
+        """(y - offset) / gain and the error's deviation in photons, of measurements [n, *measured], of that shape; see
+        the class.
+        """
         gain = like(self.gain, y, "gain")
         return (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout), [n, *measured], by definition."""
+        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout), float64 [n, *measured], see the class."""
         (near, deviation), rate = self._photons(y), Poisson.mean(self, m)
         reach = math.ceil(_TAIL * float(deviation.max()))
         n = near.round() + torch.arange(-reach, reach + 1, device=y.device).double().view(-1, *[1] * y.ndim)
@@ -372,16 +393,16 @@ class Camera(Poisson):
         return torch.where(rate < 0, -math.inf, value)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Photons, amplified and read out, [n, *measured]."""
+        """Photons, amplified and read out, of m: float64 [n, *measured], of the class's law."""
         amplified = poisson(Poisson.mean(self, m), source) * like(self.gain, m, "gain")
         return like(self.offset, m, "offset") + Gaussian(self.readout).draw(amplified, source)
 
     def mean(self, m: Tensor) -> Tensor:
-        """offset + gain (s m + b), [n, *measured]."""
+        """offset + gain (s m + b) of m, float64 [n, *measured], of the class's law."""
         return like(self.offset, m, "offset") + like(self.gain, m, "gain") * super().mean(m)
 
     def variance(self, m: Tensor) -> Tensor:
-        """gain^2 (s m + b) + readout^2, [n, *measured], by the law of total variance."""
+        """gain^2 (s m + b) + readout^2, float64 [n, *measured], of the class's law: by the law of total variance."""
         return like(self.gain, m, "gain") ** 2 * Poisson.mean(self, m) + like(self.readout, m, "readout") ** 2
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> None:

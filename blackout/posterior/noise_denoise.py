@@ -70,7 +70,7 @@ class NoiseDenoise(Method):
         return self.walk(run, run.begin(self.start), run.streams)
 
     def walk(self, run: Run, x: Tensor, streams: SampleStreams) -> Tensor:
-        """All moves from x, counts [n, *shape]."""
+        """All moves of the class from x, counts [n, *shape]: counts of that shape."""
         prior, now = run.prior, run.problem.log_likelihood(x.double())
         mask = known_mask(prior, run.problem)
         for number in range(self.moves):
@@ -96,7 +96,7 @@ class NoiseDenoise(Method):
 
 
 def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:
-    """x [n, *shape] after so many moves at all levels in turn."""
+    """x [n, *shape] after so many moves of `NoiseDenoise` at all levels in turn."""
     return NoiseDenoise(tuple(min(t, run.prior.final_time) for t in _POLISH), moves).walk(run, x, streams)
 
 

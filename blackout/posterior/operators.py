@@ -242,7 +242,7 @@ class Sums(Operator):
 
 @dataclass(frozen=True)
 class Pool(Sums):
-    """Sums over blocks of size x size pixels, or of `size` neighbours of a vector.
+    """Sums over blocks of size x size pixels, or of `size` neighbours of a vector (tests/posterior/test_parts.py).
 
     Args:
         size: side of a block, which must divide the sides of the image.
@@ -258,7 +258,7 @@ class Pool(Sums):
         return (*shape[:-2], *(side // self.size for side in shape[-2:]))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
+        """Sums over blocks of x [n, *shape], float64 [n, *measured]: by definition, see the class."""
         blocks = self.measured(tuple(x.shape[1:]))
         if len(blocks) == 1:
             return x.double().reshape(len(x), -1, self.size).sum(-1)
@@ -292,7 +292,9 @@ class Blur(Sums):
         return shape
 
     def __call__(self, x: Tensor) -> Tensor:
-        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
+        """x [n, C, H, W] convolved with the class's spread function, float64 [n, C, H, W]: by definition, see the
+        class.
+        """
         self.measured(tuple(x.shape[1:]))
         offset = torch.arange(self.size, dtype=torch.float64, device=x.device) - self.size // 2
         line = torch.exp(-((offset / self.width) ** 2) / 2)
@@ -333,7 +335,11 @@ class Matrix(Sums):
         object.__setattr__(self, "noise", Gaussian() if bool((values < 0).any()) else Poisson())
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """As of all sums; with negative numbers the data of least squares: [n, *shape]."""
+        """As of all sums; with negative numbers the data of least squares, A's pseudo-inverse times m [n, K]:
+        [n, *shape].
+
+        Ours (tests/posterior/test_parts.py).
+        """
         if bool((self.values >= 0).all()):
             return super().back_project(m, shape)
         return (m @ torch.linalg.pinv(self.values).T.to(m.device)).view(-1, *shape).clamp(min=0)
@@ -344,7 +350,7 @@ class Matrix(Sums):
         return (len(self.values),)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
+        """A x of x [n, *shape], float64 [n, K]: by definition."""
         self.measured(tuple(x.shape[1:]))
         return x.double().flatten(1) @ self.values.to(x.device).T
 
@@ -355,7 +361,7 @@ class Matrix(Sums):
 
 @dataclass(frozen=True)
 class Pairs(Operator):
-    """A function of ratio x D random pairs of elements, the same for all measurements [Chu 2025, section 4.4].
+    """A function of ratio x D random pairs of elements, the same for all measurements [Chu 2025, eq. 15].
 
     Args:
         ratio: pairs of different elements per element; none occurs twice.
@@ -394,25 +400,29 @@ class Pairs(Operator):
 
 
 class Xor(Pairs):
-    """1 where the two differ [Chu 2025, section 4.4]."""
+    """1 where the two differ [Chu 2025, eq. 15]."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """|a - b|, float64 [n, pairs]."""
+        """|a - b| of the two ends of every pair, float64 [n, pairs] [Chu 2025, eq. 15]."""
         a, b = self.ends(x)
         return (a - b).abs()
 
 
 class And(Pairs):
-    """1 where both are 1 [Chu 2025, section 4.4]."""
+    """1 where both are 1 [Chu 2025, eq. 15]."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """a b, float64 [n, pairs]."""
+        """a b of the two ends of every pair, float64 [n, pairs] [Chu 2025, eq. 15]."""
         a, b = self.ends(x)
         return a * b
 
 
 @lru_cache(maxsize=8)
 def _pairs(elements: int, ratio: float, seed: int) -> Tensor:
+    """Both elements of ratio x elements pairs, none twice, int64 [2, pairs]: the pairs of [Chu 2025, eq. 15].
+
+    Pairs are numbered, and that numbers are pairs is ours (tests/posterior/test_parts.py).
+    """
     number, all_pairs = round(ratio * elements), elements * (elements - 1) // 2
     if not 1 <= number <= all_pairs:
         raise ValueError(f"ratio={ratio} asks for {number} pairs of {elements} elements; there are {all_pairs}")

@@ -237,7 +237,7 @@ class PosteriorOutputs:
 
     def _surprises(self, one: Measured, x: Tensor, y: Tensor) -> Tensor:
         """What is surprising of measurements y [n, *measured] where the data x [n, *shape] behind them are known but
-        for what the model must guess: [n, 3], averaged over several guesses.
+        for what the model must guess: [n, 3], averaged over several guesses. By `diagnostics.surprises`.
         """
         seen, found = one.operator.seen(self.shape), []
         for turn in range(_TURNS):
@@ -287,7 +287,11 @@ class PosteriorOutputs:
         }
 
     def _evidence(self) -> dict[str, float]:
-        """log p of all measurements together, and its standard error; of one, the intervals of what was unknown."""
+        """log p of all measurements together, and its standard error, numbers; of one, the intervals of what was
+        unknown.
+
+        Sums of independent estimates, see `diagnostics.log_mean`.
+        """
         within = {}
         if isinstance(self.problem, Blind) and len(self.rows) == 1:
             found = self.checks[name := self.problem.unknown.name][0].tolist()
@@ -299,7 +303,7 @@ class PosteriorOutputs:
         return {"log_evidence": float(self.checks["log_evidence"].sum()), **known, **within}
 
     def _fit(self) -> dict[str, float]:
-        """How well samples explain their measurements."""
+        """How well samples explain their measurements: numbers, by `diagnostics.residuals`."""
         problem = self.problem.select(self.of, self.shape)
         noise, m, y = problem.noise, problem.operator(self.x.double()), problem.y(self.shape)
         seen = problem.operator.seen(self.shape)
@@ -313,6 +317,7 @@ class PosteriorOutputs:
         return fit
 
     def _errors(self, truth: Tensor) -> dict[str, float]:
+        """Errors against truths [M, *shape], numbers: `diagnostics.psnr`, and the samples' standard deviation."""
         largest, problem = self._draw.model.process.max_count, self.problem.select(self.chosen, self.shape)
         return {
             "psnr": float(diagnostics.psnr(self.x, truth[self.place], largest).mean()),
@@ -323,7 +328,8 @@ class PosteriorOutputs:
 
     def _rivals(self, truth: Tensor) -> dict[str, dict[str, float]]:
         """What stands beside the errors: those of the mean of all training data, which looks at no measurement, and of
-        samples beside others of their measurement, among which the truth would be one like any.
+        samples beside others of their measurement, among which the truth would be one like any: `diagnostics.psnr`,
+        numbers.
         """
         model, mean = self._draw.model, self._draw.model.mean.double().cpu().expand(truth.shape)
         blind = {"training_mean": float(diagnostics.psnr(mean, truth, model.process.max_count).mean())}

@@ -111,7 +111,11 @@ class SMC(Method):
         return [x0.double() for x0 in prior.guess(x, s, streams, self.rollouts or _ROLLOUTS)], 1.0
 
     def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
-        """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself."""
+        """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself.
+
+        [Chu 2025, eq. 55] over groups of M particles, raised by `guarded` as the class says; ahead is data
+        [n M, *shape] each.
+        """
         terms = problem.terms if isinstance(problem, Measured) else lambda x: problem.log_likelihood(x)[:, None]
         groups = torch.cat([terms(x).unflatten(0, (-1, self.particles)) for x in ahead], 1)
         log_l = (guarded(groups) if guess else groups).sum(2).view(len(groups), -1, self.particles)
@@ -121,7 +125,8 @@ class SMC(Method):
         self, log_weight: Tensor, before: Tensor, now: Tensor, u: Tensor, last: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Which particles go on, int64 [n, M], from the logarithms of weights and values before and after a step, and a
-        uniform [n, 1]; what they weigh then [n, M]; the logarithm of the mean weight [n], 0 where all stay.
+        uniform [n, 1]; what they weigh then [n, M]; the logarithm of the mean weight [n], 0 where all stay. As in the
+        class [Chu 2025, appendix C.2.3; Del Moral 2006, section 3.2].
         """
         gain = torch.where(torch.isneginf(now), -math.inf, now - before)
         log_weight, stay = log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
@@ -159,6 +164,7 @@ class Steered(Method):
 
     @staticmethod
     def neighbours(prior: Prior) -> int:
+        """States that one jump leads to, a number: what guided steps evaluate [Chu 2025, eq. 52]."""
         return math.prod(prior.shape) * (1 if isinstance(prior.process, PureDeath) else prior.process.num_states)
 
     def draw(self, run: Run) -> Tensor:

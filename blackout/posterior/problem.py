@@ -158,14 +158,16 @@ class Prior:
 
     def guess(self, x: Tensor, s: Tensor, streams: SampleStreams, number: int) -> list[Tensor]:
         """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
-        elements are independent of one another, all of one evaluation.
+        elements are independent of one another, all of one evaluation. See `Kernel`.
         """
         said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
         runs = (self.kernel(ReverseStep(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
     def restored(self, x: Tensor, streams: SampleStreams, number: int) -> Tensor:
-        """What else data x [n, *shape] may be once they are noised: so many guesses, counts [n, number, *shape]."""
+        """What else data x [n, *shape] may be once they are noised: so many guesses (`guess`), counts
+        [n, number, *shape].
+        """
         level = torch.tensor(min(_NOISED, self.final_time), dtype=torch.float64)
         z = self.process.sample(x, level, streams.at(0))
         return torch.stack(self.guess(z, level, streams.fold(0), number), 1)
@@ -206,15 +208,18 @@ class Measured:
         return self.noise.real
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """log p(y | x), float64 [n]."""
+        """log p(y | x) of data [n, *shape], float64 [n]: the sum of `terms`."""
         return self.terms(x).sum(1)
 
     def terms(self, x: Tensor) -> Tensor:
-        """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K]."""
+        """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K].
+
+        Of data [n, *shape], by `Noise.log_prob` of what the operator gives.
+        """
         return self.terms_of(self.operator(x), tuple(x.shape[1:]))
 
     def terms_of(self, m: Tensor, shape: Shape) -> Tensor:
-        """`terms` by m = G(x) [n, *measured] of data of this shape."""
+        """`terms`, float64 [n, K], by m = G(x) [n, *measured] of data of this shape."""
         values, seen = self.noise.log_prob(self.rows(m), m), self.operator.seen(shape)
         return (values if seen is None else torch.where(seen.to(m.device), values, 0.0)).flatten(1)
 
@@ -235,6 +240,8 @@ class Measured:
 
     def repaired(self, x: Tensor) -> Tensor:
         """x [n, *shape] with its impossible elements put where the measurement allows them.
+
+        Ours (tests/posterior/test_parts.py).
 
         Known elements are what they are known to be, and no unit was seen that is not there.
         """

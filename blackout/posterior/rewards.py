@@ -45,7 +45,7 @@ class Tilt(Noise):
         return self.scales.view(-1, *[1] * len(measured)).expand(-1, *measured).clone()
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y m, [n, *measured]; 0 where y is 0, even of an m of -inf."""
+        """y m, float64 [n, *measured]; 0 where y is 0, even of an m of -inf [Chu 2025, section 4.1]."""
         return torch.where(y == 0, 0.0, y.double() * m.double())
 
     def draw(self, m: Tensor, source: object = None) -> Tensor:
@@ -110,7 +110,7 @@ class Classifier(Tilted):
     scale: float | Sequence[float] = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """log p(label | x), [n, 1]."""
+        """log p(label | x) of x [n, *shape], float64 [n, 1]: by the classifier's softmax [Chu 2025, appendix D.2]."""
         logits = self.classifier(x).detach().double()
         if logits.ndim != 2 or not 0 <= self.label < logits.shape[1]:
             raise ValueError(f"label={self.label} is none of the classifier's logits {tuple(logits.shape)}")

@@ -72,7 +72,7 @@ class Coupling:
     rescaled: bool = True
 
     def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
-        """z ~ K_t(x, .), states [n, *shape]."""
+        """z ~ K_t(x, .), states [n, *shape] of x's shape: the process's own law, see `Coupling`."""
         return self.process.sample(x, torch.tensor(t, dtype=torch.float64, device=x.device), source)
 
     def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
@@ -90,12 +90,12 @@ class Coupling:
         return table
 
     def relaxed(self, problem: Problem, shape: tuple[int, ...], t: float) -> Relaxed:
-        """Lt: the likelihood of states. Ours.
+        """Lt: the likelihood of states. Ours (tests/laws/posterior_claims.py).
 
         Pure death: where the problem knows a likelihood of z whose average over K_t is L itself, that one, and no bias
-        is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone.
-        Absorption: the geometric mean of L over completions, masked elements taking one level
-        after the other, at most eight. Others: L(min(z, max_count)).
+        is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone. Absorption:
+        the geometric mean of L over completions, masked elements taking one level after the other, at most eight.
+        Others: L(min(z, max_count)).
         """
         largest, scale = self.process.max_count, 1.0
         if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True):
@@ -126,7 +126,10 @@ class Relaxed:
         return self._mean([self.problem.log_likelihood(view) for view in self.views(z)])
 
     def terms(self, z: Tensor, elements: Tensor, states: int) -> Tensor:
-        """Of a local problem, term by term, z [n, *shape] with all these elements at 0, 1, ...: [states * n, K]."""
+        """Of a local problem, term by term, z [n, *shape] with all these elements at 0, 1, ...: [states * n, K].
+
+        Ours, see `Coupling.relaxed`; of linear operators every level is a sum.
+        """
         problem, shape, levels = cast(Measured, self.problem), tuple(z.shape[1:]), torch.arange(states, device=z.device)
         if not problem.operator.linear:
             tried = z.flatten(1).expand(states, -1, -1).clone()
@@ -139,7 +142,11 @@ class Relaxed:
         return self._mean([problem.terms_of(m.flatten(0, 1), shape) for m in tries])
 
     def _mean(self, of_views: list[Tensor]) -> Tensor:
-        """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
+        """The mean of log L [...] over completions, [...]; log of that of L where one is 0, unless y is exact and 0 all
+        there is.
+
+        Ours, see `Coupling.relaxed`.
+        """
         if len(of_views) == 1:
             return of_views[0]
         values = torch.stack(of_views)
@@ -165,6 +172,8 @@ class StepInfo(NamedTuple):
 
 def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[float, ...]:
     """Levels from `first` to `last`, evenly spaced in their logarithm [Chu 2025, appendix C.3].
+
+    The paper's ladder ends one step before `last`. Numbers, as many as sweeps.
 
     Raises:
         ValueError: fewer than one, or levels that do not fall from first to last > 0.
@@ -390,7 +399,9 @@ class HeatBath:
     passes: int = 1
 
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
-        """A step of z given x, [n, *shape] each, at time t."""
+        """A step of z given x, [n, *shape] each, at time t: of every forest from its exact conditional, as in the
+        class.
+        """
         table = self.coupling.log_table(t, x.device).clamp(min=_NEVER)
         relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
         for turn in range(self.passes if len(self.forests) > 1 else 1):
@@ -407,9 +418,10 @@ class HeatBath:
         return StepInfo(z, 1.0, calls)
 
     def _summed(self, z: Tensor, relaxed: Relaxed, forest: Forest, log_k: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The logarithm of what every level of every element is worth, the branches beyond it summed over, the other
-        elements being z: [n, E, S]; and of the terms of each distance's branches, by levels of parent and child:
-        [n, B, S, S].
+        """What every level of every element is worth, in logarithms [n, E, S], the branches beyond it summed over.
+
+        The other elements are z [n, *shape]; log_k is [n, E, S]. Beside it the terms of each distance's branches, by
+        levels of parent and child: [n, B, S, S]. From the leaves to the roots [Pearl 1988], as in the class.
         """
         (n, elements, states), parts = log_k.shape, []
         evaluated = states ** (2 if forest.branches else 1) * max(z[0].numel(), len(forest.terms), 1)
@@ -432,8 +444,10 @@ class HeatBath:
 
     @staticmethod
     def _terms(z: Tensor, relaxed: Relaxed, forest: Forest, states: int) -> Tensor:
-        """Every term where the even elements of a forest are at one level and its odd ones at another, if there are
-        any: [states, states or 1, n, K].
+        """Every term where the even elements of a forest are at one level and its odd ones at another:
+        [states, states, n, K].
+
+        [states, 1, n, K] without odd ones; z is [n, *shape]. Of `Relaxed.terms`.
         """
         parts, even, odd = [], forest.elements[~forest.odd].to(z.device), forest.elements[forest.odd]
         for level in range(states if forest.branches else 1):
@@ -444,7 +458,9 @@ class HeatBath:
 
 
 def _drawn(forest: Forest, log_weight: Tensor, log_pair: list[Tensor], source: RandomSource) -> Tensor:
-    """Levels of all elements, int64 [n, E], from the roots on; see `HeatBath._summed`."""
+    """Levels of all elements, int64 [n, E], from the roots on [Pearl 1988]; see `HeatBath._summed`, which gives
+    [n, E, S].
+    """
     child = torch.cat([torch.empty(0, dtype=torch.int64), *(children for children, _, _ in forest.branches)])
     root = ~torch.isin(torch.arange(len(forest.elements)), child)
     drawn = torch.zeros(log_weight.shape[:2], dtype=torch.int64, device=log_weight.device)
@@ -475,7 +491,10 @@ class Metropolis:
     restarted: bool = False
 
     def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
-        """A step of z given x, [n, *shape] each, at time t."""
+        """A step of z given x, [n, *shape] each, at time t: as many proposals as the class has [Chu 2025, section 3.3].
+
+        Each is taken by `accepted`.
+        """
         z = x.to(z.dtype) if self.restarted else z
         table = self.coupling.log_table(t, x.device) if isinstance(self.coupling.process, Uniform) else None
         relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
@@ -493,7 +512,11 @@ class Metropolis:
     def _propose(
         self, x: Tensor, z: Tensor, t: float, table: Tensor | None, source: RandomSource
     ) -> tuple[Tensor, Tensor]:
-        """Proposals, and the logarithm of what K_t and the proposal contribute to the ratio, [n]."""
+        """Proposals [n, *shape], and the logarithm of what K_t and the proposal contribute to the ratio, [n].
+
+        [Hastings 1970], as in the class; table is log K_t [max_count + 1, num_states] of the uniform process, else
+        None.
+        """
         flat, (n, elements) = z.flatten(1), z.flatten(1).shape
         site = (uniform((n, 1), source, x.device) * elements).long().clamp_(max=elements - 1)
         here = x.flatten(1).gather(1, site)

@@ -26,6 +26,8 @@ _CELLS, _ZOOMS, _NEGLIGIBLE = 72, 3, 12.0
 class Unknown:
     """A number of operator or noise that is not known, uniform in its logarithm a priori.
 
+    Ours (tests/posterior/test_parts.py).
+
     Args:
         of: "operator" or "noise".
         name: of the setting.
@@ -46,11 +48,14 @@ class Unknown:
 
     @property
     def middle(self) -> float:
-        """Of its logarithm."""
+        """The middle of its logarithm, a number: sqrt(low high). Ours, see the class."""
         return math.sqrt(self.low * self.high)
 
     def at(self, share: Tensor) -> Tensor:
-        """Its value where `share` of the prior lies below."""
+        """Its value where `share` of the prior lies below, of share's shape: low (high / low)^share.
+
+        Ours, see the class.
+        """
         return self.low * (self.high / self.low) ** share
 
 
@@ -80,7 +85,11 @@ class Blind(Measured):
         return Measured(**{**parts, self.unknown.of: changed})
 
     def _cells(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Midpoints of the grid as shares of the prior, log p(y | x, number), float64 [G, n]; a cell's width [n]."""
+        """Midpoints of the grid as shares of the prior, log p(y | x, number), float64 [G, n]; a cell's width [n].
+
+        Of data x [n, *shape]; the midpoint rule on a grid that closes in on what is not negligible. Ours, see the
+        class.
+        """
         of_noise = self.unknown.of == "noise"
         cells, zooms = _CELLS, _ZOOMS if of_noise else 1
         middle = torch.arange(cells, dtype=torch.float64, device=x.device)[:, None] + 0.5
@@ -109,7 +118,10 @@ class Blind(Measured):
         return self.at(self.unknown.middle if x is None else self.number(x, source).view(-1, *ones))
 
     def terms(self, x: Tensor) -> Tensor:
-        """log p(y | x) = log sum_g width p(y | x, number_g), [n, 1]."""
+        """log p(y | x) = log sum_g width p(y | x, number_g), float64 [n, 1] of data x [n, *shape].
+
+        Ours, see the class.
+        """
         _, log_l, width = self._cells(x)
         return (torch.logsumexp(log_l, 0) + width.log())[:, None]
 
@@ -129,7 +141,10 @@ class Blind(Measured):
         return self.noise, torch.cat([self.at(number).operator(row) for row, number in each])
 
     def number(self, x: Tensor, source: RandomSource = None) -> Tensor:
-        """The unknown number given x and y, float64 [n]: of the grid's cells, uniform within them."""
+        """The unknown number given x [n, *shape] and y, float64 [n]: of the grid's cells, uniform within them.
+
+        Ours, see the class.
+        """
         shares, log_l, width = self._cells(x.double())
         cell = categorical(torch.softmax(log_l.T, 1), source)
         u = uniform((len(x),), source, x.device)
