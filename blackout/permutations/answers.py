@@ -82,7 +82,10 @@ class Condition:
         return cls(text, torch.tensor(least), torch.tensor(most), torch.tensor(pairs, dtype=torch.int64).view(-1, 2))
 
     def holds(self, orders: Tensor) -> Tensor:
-        """Whether it does of orders [..., n], bool [...]; not of what is none."""
+        """Whether it does of orders [..., n], bool [...]; not of what is none.
+
+        Ours (tests/permutations/test_answers.py).
+        """
         whole = is_permutation(orders)
         places = inverse(torch.where(whole.unsqueeze(-1), orders, identity_like(orders)))
         before = self.before.to(orders.device)
@@ -139,6 +142,8 @@ def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | No
 
 def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
     """How likely every item is at every place by weighted orders, float64 [b, n, n], rows are places.
+
+    Sums of weights, as in `answers`. Ours (tests/permutations/test_answers.py).
 
     Args:
         orders: int64 [b, K, n].

@@ -46,7 +46,10 @@ def consensus(orders: Tensor) -> Tensor:
 
 
 def _kemeny(before: np.ndarray) -> list[int]:
-    """`before[a, b]` orders, or their weights, have a before b; items with fewest objections first where not exact."""
+    """The order, n integers, of `consensus` [Kemeny 1959]; items with fewest objections first where not exact.
+
+    `before[a, b]` orders, or their weights, of [n, n], have a before b.
+    """
     return _exact(before) if len(before) <= EXACT else _improved(before, before.sum(1).argsort()[::-1].tolist())
 
 
@@ -75,7 +78,10 @@ def _exact(before: np.ndarray) -> list[int]:
 
 
 def _improved(before: np.ndarray, order: list[int]) -> list[int]:
-    """Every item in turn to its best place, until none moves."""
+    """Every item in turn to its best place, until none moves: a local minimum of the distance of [Kemeny 1959].
+
+    Ours (tests/permutations/test_families.py); `before` [n, n] as in `_exact`, and orders of n integers.
+    """
     moved = True
     while moved:
         moved = False
@@ -106,6 +112,7 @@ class Mallows(OrderDistribution):
     """
 
     def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
+        """Of digit i the weight phi^v of every value v up to n - 1 - i, normalised, float64 [*batch, n, n]."""
         self.phi, self.reference = torch.as_tensor(phi, dtype=torch.float64), centre
         if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
             raise ValueError(f"phi must be a number that is not negative, not {phi}")
@@ -126,13 +133,17 @@ class Mallows(OrderDistribution):
         return digits_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Orders [*sample_shape, *batch, n] by digits, each drawn by inversion of its law."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
         digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
         return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the distance, float64 [*batch] each: digits add up to it."""
+        """Mean and variance of the distance, float64 [*batch] each: digits add up to it.
+
+        Ours (tests/permutations/test_families.py).
+        """
         p, digit = self.digit_log_probs.exp(), torch.arange(self._n, device=self.digit_log_probs.device).double()
         mean = (p * digit).sum(-1)
         return mean.sum(-1), ((p * digit**2).sum(-1) - mean**2).sum(-1)
@@ -142,7 +153,8 @@ class Mallows(OrderDistribution):
         """The maximum likelihood of orders int64 [N, n].
 
         The centre minimises the total distance (`consensus`: exactly to 14 items, above that a local minimum); phi
-        makes the mean distance that of the data, which is where the likelihood, concave in log phi, is largest.
+        makes the mean distance that of the data, which is where the likelihood, concave in log phi, is largest. Ours
+        (tests/permutations/test_families.py).
 
         Raises:
             ValueError: no orders.
@@ -153,7 +165,10 @@ class Mallows(OrderDistribution):
 
 
 def _log_phi(n: int, wanted: float) -> float:
-    """log phi of the Mallows law of n items whose mean distance is `wanted`, by bisection, from -50 to 50."""
+    """log phi of the Mallows law of n items whose mean distance is `wanted`, by bisection, from -50 to 50.
+
+    A float: the mean of digits as in `Mallows.moments`. Ours (tests/permutations/test_families.py).
+    """
     digits, least, most = np.arange(n, dtype=np.float64), -50.0, 50.0
     for _ in range(80):
         middle = (least + most) / 2
@@ -178,6 +193,7 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
     optimizer = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
+        """Minus the mean log-likelihood with the prior of `fit_plackett_luce`: a scalar."""
         optimizer.zero_grad()
         value = prior * scores.square().sum() - PlackettLuce(scores).log_prob(orders).mean()
         value.backward()
@@ -190,6 +206,8 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """Orders of several kinds of voters: of kind k with probability weights[k].
+
+    Ours (tests/permutations/test_families.py).
 
     Args:
         weights: float64 [K], with sum 1.
@@ -254,7 +272,7 @@ class Mixture:
 
 
 def _pairs(orders: np.ndarray, n: int) -> np.ndarray:
-    """Whether an order has item a before item b, float32 [N, n * n]; 0 both ways where one is missing."""
+    """Whether an order of [N, m] has item a before item b, float32 [N, n * n]; 0 both ways where one is missing."""
     places = np.full((len(orders), n), n)
     np.put_along_axis(places, orders, np.arange(orders.shape[1])[None], 1)
     before = (places[:, :, None] < places[:, None, :]) & (places < n)[:, None, :]
@@ -277,7 +295,10 @@ def _far_apart(before: np.ndarray, n: int, number: int, rng: np.random.Generator
 def _maximised(
     orders: np.ndarray, before: np.ndarray, n: int, step: Any, shares: np.ndarray, turns: int
 ) -> tuple[np.ndarray, list[Any], float]:
-    """Shares, laws and the log-likelihood after so many turns, or where they gain less than 1e-4 a voter."""
+    """Shares, laws and the log-likelihood after so many turns, or where they gain less than 1e-4 a voter.
+
+    Expectation-maximisation [Dempster 1977], of orders [N, m], `before` [N, n * n] and shares [N, K].
+    """
     laws: list[Any] = [None] * shares.shape[1]
     likelihood = -math.inf
     for _ in range(turns):
@@ -294,7 +315,10 @@ def _maximised(
 def _mallows_step(
     orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: Mallows | None
 ) -> tuple[Mallows, np.ndarray]:
-    """The law of orders that count by their share, and the log-probability of every order [N]."""
+    """The law of orders [N, n] that count by their share [N], and the log-probability of every order [N].
+
+    As `Mallows.fit`, with weights: the maximisation of [Dempster 1977].
+    """
     centre = np.array(_kemeny((share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)))
     places = centre.argsort()
     against = before @ (places[:, None] > places[None]).astype(np.float32).ravel()
@@ -306,7 +330,11 @@ def _mallows_step(
 def _plackett_luce_step(
     orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: PlackettLuce | None
 ) -> tuple[PlackettLuce, np.ndarray]:
-    """The law, with strengths of mean 1, and the log-probability of every order [N]."""
+    """The law, with strengths of mean 1, and the log-probability of every order [N].
+
+    Strength of an item = wins / sum over the choices it was in of 1 / the strength of all there [Hunter 2004], of
+    orders [N, m] that count by their share [N].
+    """
     strength, m = np.ones(n) if law is None else law.scores.exp().numpy(), orders.shape[1]
     wins = np.bincount(orders[:, :-1].ravel(), np.repeat(share, m - 1), n) + 0.1
     for _ in range(_HUNTER):

@@ -54,7 +54,7 @@ class Code(ABC):
 
     @classmethod
     def support(cls, n: int, device: torch.device | str = "cpu") -> Tensor:
-        """Whether digit i may be v, bool [n, n]."""
+        """Whether digit i may be v, bool [n, n]: [Severo 2025, section 4.2]."""
         return torch.arange(n, device=device) <= cls._largest(n, device).unsqueeze(-1)
 
     @classmethod
@@ -89,6 +89,9 @@ class Lehmer(Code):
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
+        """The c_i-th smallest value not used before, digits [..., n] -> permutations [..., n]
+        [Severo 2025, appendix D.1].
+        """
         y = places_first(code)
         for i in reversed(range(len(y) - 1)):
             later = y[i + 1 :]
@@ -104,14 +107,17 @@ class Insertion(Code):
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
+        """k, int64 [n]: see the head of this file."""
         return torch.arange(n, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
+        """#{j < k: p_j < p_k}, p = x^-1, of x [..., n]: digits of that shape [Severo 2025, eq. 6]."""
         return smaller_behind(inverse(x).flip(-1)).flip(-1)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
+        """Digits [..., n] -> permutations of that shape, by theorem 4.3 [Severo 2025, eq. 6]."""
         return inverse(Lehmer._decode(code.flip(-1)).flip(-1))
 
 
@@ -123,6 +129,10 @@ class FisherYates(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
+        """The draws that lead to x [..., n], digits of that shape: swap after swap, with the place of every value.
+
+        [Severo 2025, appendix D.2].
+        """
         values = x.reshape(-1, x.shape[-1]).T.contiguous()
         deck = torch.arange(len(values), device=x.device).unsqueeze(-1).repeat(1, values.shape[1])
         first, place, swaps = deck.clone(), deck.clone(), deck.clone()
@@ -135,6 +145,7 @@ class FisherYates(Code):
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
+        """Digits [..., n] -> permutations of that shape, swap after swap [Severo 2025, appendix D.2]."""
         n = code.shape[-1]
         swaps = code.reshape(-1, n).T.cpu().long()
         size = swaps.shape[1]
@@ -150,17 +161,22 @@ class FisherYates(Code):
 
 
 class Inline(Code):
-    """The permutation itself, value by value. Its supports are not free: most choices of digits repeat a value."""
+    """The permutation itself, value by value [Severo 2025, section 3.1].
+
+    Its supports are not free: most choices of digits repeat a value.
+    """
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
+        """n - 1, int64 [n]: see the class."""
         return torch.full((n,), n - 1, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
+        """x [..., n] itself."""
         return x.clone()
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """The digits as they are, permutation or not."""
+        """The digits [..., n] as they are, permutation or not."""
         return code.long().clone()

@@ -140,7 +140,10 @@ def chosen(streams: StepStreams, shape: tuple[int, ...], number: int) -> Tensor:
 
 
 def first_equal(x: Tensor) -> Tensor:
-    """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...]."""
+    """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...].
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
 
@@ -233,6 +236,7 @@ class RankedLists(Puzzles):
     """
 
     def __init__(self, name: str, lists: tuple[Tensor, Tensor, Tensor], holdout: float, seed: int) -> None:
+        """Means and deviations of all items' numbers, [F] each, with which they are `scaled`."""
         numbers, self._relevance, rows = lists
         self._mean, self._std = numbers.mean(0), numbers.std(0, correction=0).clamp(min=1e-6)
         self._items = self.scaled(numbers)
@@ -242,12 +246,17 @@ class RankedLists(Puzzles):
         super().__init__(name, "items", rows.shape[1], tuple(self._items.shape[1:]), len(test), seed, facts)
 
     def scaled(self, numbers: Tensor) -> Tensor:
-        """Numbers [N, F] of items in units of the file's deviation, and a 1; behind them zeros: [N + 1, F + 1]."""
+        """Numbers [N, F] of items in units of the file's deviation, and a 1; behind them zeros: [N + 1, F + 1].
+
+        Ours (tests/permutations/test_datasets.py).
+        """
         x = (numbers - self._mean) / self._std
         return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
+        """Puzzles with the numbers index [b], arrays [b, n, ...], by falling relevance: see `Puzzles.make` and the
+        class.
+        """
         rows = self._rows[split]
         rows = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
         order = (streams.next_draw().uniform(tuple(rows.shape)) - self._relevance[rows]).argsort(1)
@@ -387,6 +396,7 @@ class Jigsaws(ImagePuzzles):
     """
 
     def __init__(self, images: CountData, pieces: int, held_out: int, noise: float = 0.0, seed: int = 0) -> None:
+        """Pieces of [C, H // pieces, W // pieces]."""
         channels, height, width = images.shape
         name = f"jigsaw_{images.name}"
         if not 2 <= pieces <= min(height, width):
@@ -397,7 +407,7 @@ class Jigsaws(ImagePuzzles):
         super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
+        """Puzzles with the numbers index [b], arrays [b, n, C, h, w]: pieces and their noise as in the class."""
         images = self._images.train if split == "train" else self._images.test
         number = chosen(streams, (len(index),), len(images)) if split == "train" else index % len(images)
         clean = self._cut(images[number])
@@ -410,7 +420,7 @@ class Jigsaws(ImagePuzzles):
         return {"items": items, "ties": first_equal(clean)}
 
     def _cut(self, images: Tensor) -> Tensor:
-        """[b, C, H, W] -> [b, pieces^2, C, h, w]."""
+        """[b, C, H, W] -> [b, pieces^2, C, h, w], row by row: see the class."""
         (_, h, w), p = self.item_shape, self._pieces
         cropped = images[:, :, : p * h, : p * w]
         return cropped.unflatten(2, (p, h)).unflatten(4, (p, w)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
@@ -494,7 +504,7 @@ class Sorting(ImagePuzzles):
         super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
+        """Puzzles with the numbers index [b], strips [b, n, C, H, digits * W] by rising numbers: see the class."""
         of = self._images
         images, labels = (of.train, of.train_labels) if split == "train" else (of.test, of.test_labels)
         assert labels is not None

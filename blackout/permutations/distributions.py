@@ -86,7 +86,7 @@ class OrderDistribution(Distribution):
         return self.event_shape[0]
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """As `sample`."""
+        """As `sample`: orders int64 [*sample_shape, *batch, n]."""
         raise NotImplementedError
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
@@ -107,18 +107,27 @@ class OrderDistribution(Distribution):
         return uniform((first, *sample_shape, *rest, *event), source, device).movedim(0, len(sample_shape))
 
     def _gumbel(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
-        """Standard Gumbel numbers of the same shape."""
+        """Standard Gumbel numbers -log(-log u) of the shape of `_uniform`, [*sample_shape, *batch, *event].
+
+        Whose largest after adding scores is drawn by their softmax [Mena 2018, section 3.2].
+        """
         return self._uniform(sample_shape, event, source).log_().neg_().log_().neg_()
 
 
 def foremost(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest of orders int64 [..., M, n] with log-probabilities [..., M], falling, equals as they stand."""
+    """The k likeliest of orders int64 [..., M, n] with log-probabilities [..., M], falling, equals as they stand.
+
+    Ours (tests/permutations/test_distributions.py).
+    """
     log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
     return orders.take_along_dim(which[..., :k, None], -2), log_probs[..., :k]
 
 
 def digits_log_prob(log_probs: Tensor, digits: Tensor) -> Tensor:
-    """The sum of what independent digits int64 [..., n] have, of log_probs [..., n, V]: [...] of their common shape."""
+    """The sum of what independent digits int64 [..., n] have, of log_probs [..., n, V]: [...] of their common shape.
+
+    [Severo 2025, eq. 2], with one block.
+    """
     return taken(log_probs, digits.unsqueeze(-1)).squeeze(-1).sum(-1)
 
 
@@ -161,7 +170,7 @@ Pick: TypeAlias = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
 
 def walk(rows: Rows, n: int, pick: Pick) -> Tensor:
-    """Orders int64 [N, K, n], place by place.
+    """Orders int64 [N, K, n], place by place. Ours (tests/permutations/test_distributions.py).
 
     A prefix is a pointer to its parent and the item it adds, so that nothing is copied from place to place; orders are
     traced back at the end.
@@ -186,6 +195,8 @@ def walk(rows: Rows, n: int, pick: Pick) -> Tensor:
 class SequentialLaw(OrderDistribution):
     """Every place chooses among the items left: p(order) = prod over i of softmax over these of `rows`.
 
+    [Zhang 2025, eqs. 8 and 9].
+
     Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
     """
 
@@ -202,7 +213,7 @@ class SequentialLaw(OrderDistribution):
         return mass.masked_fill_(mass == -torch.inf, 0.0)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """One place after another by Gumbel noise.
+        """Orders int64 [*sample_shape, *batch, n], one place after another by Gumbel noise: exact draws of the class.
 
         Raises:
             ValueError: the choices left no item for a place.
@@ -214,6 +225,7 @@ class SequentialLaw(OrderDistribution):
         same = torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2])
 
         def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            """The item of largest noisy score, of [N, K, n], for every prefix: int64 [N, K], see `Pick`."""
             value, item = (scores + noise[:, :, i]).max(-1)
             stuck.logical_or_(value == -torch.inf)
             return same if i else torch.zeros_like(same), item
@@ -223,13 +235,14 @@ class SequentialLaw(OrderDistribution):
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """What a beam of max(k, width) finds [Zhang 2025, section 3.5, appendix D]: after each place the most probable
-        prefixes go on. All are kept, and the search is exact, while there are no more. -inf where fewer orders are
-        possible, and then the order means nothing.
+        """What a beam of max(k, width) finds [Zhang 2025, section 3.5, appendix D]: after each place the most
+        probable prefixes go on. All are kept, and the search is exact, while there are no more. -inf where fewer
+        orders are possible, and then the order means nothing. Shapes as in `OrderDistribution._candidates`.
         """
         n, total = self._n, self.scores.new_zeros(self.batch_shape.numel(), 1)
 
         def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            """The likeliest prefixes with one item more, of scores [N, K, n]: int64 [N, K'], see `Pick`."""
             nonlocal total
             scores += total[..., None] - self._mass(scores)
             total, flat = scores.flatten(1).topk(min(max(k, self.width), scores.shape[1] * (n - i)))
@@ -253,14 +266,15 @@ class PlackettLuce(SequentialLaw):
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n] or, among some of the items, [..., m], in the scores' dtype; O(m) by one running
-        logsumexp.
+        """log p of orders [..., n], [...]; O(m) by one running logsumexp.
+
+        [Zhang 2025, eq. 8], also of orders [..., m] among some of the items, in the scores' dtype.
         """
         z = taken(self.scores, value)
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Scores plus Gumbel noise, sorted."""
+        """Scores plus Gumbel noise, sorted: orders [*sample_shape, *batch, n], of the law of eq. 8."""
         noisy = self.scores + self._gumbel(sample_shape, (self._n,), generator)
         return noisy.argsort(dim=-1, descending=True, stable=True)
 
@@ -270,7 +284,7 @@ class PlackettLuce(SequentialLaw):
         return self.scores.argsort(dim=-1, descending=True, stable=True)
 
     def rows(self) -> Rows:
-        """As `SequentialLaw.rows`."""
+        """As `SequentialLaw.rows`, of scores [*batch, n]: the same for every place."""
         return lambda parent, item: self.scores.reshape(-1, 1, self._n)
 
 
@@ -294,7 +308,7 @@ class GeneralizedPlackettLuce(SequentialLaw):
         super().__init__(scores, 2, width=width)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
+        """log p of orders [..., n], [...], in the scores' dtype; -inf where one is forbidden [Zhang 2025, eq. 9]."""
         chosen = taken(self.scores, value.unsqueeze(-2))
         gone = torch.ones(self._n, self._n, dtype=torch.bool, device=chosen.device).tril_(-1)
         # one more, and not -inf: where no item that is left may be, there is still a largest score
@@ -331,7 +345,7 @@ class PointerLaw(SequentialLaw):
         self.pointers = pointers
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], all places at once."""
+        """log p of orders [..., n], [...], all places at once: scores of every place by those before [Vinyals 2015]."""
         shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
         return GeneralizedPlackettLuce(self.pointers.all(orders)).log_prob(orders).view(shape)
@@ -365,10 +379,11 @@ class Matching(SequentialLaw):
         self._given, self.scores = scores, sinkhorn(scores, iterations)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
+        """Sum of the log-probabilities of orders' [..., n] places, [...], in the scores' dtype: see the class."""
         return digits_log_prob(self.scores, value)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """The best assignments of `noisy`, orders [*sample_shape, *batch, n] [Mena 2018, section 3.2]."""
         return _assigned(self.noisy(sample_shape, generator))
 
     def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
@@ -385,7 +400,7 @@ class Matching(SequentialLaw):
         return scores.new_zeros(())
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """The best assignment, and what else the beam finds."""
+        """The best assignment, and what else the beam finds; shapes as in `OrderDistribution._candidates`."""
         orders, log_probs = super()._candidates(k)
         best = self.mode.unsqueeze(-2)
         log_probs = log_probs.masked_fill((orders == best).all(-1), -torch.inf)
@@ -393,7 +408,7 @@ class Matching(SequentialLaw):
 
 
 def _assigned(matrix: Tensor) -> Tensor:
-    """The orders of largest sum, int64 [..., n], of [..., n, n]."""
+    """The orders of largest sum, int64 [..., n], of [..., n, n]: the matching of [Mena 2018, section 2]."""
     from scipy.optimize import linear_sum_assignment
 
     flat = matrix.detach().reshape(-1, *matrix.shape[-2:]).cpu().double().numpy()
@@ -416,7 +431,7 @@ class InverseRiffle(OrderDistribution):
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], in the scores' dtype; -inf for more than one descent."""
+        """log p of orders [..., n], [...], in the scores' dtype; -inf for more than one descent: see the class."""
         cuts = self._cuts(taken(self.scores, value))
         falls = value[..., 1:] < value[..., :-1]
         number = falls.sum(-1)
@@ -430,11 +445,15 @@ class InverseRiffle(OrderDistribution):
         return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Packets drawn item by item and put together: orders [*sample_shape, *batch, n], as in the class."""
         left = self._uniform(sample_shape, (self._n,), generator) < torch.sigmoid(self.scores.double())
         return _sorted_by_packet(left)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
+        """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others.
+
+        Shapes as in `OrderDistribution._candidates`.
+        """
         for wanted in (k + 2, 2 * k + 4, k + self._n + 1):  # the first are often enough
             left, log_probs = best_choices(self.scores, wanted)
             sorted_already = (left[..., 1:] <= left[..., :-1]).all(-1)
@@ -448,7 +467,7 @@ class InverseRiffle(OrderDistribution):
 
 
 def _sorted_by_packet(left: Tensor) -> Tensor:
-    """The order that choices of packets bool [..., n] lead to."""
+    """The order, int64 [..., n], that choices of packets bool [..., n] lead to [Zhang 2025, section 3.2.1]."""
     return (~left).to(torch.uint8).argsort(dim=-1, stable=True)
 
 
@@ -466,6 +485,7 @@ class InverseTransposition(OrderDistribution):
     """
 
     def __init__(self, scores: Tensor, swap: Tensor) -> None:
+        """log w_i and log(1 - w_i) of the class, [..., n] each."""
         super().__init__(scores, least=2)
         if swap.shape != self.batch_shape:
             raise ValueError(f"swap must have the shape {list(self.batch_shape)} of the batch, not {list(swap.shape)}")
@@ -477,7 +497,10 @@ class InverseTransposition(OrderDistribution):
         self._log_rest = rest.scatter(-1, first, others)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], in the scores' dtype; -inf unless the identity or one transposition."""
+        """log p of orders [..., n], [...], in the scores' dtype; -inf unless the identity or one transposition.
+
+        [Zhang 2025, eq. 6].
+        """
         moved = value != identity_like(value)
         number = moved.sum(-1)
         i = moved.int().argmax(-1, keepdim=True)
@@ -486,11 +509,17 @@ class InverseTransposition(OrderDistribution):
         return torch.where(number == 0, F.logsigmoid(-self.swap), swap.masked_fill(number != 2, -torch.inf))
 
     def _pair(self, i: Tensor, j: Tensor) -> Tensor:
-        """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k]."""
+        """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k].
+
+        [Zhang 2025, eq. 6].
+        """
         either = torch.logaddexp(-taken(self._log_rest, i), -taken(self._log_rest, j))
         return taken(self._log_w, i) + taken(self._log_w, j) + either
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """A pair without replacement, by the two largest noisy scores, or none: orders [*sample_shape, *batch, n],
+        as in the class.
+        """
         swaps = self._uniform(sample_shape, (1,), generator) < self.swap.double().sigmoid().unsqueeze(-1)
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
         first, second = noisy.topk(2).indices.split(1, -1)
@@ -521,10 +550,13 @@ class InverseInsertion(OrderDistribution):
 
     @property
     def _log_w(self) -> Tensor:
+        """log softmax(scores), [*batch, n] [Zhang 2025, eq. 7]."""
         return self.scores.log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], in the scores' dtype; -inf unless one item moved to the end."""
+        """log p of orders [..., n], [...], in the scores' dtype; -inf unless one item moved to the end
+        [Zhang 2025, eq. 7].
+        """
         moved = value[..., -1:]
         possible = (self._order(moved) == value).all(-1)
         return taken(self._log_w, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
@@ -535,11 +567,12 @@ class InverseInsertion(OrderDistribution):
         return torch.where(place == self._n - 1, item, place + (place >= item))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """The item of largest noisy score to the end: orders [*sample_shape, *batch, n], as in the class."""
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
         return self._order(noisy.argmax(-1, keepdim=True))
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """All n."""
+        """All n orders, int64 [*batch, n, n], and their log-probabilities [*batch, n]."""
         items = torch.arange(self._n, device=self.scores.device).expand(*self.batch_shape, self._n)
         return self._order(items.unsqueeze(-1)), self._log_w
 

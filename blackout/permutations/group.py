@@ -23,18 +23,24 @@ def identity_like(p: Tensor) -> Tensor:
 
 
 def compose(p: Tensor, q: Tensor) -> Tensor:
-    """i -> p[q[i]], int64 of the common shape [..., n]."""
+    """i -> p[q[i]], int64 of the common shape [..., n]: how permutations act by gather.
+
+    Ours (tests/permutations/test_group.py).
+    """
     p, q = torch.broadcast_tensors(p, q)
     return p.gather(-1, q)
 
 
 def inverse(p: Tensor) -> Tensor:
-    """The permutation that undoes p [..., n]."""
+    """The permutation that undoes p [..., n], of that shape. Ours (tests/permutations/test_group.py)."""
     return torch.empty_like(p, memory_format=torch.contiguous_format).scatter_(-1, p, identity_like(p))
 
 
 def is_permutation(x: Tensor) -> Tensor:
-    """Whether 0..n-1 all occur, bool [...] for integers [..., n]: the definition of a permutation."""
+    """Whether 0..n-1 all occur, bool [...] for integers [..., n]: the definition of a permutation.
+
+    Ours (tests/permutations/test_group.py).
+    """
     inside = (x >= 0) & (x < x.shape[-1])
     seen = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     seen.scatter_(-1, x.clamp(0, x.shape[-1] - 1).long(), True)
@@ -42,7 +48,10 @@ def is_permutation(x: Tensor) -> Tensor:
 
 
 def descents(p: Tensor) -> Tensor:
-    """How often the next entry is less, int64 [...]. The rising sequences of p number 1 + descents(inverse(p))."""
+    """How often the next entry of p [..., n] is less, int64 [...] [Bayer 1992].
+
+    The rising sequences of p number 1 + descents(inverse(p)).
+    """
     return (p[..., 1:] < p[..., :-1]).sum(-1)
 
 
@@ -93,12 +102,17 @@ def cycle_labels(p: Tensor) -> Tensor:
 
 
 def num_cycles(p: Tensor) -> Tensor:
-    """The number of cycles, fixed points among them, int64 [...]."""
+    """The number of cycles of p [..., n], fixed points among them, int64 [...].
+
+    Ours (tests/permutations/test_group.py).
+    """
     return (cycle_labels(p) == identity_like(p)).sum(-1)
 
 
 def all_permutations(n: int) -> Tensor:
     """All of S_n in lexicographic order, int64 [n!, n].
+
+    Ours (tests/permutations/test_group.py).
 
     Raises:
         ValueError: n < 1, or so large (n > 10) that they would fill gigabytes.
@@ -111,8 +125,8 @@ def all_permutations(n: int) -> Tensor:
 def number(orders: Tensor) -> Tensor:
     """The place of every permutation [..., n] in lexicographic order, that of `all_permutations`, int64 [...], n to 20.
 
-    Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow: the Lehmer code
-    (tests/permutations/test_group.py).
+    Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow: the Lehmer code [Severo 2025, eq. 1].
+    Ours (tests/permutations/test_group.py).
     """
     weights = [math.factorial(left) for left in reversed(range(orders.shape[-1]))]
     return (smaller_behind(orders) * torch.tensor(weights, device=orders.device)).sum(-1)
@@ -136,14 +150,20 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
 
 @lru_cache
 def stirling_numbers(t: int) -> tuple[int, ...]:
-    """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind)."""
+    """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind) [Diaconis 1992].
+
+    Ours (tests/permutations/test_mixing.py): integers [t + 1].
+    """
     from scipy.special import stirling2
 
     return tuple(stirling2(t, range(t + 1), exact=True))
 
 
 def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:
-    """The ways of writing n as a sum of positive integers, each falling: the cycle types of S_n."""
+    """The ways of writing n as a sum of positive integers, each falling: the cycle types of S_n.
+
+    Ours (tests/permutations/test_mixing.py).
+    """
     if n == 0:
         return [()]
     most = n if largest is None else min(n, largest)
@@ -153,7 +173,7 @@ def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:
 def class_size(cycle_type: tuple[int, ...]) -> int:
     """How many permutations have these cycle lengths: n! over the product of k^m m! for m cycles of length k.
 
-    [Diaconis 1988]; counted in `tests.permutations.test_mixing`.
+    [Diaconis 1988]; counted in `tests.permutations.test_mixing`; an integer, of lengths [m].
     """
     centraliser = math.prod(k ** (m := cycle_type.count(k)) * math.factorial(m) for k in set(cycle_type))
     return math.factorial(sum(cycle_type)) // centraliser

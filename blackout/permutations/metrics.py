@@ -50,7 +50,10 @@ def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) ->
 
 
 def wrong_places(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
-    """Places with the wrong item, or one that is not like the right one, bool [b, n]; arguments as `order_scores`."""
+    """Places with the wrong item, or one that is not like the right one, bool [b, n]; arguments as `order_scores`.
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     if ties is None:
         return solution != truth
     belongs = compose(inverse(truth), solution)  # the right place of the item that the solution puts there
@@ -70,12 +73,15 @@ def ceilings(ties: Tensor) -> dict[str, Tensor]:
 
 
 def tour_length(points: Tensor) -> Tensor:
-    """Of closed tours [..., n, 2] in the order they are visited, float32 [...]: the sum of distances, by definition."""
+    """Of closed tours [..., n, 2] in the order they are visited, float32 [...]: the sum of distances.
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     return (points - points.roll(-1, -2)).norm(dim=-1).sum(-1)
 
 
 def arranged(items: Tensor, order: Tensor) -> Tensor:
-    """Items [b, n, ...] in the order int64 [b, n]: place i gets item order[i]."""
+    """Items [b, n, ...] in the order int64 [b, n]: place i gets item order[i]; of the items' shape."""
     return items.gather(1, order.view(*order.shape, *[1] * (items.ndim - 2)).expand(-1, -1, *items.shape[2:]))
 
 
@@ -83,6 +89,8 @@ def puzzle_scores(
     kind: str, items: Tensor, solution: Tensor, truth: Tensor, ties: Tensor | None = None
 ) -> dict[str, Tensor]:
     """All scores that puzzles of a kind have, float32 [b] each.
+
+    [Zhang 2025, section 4], and what is ours (tests/permutations/test_datasets.py).
 
     Beside `order_scores`: of pixels the mean square and absolute error, of tours [b, n, 2] their length, the relative
     gap to the right one, and whether they are optimal.
@@ -108,7 +116,8 @@ def puzzle_scores(
 
 
 def mean_scores(sums: Mapping[str, float], number: int, std: float) -> dict[str, float]:
-    """Means over so many puzzles; of pixels rmse and mae as they are and (`_normalised`) in units of the deviation.
+    """Means over so many puzzles, floats by name [Zhang 2025, section 4.2]; of pixels rmse and mae as they are and
+    (`_normalised`) in units of the deviation.
 
     Args:
         sums: of `puzzle_scores` over the puzzles.
@@ -140,19 +149,22 @@ def ndcg(x: Tensor, relevance: Tensor, k: int) -> Tensor:
 
 
 def ndcgs(x: Tensor, relevance: Tensor) -> dict[str, Tensor]:
-    """`ndcg` at 1, 5 and 10, those up to n, by name."""
+    """`ndcg` at 1, 5 and 10, those up to n, by name, [b] each, of orders int64 [b, n] and relevance [b, n]."""
     return {f"ndcg_at_{k}": ndcg(x, relevance, k) for k in CUTOFFS if k <= x.shape[1]}
 
 
 def expected_unique(size: int, draws: int) -> float:
     """Expected share of different values among uniform draws from `size` of them.
 
-    size (1 - (1 - 1 / size)^draws) / draws. Ours; checked in `tests.permutations.coded.test_data`.
+    size (1 - (1 - 1 / size)^draws) / draws, a float. Ours; checked in `tests.permutations.coded.test_data`.
     """
     return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
 
 
 def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
-    """KL(p || q) = sum p log2(p / q) in bits, of log-probabilities [m] in nats: its definition."""
+    """KL(p || q) = sum p log2(p / q) in bits, a float, of log-probabilities [m] in nats: its definition.
+
+    Ours (tests/permutations/coded/test_model.py).
+    """
     terms = log_p.exp() * (log_p - log_q)
     return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)

@@ -71,7 +71,10 @@ def lists(
 
 
 def wins(orders: Tensor, n: int) -> Tensor:
-    """The share of the orders [N, m] that hold both of n items in which one (row) comes before the other: [n, n]."""
+    """The share of the orders [N, m] that hold both of n items in which one (row) comes before the other: [n, n].
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     i, j = torch.triu_indices(orders.shape[1], orders.shape[1], 1)
     before = torch.bincount((orders[:, i] * n + orders[:, j]).flatten(), minlength=n * n).view(n, n).double()
     return before / (before + before.T)

@@ -62,7 +62,7 @@ def soft_sort(values: Tensor, temperature: float) -> Tensor:
 def neural_sort(values: Tensor, temperature: float) -> Tensor:
     """The same by a formula for sums of the largest: rows have the right largest entry at any temperature.
 
-    [Grover 2019, eq. 5], of numbers turned round, since theirs fall.
+    [Grover 2019, eq. 5], of numbers [..., n] turned round, since theirs fall: [..., n, n].
 
     Raises:
         ValueError: a temperature that is not positive.

@@ -49,7 +49,7 @@ def seams(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
 
 
 def _both_ways(scores: Tensor) -> Tensor:
-    """log softmax over columns plus log softmax over rows of [b, n, n], without the diagonal."""
+    """log softmax over columns plus log softmax over rows of [b, n, n], without the diagonal: of `seams`."""
     itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(itself, -torch.inf)
     return (scores.log_softmax(-1) + scores.log_softmax(-2)).masked_fill(itself, _NEVER)
@@ -60,7 +60,8 @@ class SeamNetwork(nn.Module):
     """How likely pieces are neighbours, as `seams` says, but learned; and by itself, where each piece belongs.
 
     A perceptron on two pieces and on how they differ at their border, as they are and as colours would go on: one for
-    right neighbours and, of transposed pieces, for lower ones. The grid does not matter to that. Ours.
+    right neighbours and, of transposed pieces, for lower ones. The grid does not matter to that. Ours
+    (tests/permutations/test_seams.py).
 
     Args:
         item_shape: (C, h, h).
@@ -128,6 +129,8 @@ def arrangements(
 ) -> tuple[Tensor, Tensor]:
     """The best arrangements row by row that a beam finds, int64 [b, K, n], and their sums [b, K], falling.
 
+    Ours (tests/permutations/test_seams.py).
+
     Args:
         found: `seams`, [b, 2, n, n].
         columns: of the grid.
@@ -157,7 +160,7 @@ def arrangements(
 def assembled(found: Tensor, columns: int, width: int = WIDTH, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """As `arrangements`, int64 [b, K, n] and sums [b, K]; from 16 pieces on with that of `joined` among them.
 
-    It is put first where its sum is largest.
+    It is put first where its sum is largest. Ours (tests/permutations/test_seams.py).
     """
     orders, sums = arrangements(found, columns, width, places)
     b, n = len(found), found.shape[-1]

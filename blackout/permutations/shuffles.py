@@ -82,7 +82,7 @@ class Shuffle(ABC):
     def variation(self, n: int, t: int, s: int | None = None) -> float:
         """The total variation between the laws of t shuffles of n cards and of s shuffles, or the uniform law.
 
-        Half the sum over permutations of |q_t - q_s|, its definition, kind by kind.
+        Half the sum over permutations of |q_t - q_s|, kind by kind: a float [Zhang 2025, eqs. 13 and 14].
 
         Raises:
             ValueError: n < 1 (or more than 30 for transpositions), or a negative number of shuffles.
@@ -107,7 +107,7 @@ class Riffle(Shuffle):
         return self.steps_back(n, size, [times], generator)[0]
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.steps_back`, int64 [len(times), *size, n], all in one sort."""
+        """As `Shuffle.steps_back`, int64 [len(times), *size, n], all in one sort of labels: see the class."""
         shape = (size,) if isinstance(size, int) else size
         places, powers = _places_and_powers(n, tuple(times), _device(generator))
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
@@ -115,7 +115,11 @@ class Riffle(Shuffle):
         return _places_by_key(torch.add(places, labels, alpha=n)).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, float64 [...]: -inf where there are more rising sequences than labels."""
+        """As `Shuffle.log_prob`, of sigma [..., n] float64 [...]: -inf where there are more rising sequences than
+        labels.
+
+        [Bayer 1992, theorem 1].
+        """
         n, a = sigma.shape[-1], 2.0**times
         rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
         drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
@@ -147,7 +151,7 @@ class RandomInsertion(Shuffle):
         return _places_by_key(last.add_(1).mul_(n).add_(torch.arange(n, device=last.device)))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, float64 [...] of sigma [..., n].
+        """As `Shuffle.log_prob`, float64 [...] of sigma [..., n] [Diaconis 1992].
 
         Raises:
             ValueError: times < 0.
@@ -167,7 +171,10 @@ class RandomInsertion(Shuffle):
 
 @lru_cache
 def _insertion_ways(n: int, times: int) -> list[int]:
-    """In how many of n^times ways a permutation comes about whose inverse has a first rising run of 1..n."""
+    """In how many of n^times ways a permutation comes about whose inverse has a first rising run of 1..n.
+
+    Integers [n], sums of Stirling numbers as in `RandomInsertion` [Diaconis 1992].
+    """
     ways = [*stirling_numbers(times), *[0] * n]
     return [sum(ways[n - run : n + 1]) for run in range(1, n + 1)]
 
@@ -189,7 +196,8 @@ class RandomTransposition(Shuffle):
         return sigma
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, float64 [...]: one step of any deck; several by the walk on cycle types, to 30 cards.
+        """As `Shuffle.log_prob`, of sigma [..., n] float64 [...]: one step of any deck; several by the walk on cycle
+        types, to 30 cards.
 
         Raises:
             ValueError: times < 0, or more than one step with more than 30 cards.
@@ -219,7 +227,7 @@ def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
     """The probability of a permutation of every cycle type after `times` random transpositions of n cards.
 
     Every step multiplies by a random element of a law that is constant on conjugacy classes, so the cycle type is a
-    Markov chain of its own [Diaconis 1981]: no S_n is enumerated.
+    Markov chain of its own [Diaconis 1981]: no S_n is enumerated. Floats by lengths of cycles [m].
 
     Raises:
         ValueError: n outside 1..30.
@@ -235,7 +243,7 @@ def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
 
 @lru_cache(maxsize=4)
 def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
-    """The cycle types, and the moves between them: from, to, probability."""
+    """The cycle types, and the moves between them: from, to, probability, [moves] each [Diaconis 1981]."""
     types = partitions(n)
     number = {cycles: i for i, cycles in enumerate(types)}
     moves = [(i, number[to], p) for i, cycles in enumerate(types) for to, p in _moves(cycles).items()]
@@ -244,10 +252,14 @@ def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray,
 
 
 def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
-    """Where one step leads from a cycle type: elements of two cycles join them, two of one split it."""
+    """Where one step leads from a cycle type: elements of two cycles join them, two of one split it.
+
+    Probabilities by cycle type, of lengths [m] [Diaconis 1981].
+    """
     n, many, found = sum(cycles), Counter(cycles), defaultdict[tuple[int, ...], float](float)
 
     def to(old: Counter[int], *new: int) -> tuple[int, ...]:
+        """The cycle type with lengths in place of others, [m]."""
         return tuple(sorted([*(many - old).elements(), *new], reverse=True))
 
     found[cycles] += 1 / n
@@ -315,7 +327,7 @@ def denoising_schedule(n: int) -> list[int]:
 
     T is where the distance from uniform is nearest to .005 (in logarithm); t_1 the first with at most .46; from there
     on always the next whose law is at least .29 from that of the look before; at last T. Ours, so that it gives the
-    schedules of [Zhang 2025, tables 9 and 11] for 9, 25, 36 and 100 items.
+    schedules of [Zhang 2025, tables 9 and 11] for 9, 25, 36 and 100 items (tests/permutations/test_mixing.py).
 
     Raises:
         ValueError: n < 2.
@@ -332,7 +344,10 @@ def denoising_schedule(n: int) -> list[int]:
 
 
 def first_mixed(law: Shuffle, n: int, target: float) -> int:
-    """The least number of shuffles after which the distance from uniform is at most `target`, by bisection."""
+    """The least number of shuffles after which the distance from uniform is at most `target`, by bisection.
+
+    An integer [Zhang 2025, section 3.4].
+    """
     most = 1
     while law.variation(n, most) > target:
         most *= 2
@@ -370,7 +385,7 @@ class ForwardProcess:
 
     @property
     def gaps(self) -> list[int]:
-        """How many shuffles every step is of."""
+        """How many shuffles every step is of, t_i - t_{i-1}: k integers."""
         return [b - a for a, b in pairwise([0, *self.times])]
 
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
@@ -394,7 +409,8 @@ class ForwardProcess:
 
 
 def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
-    """The scheduled times for n items; ours, after [Zhang 2025, section 3.4].
+    """The scheduled times for n items, integers; ours (tests/permutations/test_mixing.py), after
+    [Zhang 2025, section 3.4].
 
     To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
     transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of

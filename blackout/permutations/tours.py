@@ -53,7 +53,7 @@ def shortest_tours(points: Tensor) -> Tensor:
 def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
     """Tours int64 [b, n] or their reverses, from the same first city on, such that the polygon's area is positive.
 
-    By the shoelace formula (tests/permutations/test_datasets.py).
+    By the shoelace formula. Ours (tests/permutations/test_datasets.py).
     """
     x, y = arranged(points.double(), tours).unbind(-1)
     area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
@@ -154,7 +154,10 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
 
 
 def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
-    """Relative excess of both over the shortest tours, in whose order the points [b, n, 2] are: float32 [b] each."""
+    """Relative excess of both over the shortest tours, in whose order the points [b, n, 2] are: float32 [b] each.
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     polar = polar_tours(points)
     found = {"gap_of_polar_tour": polar, "gap_of_polar_tour_with_two_opt": two_opt(points, polar)}
     return {name: tour_length(arranged(points, tours)) / tour_length(points) - 1 for name, tours in found.items()}
@@ -193,7 +196,7 @@ class Tours(Puzzles):
         return {"items": _varied(tours, streams) if split == "train" else tours}
 
     def _new(self, size: int, streams: StepStreams) -> Tensor:
-        """Points [size, n, 2] in the order of their shortest tours, from a random city on."""
+        """Points [size, n, 2] in the order of their shortest tours, from a random city on: see `shortest_tours`."""
         n = self.num_items
         points = streams.next_draw().uniform((size, n, 2)).float()
         first = chosen(streams, (size, 1), n)
@@ -216,7 +219,10 @@ class FileTours(StoredPuzzles):
 
 
 def _varied(items: Tensor, streams: StepStreams) -> Tensor:
-    """The same tours [b, n, 2] from another city on, turned and mirrored: still counter-clockwise."""
+    """The same tours [b, n, 2] from another city on, turned and mirrored: still counter-clockwise.
+
+    Ours (tests/permutations/test_datasets.py).
+    """
     n = items.shape[1]
     turn, mirror = chosen(streams, (len(items), 1, 1), 4), chosen(streams, (len(items), 1, 1), 2) > 0
     x, y = (items - 0.5).split(1, -1)

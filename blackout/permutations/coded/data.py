@@ -164,8 +164,8 @@ def hash_share(key: Tensor, seed: int) -> Tensor:
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
     """All permutations that are one cycle, `share` of them to train on, the others held out [Severo 2025, section 5.2].
 
-    Which ones is decided by a hash of the permutation: the training set is the same everywhere, and whether a sample is
-    in it needs no list.
+    Permutations are [N, n]. Which ones is decided by a hash of the permutation: the training set is the same
+    everywhere, and whether a sample is in it needs no list.
 
     Args:
         length: 2 to 10.
@@ -184,11 +184,15 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     rest = x if bool(drawn.all()) else x[~drawn]
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
+        """Whether samples [b, n] are one cycle, and in the training set, [b] each."""
         cyclic = num_cycles(samples["samples"]) == 1
         inside = cyclic & (hash_share(number(samples["samples"]), seed) < share)
         return {"cyclic": cyclic.double(), "in_train": inside.double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
+        """-log (n - 1)! of every permutation [m, n] that is one cycle, else -inf: float64 [m]
+        [Severo 2025, section 5.2].
+        """
         log_p = torch.full((len(points),), -math.log(len(x)), dtype=torch.float64)
         return log_p.masked_fill(num_cycles(points) != 1, -math.inf)
 
@@ -212,7 +216,9 @@ def all_cycles(n: int) -> Tensor:
 
 @component("dataset")
 def mallows(length: int = 8) -> PermutationData:
-    """Mallows orders for every phi between .1 and 1, which the model is told: one network for all of them.
+    """Mallows orders [N, length] for every phi between .1 and 1, which the model is told: one network for all of them.
+
+    [Mallows 1957].
 
     Raises:
         ValueError: a length below 2.
@@ -220,14 +226,17 @@ def mallows(length: int = 8) -> PermutationData:
     check_length("mallows", length)
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
+        """phi uniform on [.1, 1], `condition` [b, 1], and a draw of each law, `x` [b, n]: see `Mallows`."""
         streams, size = SampleStreams(seed, index).at(0), len(index)
         phi = _LEAST_PHI + (1 - _LEAST_PHI) * streams.next_draw().uniform((size, 1))
         return {"x": Mallows(length, phi.squeeze(1)).sample(generator=streams), "condition": phi.float()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
+        """log p of permutations [m, n], float64 [m]: see `Mallows`."""
         return Mallows(length, context["condition"].double().flatten()[0]).log_prob(points)
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
+        """The distance of every sample [b, n] and its mean under the law, [b] each: see `Mallows.moments`."""
         exact, _ = Mallows(length, samples["condition"].double().squeeze(1)).moments()
         return {"distance": kendall_distance(samples["samples"]).double(), "expected_distance": exact}
 
@@ -238,7 +247,9 @@ def mallows(length: int = 8) -> PermutationData:
 
 @component("dataset")
 def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
-    """Orders drawn without replacement by weights 1, ratio, ratio^2, ...: no product of digits is this law.
+    """Orders [N, length] drawn without replacement by weights 1, ratio, ratio^2, ...: no product of digits is this law.
+
+    [Plackett 1975].
 
     Raises:
         ValueError: a length below 2, or a ratio that is not positive.
@@ -248,6 +259,7 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
     law = PlackettLuce(math.log(ratio) * torch.arange(length).double())
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
+        """Draws of the law, `x` [b, n]: see `PlackettLuce`."""
         return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).at(0))}
 
     test = make(torch.arange(_MADE_HELD_OUT), seed=1)
@@ -292,18 +304,22 @@ def from_levels(
     """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these.
 
     Beside them are so many of the mixture that fits them, see `permutations`; a batch without repetitions has none.
+
+    Ours (tests/permutations/coded/test_data.py), after [Huang 2020].
     """
     ensure(imagined >= 0, f"imagined must not be negative, but is {imagined}")
     ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them held out, not {len(levels)}")
     train, test = held_out_split(len(levels), holdout, seed)
 
     def orders(rows: Tensor, streams: StepStreams) -> Tensor:
+        """Orders [b, n] by levels plus uniforms, which break ties: see `from_levels`."""
         return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)
 
     known = orders(train, SampleStreams(seed, train).at(0))
     law = Mixture.fit(known, Mallows) if imagined and levels.shape[1] <= EXACT else None
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """Votes `x` [b, n], of the mixture with probability imagined / (imagined + voters): see `from_levels`."""
         streams = repeated(seed, index, augment)
         x = orders(train[index], streams)
         if law is not None and augment is not None:
@@ -367,6 +383,7 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
     """The same source for models of codes: `x` solves the puzzle `items`, [b, n] and [b, n, ...]."""
 
     def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """Puzzles with the numbers int64 [b] as `x` [b, n], `items` as given [b, n, ...] and `ties` [b, n]."""
         made = puzzles.batch(split, index)
         given = made["given"]
         return {"x": inverse(given), "items": arranged(made["items"], given), "ties": made["ties"]}

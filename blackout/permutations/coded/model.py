@@ -41,7 +41,7 @@ Choice: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
-    """Balanced blocks: sizes differ by at most 1, the larger first.
+    """Balanced blocks: sizes differ by at most 1, the larger first. Ours (tests/permutations/test_factorized.py).
 
     Args:
         order: of the digits, int64 [n] or [B, n]; None is from left to right.
@@ -157,7 +157,10 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
 
 
 def digit_log_probs(denoiser: Denoiser, shown: Tensor, codes: Tensor, support: Tensor) -> Tensor:
-    """log p of every digit of codes int64 [B, n] by what a denoiser says of those shown, [B, n]."""
+    """log p of every digit of codes int64 [B, n] by what a denoiser says of those shown, [B, n].
+
+    The factors of [Severo 2025, eq. 2].
+    """
     return normalised(denoiser(shown), support).gather(2, codes.unsqueeze(-1)).squeeze(-1)
 
 
@@ -190,7 +193,10 @@ def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor
 
 
 def all_masks(n: int) -> Tensor:
-    """Every set of n digits, bool [2^n, n]; row r holds the bits of r."""
+    """Every set of n digits, bool [2^n, n]; row r holds the bits of r.
+
+    Ours (tests/permutations/coded/test_model.py), by `every_mask_nll`.
+    """
     return (torch.arange(2**n).unsqueeze(-1) >> torch.arange(n)) % 2 == 1
 
 
@@ -265,6 +271,9 @@ class CodeTransformer(nn.Module):
         context: Literal["fused", "prefix"] = "fused", width: int = 64, depth: int = 2, heads: int = 4,
         dropout: float = 0.0,
     ) -> None:  # fmt: skip
+        """Embeddings of digits [n (n + 1), width] and places [n, width], and who may attend to whom, bool
+        [rows, rows].
+        """
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
@@ -295,7 +304,7 @@ class CodeTransformer(nn.Module):
         self.register_buffer("_attends", attends if causal or prefix else None, persistent=False)
 
     def forward(self, codes: Tensor, context: Context) -> Tensor:
-        """Codes int64 [B, n], with their context -> logits [B, n, n]."""
+        """Codes int64 [B, n], with their context -> logits [B, n, n]: see the class."""
         n = self.num_items
         if self.causal:  # row i holds digit i - 1; the first a mask
             codes = torch.cat([torch.full_like(codes[:, :1], n), codes[:, :-1]], 1)
@@ -321,6 +330,7 @@ class _Layer(Layer):
 
 
 def _embedding(number: int, width: int) -> nn.Embedding:
+    """Normal numbers of deviation 1/2, [number, width]."""
     table = nn.Embedding(number, width)
     nn.init.normal_(table.weight, std=0.5)
     return table
@@ -436,11 +446,11 @@ class CodeModel(Model):
         return bool(getattr(self.network, "fused", False))
 
     def encode(self, x: Tensor) -> Tensor:
-        """The digits that stand for permutations x [..., n]."""
+        """The digits that stand for permutations x [..., n], of that shape: see `aligned` and `Code.encode`."""
         return self.code.encode(inverse(x) if self.aligned and self.code is not Insertion else x)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """The permutations of digits [..., n].
+        """The permutations of digits [..., n], of that shape: see `aligned` and `Code.decode`.
 
         Inline digits may be none: they are then given as they are, or, where they are the places of items, made one by
         sorting the items by place.
@@ -451,11 +461,15 @@ class CodeModel(Model):
         return x.argsort(dim=-1, stable=True) if self.code is Inline else inverse(x)
 
     def denoiser(self, context: Mapping[str, Tensor], network: nn.Module | None = None) -> Denoiser:
-        """Codes -> logits, given one context or one per code; by default with the averaged weights."""
+        """Codes [B, n] -> logits [B, n, n], given one context or one per code; by default with the averaged weights.
+
+        Logits of averaged weights are multiplied by the sharpness of `calibrate`.
+        """
         net, sharpness = (self.averaged, self.config.get("sharpness", 1.0)) if network is None else (network, 1.0)
         shown = {name: context[name] for name in ("items", "condition") if name in context}
 
         def logits(codes: Tensor) -> Tensor:
+            """Codes [B, n] -> logits [B, n, n]."""
             if len(codes) > 1 and not shown and bool((codes == codes[:1]).all()):
                 return logits(codes[:1]).expand(len(codes), -1, -1)  # nothing is known yet: one evaluation says it
             here = {name: values.expand(len(codes), *values.shape[1:]) for name, values in shown.items()}
@@ -466,7 +480,10 @@ class CodeModel(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """Mean -log p of the batch in nats: a bound averaged over orders (masked), or exact (autoregressive)."""
+        """Mean -log p of the batch in nats, a scalar: a bound averaged over orders (masked), or exact (autoregressive).
+
+        `any_order_loss` [Uria 2014] or `autoregressive_loss` [Severo 2025, eq. 2].
+        """
         codes = self.encode(batch["x"])
         denoiser = self.denoiser(batch, self.network)
         if self.objective == "autoregressive":
@@ -479,7 +496,7 @@ class CodeModel(Model):
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Bits per permutation, see `nll`."""
+        """Bits per permutation of x [b, n], [b], see `nll`."""
         streams = SampleStreams(fold_seed(self.seed, _VALIDATION), batch["index"].to(self.device)).at(0)
         nll = self.nll(self.denoiser(batch), self.encode(batch["x"]), streams)
         self.record("val/nll_bits", nll / math.log(2))
@@ -487,7 +504,11 @@ class CodeModel(Model):
     @torch.no_grad()
     def calibrate(self, evaluations: int) -> None:
         """Find what logits are multiplied by so that held-out permutations are likeliest: few to train on make a model
-        too sure. By 0 a free code's law is uniform, so that no model ends worse than that.
+        too sure.
+
+        By 0 a free code's law is uniform, so that no model ends worse than that.
+
+        A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
         source = self.require_source()
         held_out = min(_JUDGED[1], source.size("test") or 0)
@@ -499,6 +520,7 @@ class CodeModel(Model):
         self.averaged.eval()
 
         def nats(sharpness: float) -> float:
+            """The mean of `nll` at a sharpness: a float of a float."""
             self.config["sharpness"] = sharpness
             streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
             return float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
@@ -507,7 +529,7 @@ class CodeModel(Model):
 
     @property
     def validation_cost(self) -> int:
-        """Network evaluations that validation takes per sample."""
+        """Network evaluations that validation takes per sample, an integer."""
         if self.objective == "autoregressive":
             return 1
         return 2**self.length - 1 if self.length <= MOST_ITEMS else self.length
@@ -517,6 +539,8 @@ class CodeModel(Model):
 
         To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per
         sample, digit by digit.
+
+        [Severo 2025, eq. 2], [Uria 2014].
         """
         if self.objective == "autoregressive":
             return autoregressive_loss(denoiser, codes, self.support).double()
@@ -587,11 +611,15 @@ class CodeModel(Model):
         return source.batch("test", torch.arange(source.size("test") or 0))
 
     def steps(self, passes: Passes, given: int) -> int:
-        """Passes a batch takes: no more than there are digits to draw."""
+        """Passes a batch takes, an integer: no more than there are digits to draw."""
         return max(1, min(passes.passes or 1, self.length - given))
 
     def _blocks(self, codes: Tensor, order: Tensor, passes: Passes, given: int) -> list[Tensor] | Choice:
-        """Places of each pass: what is observed comes first, and takes none."""
+        """Places of each pass, int64 [B, s], by an order of uniforms [B, n]: what is observed comes first, and takes
+        none.
+
+        Balanced blocks as of `partition`.
+        """
         if passes.order == "confidence":
             return most_certain
         n = self.length
@@ -600,7 +628,7 @@ class CodeModel(Model):
         return list(places[:, given:].tensor_split(self.steps(passes, given), dim=1))
 
     def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """A state of drawing as pictures take it: gaps filled with the identity's digits."""
+        """A state of drawing [B, n] as pictures take it: gaps filled with the identity's digits."""
         whole = self.encode(torch.arange(self.length, device=codes.device)).expand_as(codes)
         x = self.decode(torch.where(codes == self.length, whole, codes))
         return arranged(context["items"], x) if "items" in context else x

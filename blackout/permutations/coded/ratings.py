@@ -59,6 +59,8 @@ def read_ratings(file: Path) -> Ratings:
 def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
     """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
 
+    [Severo 2025, section 5.3].
+
     items[x] is the user's order: falling ratings, equal ones in the random order.
 
     Args:
@@ -116,7 +118,10 @@ def from_ratings(
     name: str, given: Ratings, length: int | None, min_raters: int, at_random: bool, num_movies: int, holdout: float,
     seed: int,
 ) -> PermutationData:  # fmt: skip
-    """As `rankings`, of ratings in memory."""
+    """As `rankings`, of ratings in memory.
+
+    The choices of [Severo 2025, section 5.3], of ratings [N].
+    """
     names, item, raters = given.item.unique(return_inverse=True, return_counts=True)
     enough = (raters >= min_raters).nonzero().squeeze(1)
     if len(enough) < (length or 2):
@@ -152,7 +157,7 @@ def from_ratings(
 
 
 def judge(samples: Samples) -> Mapping[str, Tensor]:
-    """NDCG@k of rankings `samples` [b, n] of rated items; nothing where there are no ratings."""
+    """NDCG@k, [b], of rankings `samples` [b, n] of rated items [Jarvelin 2002]; nothing where there are no ratings."""
     return ndcgs(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
 
 
@@ -162,8 +167,9 @@ def synthetic_rankings(
 ) -> PermutationData:
     """Made up, and embedded: users with tastes of a few dimensions rate items that are also more or less popular.
 
-    Rating = popularity + taste . character + noise, in ten steps of a half from .5 to 5. Each user rates 3 * length
-    items, popular ones more often.
+    Rating = 2.75 + 1.1 (.7 popularity + taste . character + noise of deviation .5), in ten steps of a half from .5 to
+    5. Ours (tests/permutations/coded/test_data.py): normal numbers [num_movies], [users, taste] and
+    [num_movies, taste]. Each user rates 3 * length items, popular ones more often.
 
     Args:
         length: rated items in a ranking.

@@ -104,7 +104,10 @@ class PermutationScores:
             self._sums[name] = self._sums.get(name, torch.zeros(2, dtype=torch.float64)) + counted
 
     def compute(self) -> dict[str, float]:
-        """Means over samples, and the share of different ones with that of a perfect sampler, where it is known."""
+        """Means over samples, and the share of different ones with that of a perfect sampler, where it is known.
+
+        [Severo 2025, section 5.2], as floats; what a perfect sampler has is `expected_unique`.
+        """
         everything = sum_over_processes(self._all.clone())
         values: dict[str, float] = {}
         if self._source.kind is None:
@@ -168,6 +171,8 @@ def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dic
 
     uniform_insertion: the other items go in anywhere [Severo 2025, section 5.3]. popularity: by number of raters.
     plackett_luce: by scores of items, fitted to training rankings.
+
+    Floats, of held-out rankings [held_out, n].
     """
     test = source.batch("test", torch.arange(held_out))
     train = source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED)))
@@ -189,6 +194,9 @@ def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, fl
 
     Rankings are orders of the items that they are of. Mallows, its mixture and repeated insertion need the same items
     in every order; Plackett-Luce and its mixture do not. None of them sees another context.
+
+    Floats, of -log2 p of orders [N, n]: `PlackettLuce`, `Mallows`, `Mixture`, `repeated_insertion`, and log2 n!. Ours
+    (tests/permutations/coded/test_data.py).
     """
     train = orders_of(source, source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED))))
     test = orders_of(source, source.batch("test", torch.arange(held_out)))
@@ -223,7 +231,10 @@ def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
-    """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
+    """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated.
+
+    Floats, of log-probabilities [n!], see `kl_bits`. Ours (tests/permutations/coded/test_model.py).
+    """
     if source.truth is None:
         return {}
     passes = settings.get("passes") or model.passes.passes or 1
@@ -240,7 +251,10 @@ def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[st
 
 @torch.no_grad()
 def held_out_bits(model: CodeModel, source: PermutationData, size: int) -> float:
-    """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items)."""
+    """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items).
+
+    A float, the mean of `CodeModel.nll` [Severo 2025, eq. 2] of permutations [b, n].
+    """
     total = 0.0
     for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
@@ -254,6 +268,8 @@ def exact_law(
     model: CodeModel, context: Mapping[str, Tensor], passes: int, order: Order | None = "random"
 ) -> tuple[Tensor, Tensor] | None:
     """All permutations and their log-probabilities for one context [1, ...], if they are few enough to enumerate.
+
+    By [Severo 2025, eq. 2], see `exact_mixture`.
 
     To 7 items for any number of passes, to 9 in one pass or of an autoregressive model. Of the inline code what is no
     permutation is left out, and the probabilities sum to less than 1. The most certain digits next are an order of its

@@ -106,12 +106,19 @@ class Denoiser:
 
 
 def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
-    """Orders [..., m] of the items that may move as orders of all n: the first, where it is fixed, comes first."""
+    """Orders [..., m] of the items that may move as orders of all n, [..., n]: the first, where it is fixed, comes
+    first.
+
+    Ours (tests/permutations/test_shuffle.py).
+    """
     return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1) if first_fixed else orders
 
 
 def moving(orders: Tensor, first_fixed: bool) -> Tensor:
-    """The inverse of `with_first`: orders [..., n] as orders of the items that may move."""
+    """The inverse of `with_first`: orders [..., n] as orders of the items that may move, [..., m].
+
+    Ours (tests/permutations/test_shuffle.py).
+    """
     return orders[..., 1:] - 1 if first_fixed else orders
 
 
@@ -147,7 +154,7 @@ class Decoder(ABC):
         return lists
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
-        """Lists taken back from time t."""
+        """Lists taken back from time t: orders [b, K, m] and log-probabilities [b, K]."""
         raise NotImplementedError
 
     @abstractmethod
@@ -165,6 +172,9 @@ class Greedy(Decoder):
     bounds = True
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
+        """The chosen step of orders [b, 1, m], whose log-probability is added, [b, 1]: `Denoiser`
+        [Zhang 2025, section 3.5].
+        """
         state, total = lists
         law = denoiser(state, t)
         sigma = self._choose(law, streams)
@@ -216,6 +226,9 @@ class Beam(Decoder):
             raise ValueError(f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}")
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
+        """The best of K orders [b, K, m] by K steps each, equal ones merged, with log-probabilities [b, K]: see the
+        class.
+        """
         state, total = lists
         width = self._kept(denoiser.free)
         orders, log_probs = denoiser(state, t, max(self.inner, width)).top(width)
@@ -224,6 +237,7 @@ class Beam(Decoder):
         return foremost(*merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2)), width)
 
     def evaluations(self, steps: int, free: int) -> int:
+        """The first list, and all that are kept at every later step: an integer."""
         return 1 + (steps - 1) * self._kept(free)
 
     def _kept(self, free: int) -> int:
@@ -235,9 +249,12 @@ class Beam(Decoder):
 class Best(Greedy):
     """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
+
+    Ours (tests/permutations/test_answers.py).
     """
 
     def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
+        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: greedy above 1/2, as in the class."""
         orders, log_probs = super().__call__(denoiser, times, streams, look)
         doubtful = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist() if denoiser.free <= _ALL else []
         for i in doubtful:
@@ -250,6 +267,7 @@ class Best(Greedy):
         return orders, log_probs
 
     def evaluations(self, steps: int, free: int) -> int:
+        """Of `Greedy` and `Beam`: an integer."""
         return steps + (Beam().evaluations(steps, free) if free <= _ALL else 0)
 
 
@@ -358,7 +376,10 @@ def exact_law(denoiser: Denoiser, times: Times) -> Lists:
 
 
 def draws(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:
-    """Orders int64 [1, 9600, m] of one list, drawn from the chain: the last step of 1,200 lists 8 times each."""
+    """Orders int64 [1, 9600, m] of one list, drawn from the chain: the last step of 1,200 lists 8 times each.
+
+    The chain of [Zhang 2025, eq. 11]. Ours (tests/permutations/test_answers.py).
+    """
     states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
     for step, t in enumerate(reversed(times), 1):
         many = (_STATES if step == 1 else 1) * (2 if step == max(1, len(times) - 1) else 1)

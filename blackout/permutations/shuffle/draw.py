@@ -98,7 +98,7 @@ class SolvedPuzzles:
         self._sums, self._number = dict[str, float](), 0
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Add solved puzzles; see `puzzle_scores`."""
+        """Add solved puzzles, orders [b, n]; see `puzzle_scores`."""
         items, solution, truth = (samples[name] for name in ("items", "samples", "truth"))
         figures = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
         figures |= {"surely_most_probable": samples["sure"]} if "sure" in samples else {}

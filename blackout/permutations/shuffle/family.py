@@ -98,7 +98,10 @@ class ShuffleFamily(ComponentFamily):
         return requested(model, request)
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:
-        """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning."""
+        """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning.
+
+        Means, floats by name, of `nll_bits` [Zhang 2025, eq. 12] and figures [b] of `ceilings` and the like.
+        """
         scores: dict[str, float] = defaultdict(float)
         with model.using():
             for index in torch.arange(source.held_out).split(_AT_ONCE):
@@ -111,14 +114,20 @@ class ShuffleFamily(ComponentFamily):
         return {"values": means, "held_out_puzzles": source.held_out}
 
     def baselines(self, source: Puzzles, settings: Plain) -> dict[str, dict[str, float]]:
-        """Bits of the right order where all orders of the items that move are as likely; one that is sure has none."""
+        """Bits of the right order where all orders of the items that move are as likely; one that is sure has none.
+
+        log2 m!, a float: -log2 of the uniform law, p(X_T) of [Zhang 2025, section 3.4].
+        """
         free = source.facts["num_items"] - source.facts["first_fixed"]
         uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
         return {"val/nll_bits": uniform, "nll_bits": uniform}
 
 
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Figures of puzzles in a batch [b] by who learns nothing: tours, and pictures of a square number of pieces."""
+    """Figures of puzzles in a batch [b] by who learns nothing: tours, and pictures of a square number of pieces.
+
+    Ours (tests/permutations/test_datasets.py) and tests/permutations/test_seams.py.
+    """
     items, given = batch["items"], batch["given"]
     if kind == "points":
         return gaps_without_learning(items)

@@ -58,6 +58,8 @@ class LossInputs:
     def looks(self, number: int) -> tuple[OrderDistribution, Tensor]:
         """What may be known without permutations of the steps of `number` walks of each list.
 
+        Of the label-free likelihood [Zhang 2025, appendix G.4].
+
         Returns:
             The law of the steps back, [b, r], and the squared distances [b, r, m, m] of the item that was at every
             place to those of the list.
@@ -99,7 +101,9 @@ class TrajectoryLoss(ShuffleLoss):
         check_sizes("loss", walks=self.walks)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, the mean of [Zhang 2025, eq. 12] over steps back [b, r, m], and figures by name: see
+        `ShuffleLoss`.
+        """
         law, _, back = inputs.steps(self.walks)
         return -law.log_prob(back).mean(), {}
 
@@ -113,7 +117,9 @@ class RandomTimeLoss(TrajectoryLoss):
     """
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of one step [b, walks, m] of each walk [Zhang 2025, eq. 20], and figures by name: see
+        `ShuffleLoss`.
+        """
         states, back, times = inputs.walks(self.walks)
         u = uniform(tuple(states.shape[:2]), inputs.streams, states.device).to(states.device)
         step = (u * states.shape[2]).long().clamp(max=states.shape[2] - 1)
@@ -123,7 +129,9 @@ class RandomTimeLoss(TrajectoryLoss):
 
 @component("loss")
 class ReadingLoss(nn.Module, ShuffleLoss):
-    """-log p(order, reading) of strips of symbols, by the reading that the right order makes likeliest. Ours.
+    """-log p(order, reading) of strips of symbols, by the reading that the right order makes likeliest.
+
+    Ours (tests/permutations/test_shuffle.py).
 
     A sure softmax leaves an image that is misread no gradient, and that of a score would not say which symbol it is.
     The order does: `likeliest_reading` is what both images and values of symbols are fitted to, one step of expectation
@@ -145,7 +153,9 @@ class ReadingLoss(nn.Module, ShuffleLoss):
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of log-probabilities of symbols [b, n, parts, symbols] as in the class, and figures: see
+        `ShuffleLoss`.
+        """
         worth = getattr(inputs.denoiser.network, "worth", None)
         if worth is None:
             raise ValueError("only strips are read as symbols: network=strip_scores, or loss=trajectory")
@@ -165,7 +175,8 @@ def likeliest_reading(logs: Tensor, worth: Tensor) -> Tensor:
     """Symbols of strips in their right order, int64 [b, n, parts], that make the order and themselves likely.
 
     From the likeliest by themselves one symbol after another is changed, always the one that gains most in the sum of
-    both logarithms, until none does or n are: an ascent, which may miss the best of all.
+    both logarithms, until none does or n are: an ascent, which may miss the best of all. Ours
+    (tests/permutations/test_shuffle.py).
 
     Args:
         logs: log-probabilities [b, n, parts, symbols].
@@ -190,7 +201,9 @@ def likeliest_reading(logs: Tensor, worth: Tensor) -> Tensor:
 
 
 def _left(scores: Tensor) -> Tensor:
-    """log of the sum of e^score from every place to the end."""
+    """log of the sum of e^score from every place to the end, of scores [..., n]: [..., n], as in
+    [Zhang 2025, eq. 8].
+    """
     return scores.flip(-1).logcumsumexp(-1).flip(-1)
 
 
@@ -230,7 +243,9 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         self.baseline = nn.Buffer(torch.zeros(()))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of `draws` permutations of steps back [b, r, m] [Zhang 2025, eq. 23], and figures: see
+        `ShuffleLoss`.
+        """
         law, between = inputs.looks(self.walks)
         drawn = law.sample(Size((self.draws,)), inputs.streams)
         log_probs = law.log_prob(drawn)
@@ -273,7 +288,7 @@ class InformedLoss(ShuffleLoss):
         ensure(0 < self.deviation < float("inf"), f"deviation must be positive, not {self.deviation}")
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of `draws` permutations of steps back [b, r, m] as in the class, and figures: see `ShuffleLoss`."""
         law, between = inputs.looks(self.walks)
         if not isinstance(law, PlackettLuce | GeneralizedPlackettLuce):
             raise ValueError("draws informed by pixels need scores of places or items: reverse=gpl or reverse=pl")
@@ -311,7 +326,7 @@ class SinkhornLoss(ShuffleLoss):
             raise ValueError(f"draws and iterations must be at least 1 and temperature positive, not {self}")
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of matrices [draws, b, r, m, m] [Mena 2018], and figures by name: see `ShuffleLoss`."""
         law, _, back = inputs.steps(1)
         if not isinstance(law, Matching):
             raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
@@ -322,12 +337,15 @@ class SinkhornLoss(ShuffleLoss):
 @component("loss")
 @dataclass(frozen=True)
 class SeamLoss(ShuffleLoss):
-    """-log softmax of right neighbours, each way, and of the right order by pieces themselves (`SeamNetwork`)."""
+    """-log softmax of right neighbours, each way, and of the right order by pieces themselves (`SeamNetwork`).
+
+    Ours (tests/permutations/test_seams.py).
+    """
 
     labels: ClassVar[bool] = True
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, and figures by name: see `ShuffleLoss`."""
+        """A scalar, of `seams` [b, 2, n, n] and steps back [b, r, n], and figures by name: see `ShuffleLoss`."""
         network, n = inputs.denoiser.network, inputs.denoiser.free
         if not isinstance(network, SeamNetwork):
             raise ValueError("borders are learned by network=seam_network")
@@ -351,6 +369,8 @@ def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:
 
 def squared_distances(items: Tensor, before: Tensor) -> Tensor:
     """||item before[i] - item j||^2 for every place i of a list and item j, float32 [b, r, n, n].
+
+    Of [Zhang 2025, appendix G.4], the exponent of its Gaussian.
 
     Args:
         items: [b, n, ...].

@@ -106,7 +106,7 @@ class ShuffleDiffusion(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, a scalar."""
+        """The loss of a batch of lists [b, n, ...], a scalar: see `ShuffleLoss`."""
         streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, told = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))
@@ -115,6 +115,7 @@ class ShuffleDiffusion(Model):
         return loss
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """Of lists [b, n, ...] the bound of `nll_bits`, and whether and where `Greedy` puts them right, [b] each."""
         items, given, index = batch["items"], batch["given"], batch["index"]
         streams = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         with self.using():
@@ -140,12 +141,15 @@ class ShuffleDiffusion(Model):
     def calibrate(self, evaluations: int) -> None:
         """Find what scores are multiplied by so that held-out puzzles take the fewest bits: who knows the training
         lists by heart is too sure of others.
+
+        A number in `SHARPNESS`, by `nll_bits` [b]. Ours (tests/permutations/test_shuffle.py).
         """
         source = cast(Puzzles, self.require_source())
         index = torch.arange(min(_JUDGED // source.num_items, source.held_out, max(1, evaluations // 64)))
         items = source.batch("test", index)["items"].to(self.device)
 
         def bits(sharpness: float) -> float:
+            """The mean of `nll_bits` at a sharpness: a float of a float."""
             self.config["sharpness"] = sharpness
             streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
             return float(self.nll_bits(items, streams).mean())
@@ -157,7 +161,7 @@ class ShuffleDiffusion(Model):
 
     @property
     def validation_cost(self) -> int:
-        """The steps of the bound and of a greedy solution."""
+        """The steps of the bound and of a greedy solution: an integer."""
         return 2 * len(self.shuffle.times)
 
     def batches(
@@ -227,6 +231,8 @@ class ShuffleDiffusion(Model):
         """What is `asked` of puzzles [b, n, ...] with a seed each: of the model's law, or of what a decoder with one of
         its own found. To 7 items all orders are gone through; above that, and without a condition, the likeliest are
         those of a beam.
+
+        Ours (tests/permutations/test_answers.py).
         """
         fixed, times, told = self.data["first_fixed"], self.shuffle.times, list[dict[str, Tensor]]()
         for i, seed in enumerate(seeds):
