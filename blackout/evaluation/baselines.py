@@ -84,6 +84,8 @@ def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
 def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> float:
     """Held-out bits per dimension of every element's own histogram, with one added to each cell, as Laplace.
 
+    A number. The choice is ours (tests/evaluation/test_baselines.py).
+
     Args:
         train, test: integer counts [N, *shape] and [M, *shape].
         max_count: the largest there can be.
@@ -99,7 +101,7 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> float:
 def negative_binomial(x: Array, mean: float, r: float) -> Array:
     """log P(X = x) of mean m and variance m + m^2 / r, of the shape of `x`.
 
-    Equal to `scipy.stats.nbinom`, which takes eight times as long.
+    By definition; equal to `scipy.stats.nbinom` (tests/evaluation/test_baselines.py), which takes eight times as long.
     """
     from scipy.special import gammaln
 
@@ -108,6 +110,11 @@ def negative_binomial(x: Array, mean: float, r: float) -> Array:
 
 
 def _best_shape(values: Array, times: Array, mean: float) -> float:
+    """The r at which `negative_binomial` of this mean is likeliest, a number, of counts with numbers of times, [K]
+    each.
+
+    Maximum likelihood over 0.001 to 1e6 (tests/evaluation/test_baselines.py).
+    """
     from scipy.optimize import minimize_scalar
 
     def cost(log_r: float) -> float:
@@ -121,7 +128,7 @@ def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> Callab
     """log P of the negative binomial, or with more zeros where those that occurred are more than its own.
 
     The share of zeros is then the observed one, and what is above follows a negative binomial without zeros: a hurdle
-    model [Mullahy 1986].
+    model [Mullahy 1986]. Counts and their numbers of times are [K] each; it maps counts [...] to [...].
     """
     from scipy.optimize import minimize
 
@@ -132,6 +139,7 @@ def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> Callab
     x, weight = values[above], times[above]
 
     def positive(points: Array, log_mean: float, log_r: float) -> Array:
+        """log P(X = x | X > 0) of points [...], [...]: the negative binomial without zeros."""
         m, shape = math.exp(min(log_mean, 30.0)), math.exp(min(max(log_r, -7.0), 14.0))
         none = shape * math.log1p(m / shape)  # -log P(0)
         return negative_binomial(points, m, shape) - math.log(-math.expm1(-max(none, 1e-12)))

@@ -214,6 +214,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
 
 
 def _median_ratio(samples: Array, real: Array) -> float:
+    """The median over elements of samples' over held-out ones, [D] each: a number, 1 without any; see `compare`."""
     return float(np.median(samples / real)) if len(real) else 1.0
 
 
@@ -274,6 +275,10 @@ def relations(a: Array, b: Array) -> dict[str, float]:
 
 
 def _correlation_difference(samples: Array, real: Array) -> float:
+    """Mean absolute difference of correlations of log counts [n, D] and [m, D], a number, as in `compare`.
+
+    Of the 200 elements that vary most, each at least once in both; 0 for fewer than two.
+    """
     a, b = np.log1p(samples), np.log1p(real)
     spread = b.var(0)
     usable = np.flatnonzero((a.var(0) > 0) & (spread > 0))

@@ -36,7 +36,8 @@ STEPS = 500
 def to_uint8(counts: Tensor, max_count: int) -> Tensor:
     """Map counts 0..max_count to 0..255: round(255 x / max_count), halves upwards.
 
-    Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
+    Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1. Ours
+    (tests/evaluation/test_images.py).
 
     Args:
         counts: integer tensor of any shape, values in 0..max_count.
@@ -264,6 +265,7 @@ class _Network(nn.Module):
         self.logits = nn.Linear(WIDTH, num_classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Images uint8 [B, 3, H, W] -> features [B, WIDTH] and logits [B, K]; scaled to [-1, 1], see the class."""
         x = images.float().mean(dim=1, keepdim=True) / 127.5 - 1
         if x.shape[-2:] != self.size:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
@@ -317,7 +319,7 @@ def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
     noise or a black image, the commonest failures of a generative model, for a digit.
 
     Args:
-        images: uint8 [B, 1, H, W].
+        images: uint8 [B, 1, H, W], as is what is returned.
     """
     flat = images.flatten(1)
     donors = torch.randint(len(flat), flat.shape, generator=generator)

@@ -44,7 +44,7 @@ class FeatureStatistics(Metric):
         self.add_state("outer", zeros, dist_reduce_fx=None)
 
     def update(self, features: Tensor) -> None:
-        """Add a batch of features [B, F].
+        """Add a batch of features [B, F], merging mean [F] and outer products [F, F] pairwise [Chan 1983].
 
         Raises:
             ValueError: one is not finite.
@@ -61,7 +61,7 @@ class FeatureStatistics(Metric):
         self.count += len(wide)
 
     def compute(self) -> Moments:
-        """Statistics over all processes.
+        """Mean [F] and unbiased covariance [F, F] over all processes, merged pairwise [Chan 1983].
 
         Raises:
             ValueError: fewer than two samples were added.
@@ -112,6 +112,7 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
 
 
 def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
+    """Mean [F] and covariance [F, F] in float64, exactly symmetric; raises ValueError, see `frechet_distance`."""
     mean, cov = (torch.as_tensor(value).to(torch.float64) for value in (mu, sigma))
     if mean.dim() != 1 or cov.shape != (len(mean), len(mean)):
         shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
@@ -123,7 +124,10 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _factor(cov: Tensor) -> Tensor:
-    """R [F, r] with R R^T = cov [F, F], r its numerical rank."""
+    """R [F, r] with R R^T = cov [F, F], r its numerical rank: eigenvectors times roots of eigenvalues.
+
+    Ours (tests/evaluation/test_frechet.py), see `frechet_distance`.
+    """
     values, vectors = torch.linalg.eigh(cov)
     least, largest = float(values[0]), float(values[-1].clamp_min(0))
     if least < -_ROUNDING * largest - 1e-300:

@@ -86,7 +86,7 @@ class InceptionScore(Metric):
         self.add_state("negative_entropy", zeros[:, 0].clone(), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, indices: Tensor) -> None:
-        """Add logits [B, K] of the samples with these indices [B]."""
+        """Add logits [B, K] of the samples with these indices [B]: sums of p and p log p by part, see the class."""
         device = self.part_of.device
         log_p = logits.detach().to(device=device, dtype=torch.float64).log_softmax(dim=1)
         p = log_p.exp()
@@ -95,7 +95,10 @@ class InceptionScore(Metric):
         self.negative_entropy.index_add_(0, parts, (p * log_p).sum(dim=1))
 
     def compute(self) -> tuple[float, float]:
-        """Mean and (population) standard deviation over parts; every sample must have been added once."""
+        """Mean and (population) standard deviation over parts, two floats; every sample must have been added once.
+
+        [Salimans 2016, section 4], see the class.
+        """
         marginal = self.probabilities / self.sizes[:, None]
         scores = (self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)).exp()
         return float(scores.mean()), float(scores.std(correction=0))
@@ -154,7 +157,10 @@ def precision_recall(
 
 
 def _radii(points: Tensor, neighbours: list[int]) -> list[Tensor]:
-    """Distance of each point to its k-th nearest neighbour, for each k; the point itself is the 0th."""
+    """Distance of each point [n, F] to its k-th nearest neighbour, [n] for each k; the point itself is the 0th.
+
+    The radii of balls in [Kynkaanniemi 2019, eq. 2].
+    """
     radii = points.new_empty(len(neighbours), len(points))
     for rows, distance in _distance_blocks(points, points):
         nearest = distance.topk(max(neighbours) + 1, dim=1, largest=False, sorted=True).values
@@ -163,6 +169,7 @@ def _radii(points: Tensor, neighbours: list[int]) -> list[Tensor]:
 
 
 def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Euclidean distances of points [n, F] to others [m, F], some rows at a time: (rows, [rows, m])."""
     step = max(1, _BLOCK_ELEMENTS // len(others))
     for start in range(0, len(points), step):
         rows = slice(start, min(start + step, len(points)))
@@ -170,7 +177,9 @@ def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Te
 
 
 class ClassShares(Metric):
-    """Share of samples whose largest class probability exceeds .8, and the share of each class. Ours.
+    """Share of samples whose largest class probability exceeds .8, and the share of each class.
+
+    Ours (tests/evaluation/test_scores.py).
 
     Args:
         num_classes: K, the width of the logits.
@@ -185,13 +194,16 @@ class ClassShares(Metric):
         self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor) -> None:
-        """Add logits [B, K]."""
+        """Add logits [B, K]: the largest of each row, see the class."""
         top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
         self.clear += (top > RECOGNISED).sum()
         self.per_class += torch.bincount(label, minlength=len(self.per_class))
 
     def compute(self) -> Tensor:
-        """Shares over all processes, float64 [1 + K]: of samples with a clear class, and of each class in all."""
+        """Shares over all processes, float64 [1 + K]: of samples with a clear class, and of each class in all.
+
+        Ours, see the class.
+        """
         return torch.cat([self.clear[None], self.per_class]).double() / self.per_class.sum()
 
 
@@ -331,6 +343,10 @@ class ImageScores:
             return computed_once(lambda: self._values(sums, features))
 
     def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
+        """The chosen scores by name, floats, from sums over all samples and, for kd and prc, their features [n, F].
+
+        See `frechet_distance`, `InceptionScore`, `precision_recall`, `ClassShares`.
+        """
         values: dict[str, float] = {}
         name, real = self._name, self.reference
         if "fd" in sums and real is not None:
@@ -395,6 +411,8 @@ class ImageScores:
 
 def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Mean, standard deviation (n - 1) and standard error of every score over runs with different seeds.
+
+    Numbers, by definition (tests/evaluation/test_scores.py).
 
     Args:
         values: the scores of each run, all with the same names; at least two runs.

@@ -54,7 +54,7 @@ Digits: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels: ModuleType | None = None) -> Tensor:
-    """Binomial(n, p) by inversion, or n less that where `flipped`.
+    """Binomial(n, p) by inversion, or n less that where `flipped`. Ours (tests/random/test_binomial_table.py).
 
     Args:
         draw: uniforms of a draw of n's shape.
@@ -83,7 +83,10 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels
 
 
 def _without_looking(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels: ModuleType | None) -> Tensor:
-    """What a CPU draws, where asking which probabilities are small would be a wait: both ways, of which one counts."""
+    """What a CPU draws, where asking which probabilities are small would be a wait: both ways, of which one counts.
+
+    Of n [B, E], uint8 [B, E]; ours, as in `binomial_by_table`.
+    """
     drawn, size = torch.empty_like(n), _TOGETHER if p.ndim else max(1, len(n))
     for i in range(0, len(n), size):
         part = slice(i, i + size)
@@ -97,7 +100,10 @@ def _without_looking(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels:
 
 
 def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
-    """P(Binomial(n, p) <= k) for each digit of n = 0 .. largest, float64 [len(p), rows, columns] over (p, n, k)."""
+    """P(Binomial(n, p) <= k) for each digit of n = 0 .. largest, float64 [len(p), rows, columns] over (p, n, k).
+
+    Of p [samples]; a binomial's distribution function by definition (tests/random/test_binomial_table.py).
+    """
     stays = torch.log1p(-p)[:, None, None]
     log_odds = torch.log(p.clamp(min=1e-300))[:, None, None] - stays
     greatest = float(p.max()) if can_look(p) else None
@@ -116,7 +122,10 @@ def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
 def _look_up(
     draw: Draw, n: Tensor, flipped: Tensor, digits: Digits, tables: list[Tensor], kernels: ModuleType | None = None
 ) -> Tensor:
-    """One bisection per digit of n, uint8 [B, E], each with uniforms of its own."""
+    """One bisection per digit of n, uint8 [B, E], each with uniforms of its own: of n [B, E] and tables by `_tables`.
+
+    Ours, as in `binomial_by_table`.
+    """
     drawn = torch.zeros_like(n)
     for attempt, ((shift, mask), table) in enumerate(zip(digits, tables, strict=True)):
         samples, rows, columns = table.shape
@@ -140,7 +149,9 @@ def _counts(device: torch.device) -> Tensor:
 
 @lru_cache
 def _log_ways(device: torch.device) -> Tensor:
-    """log(n! / k! (n - k)!) [256, 256] over (n, k), -inf for k > n."""
+    """log(n! / k! (n - k)!) [256, 256] over (n, k), -inf for k > n: by definition
+    (tests/random/test_binomial_table.py).
+    """
     k = _counts(device)
     n = k[:, None]
     ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_(min=0) + 1)
@@ -148,7 +159,10 @@ def _log_ways(device: torch.device) -> Tensor:
 
 
 def _columns(p: float, largest: int) -> int:
-    """How many k to tabulate: P(Binomial(largest, p) >= columns) < e^-38 by Chernoff's bound, for p <= 1/2."""
+    """How many k to tabulate: P(Binomial(largest, p) >= columns) < e^-38 by Chernoff's bound, for p <= 1/2.
+
+    Of two numbers, a number (tests/random/test_binomial_table.py).
+    """
     if p * largest == 0:
         return 1
     least = int(p * largest) + 1
@@ -164,7 +178,7 @@ _ATTEMPTS = 36
 
 
 def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: Tensor | None = None) -> Tensor:
-    """Binomial(n, p), elementwise.
+    """Binomial(n, p), elementwise: by one of the ways that are named above (tests/random/test_counts.py).
 
     Args:
         n: non-negative integers, any shape [B, ...].
@@ -194,7 +208,7 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
 
 
 def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
-    """Poisson(rate), elementwise.
+    """Poisson(rate), elementwise: by one of the ways that are named above (tests/random/test_counts.py).
 
     Args:
         rate: non-negative, any shape [B, ...].
@@ -210,7 +224,9 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
 
 
 def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
-    """True with probability p, elementwise: bool of p's shape [B, ...]."""
+    """True with probability p, elementwise: bool of p's shape [B, ...], u < p for uniforms u
+    (tests/random/test_counts.py).
+    """
     return uniform(tuple(p.shape), generator, p.device) < p
 
 
@@ -292,7 +308,10 @@ def _draw(generator: RandomSource, n: Tensor) -> Draw:
 
 
 def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
-    """Binomial(n, p) with p <= 1/2 from streams; n, p and the counts are float64 of one shape [B, ...]."""
+    """Binomial(n, p) with p <= 1/2 from streams; n, p and the counts are float64 of one shape [B, ...].
+
+    Inversion below a mean of 10, else [Hoermann 1993, algorithm BTRS].
+    """
     small = n * p < INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
@@ -314,7 +333,10 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
-    """Poisson(rate) from streams, float64 as the rates and of their shape [B, ...]."""
+    """Poisson(rate) from streams, float64 as the rates and of their shape [B, ...].
+
+    Inversion below a mean of 10, else [Hoermann 1993, algorithm PTRS].
+    """
     small = rate < INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
     drawn = _search(draw, start, lambda k: rate / (k + 1))
@@ -333,9 +355,10 @@ def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
 
 
 def _search(draw: Draw, start: Tensor, ratio: Callable[[int], Tensor]) -> Tensor:
-    """Inversion: walk up the pmf from P(0) = `start` until it has used up the uniform.
+    """Inversion: walk up the pmf from P(0) = `start` [B, ...] until it has used up the uniform: counts, float64
+    [B, ...].
 
-    `ratio(k)` is P(k + 1) / P(k). Elements with start = 1 stay 0.
+    `ratio(k)` is P(k + 1) / P(k). Elements with start = 1 stay 0. Ours (tests/random/test_counts.py).
     """
     drawn, mass, left = torch.zeros_like(start), start.clone(), draw.uniform(tuple(start.shape))
     for k in range(SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
@@ -353,7 +376,10 @@ def _transformed_rejection(
     draw: Draw, drawn: Tensor, wanted: Tensor, a: Tensor, b: Tensor, centre: Tensor, squeeze: Tensor, largest: Tensor,
     log_density: Callable[[Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
-    """`drawn`, where `wanted` by Hoermann's transformed rejection with squeeze: the first accepted proposal."""
+    """`drawn` [B, ...], where `wanted` by transformed rejection with squeeze: the first accepted proposal.
+
+    [Hoermann 1993]; all tensors are of one shape, and `log_density` is that of whole numbers [B, ...] over the hat's.
+    """
     if can_look(a) and not bool(torch.isfinite(centre).all()):  # none of it would ever be accepted
         raise ValueError("a rate or probability is not finite")
     drawn = torch.where(wanted, torch.nan, drawn)
@@ -378,6 +404,8 @@ _WEIGHTS = 1 << 24
 def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
     """An index of the last axis with probability proportional to its weight, by inversion of the running sums.
 
+    Ours (tests/random/test_counts.py).
+
     Args:
         weights: non-negative [B, ..., S], not all zero.
 
@@ -393,7 +421,9 @@ def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
 
 
 def cumulative(weights: Tensor) -> Tensor:
-    """Running sums over the last axis of [..., S], divided by the last: float64 [..., S], ending at exactly 1."""
+    """Running sums over the last axis of [..., S], divided by the last: float64 [..., S], ending at exactly 1
+    (tests/random/test_counts.py).
+    """
     sums = weights.double().cumsum(-1)
     return sums / sums[..., -1:]
 

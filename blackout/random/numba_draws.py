@@ -70,6 +70,7 @@ def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
 
 
 def _drawn(rates: bool, keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
+    """Counts float64 [B, ...] of `poisson`, or of `binomial`, with these keys [B]."""
     drawn = torch.empty_like(n)
     if not _counts(rates, keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL):
         raise ValueError("a rate or probability is not finite")
@@ -85,7 +86,7 @@ def _rows(x: Tensor, keys: Tensor) -> np.ndarray:
 
 @compiled("i8(i8)")
 def mixed(z: int) -> int:
-    """SplitMix64's finaliser; shifts are logical."""
+    """SplitMix64's finaliser [Steele 2014] of a number; shifts are logical."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -93,14 +94,14 @@ def mixed(z: int) -> int:
 
 @compiled("UniTuple(i8, 2)(i8, i8)")
 def pair_of(key: int, attempt: int) -> tuple[int, int]:
-    """The key of an attempt of one sample and the second one made from it, as in `Draw.uniform`."""
+    """The key of an attempt of one sample and the second one made from it, as in `Draw.uniform`: two integers."""
     first = mixed(key + (attempt + 1) * _GOLDEN)
     return first, mixed(first + _TO_SECOND)
 
 
 @compiled("f8(UniTuple(i8, 2), i8)")
 def uniform_of(pair: tuple[int, int], element: int) -> float:
-    """`Draw.uniform` of one element."""
+    """`Draw.uniform` of one element, a number."""
     z = element * _GOLDEN + pair[0]
     z = (z ^ (z >> 30)) * _FIRST + pair[1]
     z = (z ^ (z >> 27)) * _SECOND
@@ -110,7 +111,7 @@ def uniform_of(pair: tuple[int, int], element: int) -> float:
 
 @compiled("void(i8, i8, f8[::1])")
 def _uniforms(key: int, attempt: int, numbers: np.ndarray) -> None:
-    """`Draw.uniform` of all elements of a sample."""
+    """`Draw.uniform` of all elements of a sample, into numbers [E]."""
     pair = pair_of(key, attempt)
     for element in range(numbers.size):
         numbers[element] = uniform_of(pair, element)
@@ -118,7 +119,10 @@ def _uniforms(key: int, attempt: int, numbers: np.ndarray) -> None:
 
 @compiled("f8(f8, f8[::1])")
 def _log_factorial(k: float, table: np.ndarray) -> float:
-    """log k!, from the table or by Stirling's series, where its next term is below 1e-18."""
+    """log k! of a number, from the table or by Stirling's series, where its next term is below 1e-18.
+
+    Ours (tests/random/test_compiled.py).
+    """
     if k < table.size:
         return table[np.uintp(k)]
     y = k + 1
@@ -127,7 +131,10 @@ def _log_factorial(k: float, table: np.ndarray) -> float:
 
 @compiled("f8(f8, f8, f8, f8, f8)")
 def _search(left: float, mass: float, most: float, falls: float, odds: float) -> float:
-    """Inversion from P(0) = `mass`, where P(k + 1) / P(k) = (most - falls k) odds / (k + 1); see `counts._search`."""
+    """Inversion from P(0) = `mass`, where P(k + 1) / P(k) = (most - falls k) odds / (k + 1); see `counts._search`.
+
+    Of numbers, a count.
+    """
     k = 0.0
     while left > mass and mass > 0 and k < SEARCH_LIMIT:
         left -= mass
@@ -140,7 +147,10 @@ def _search(left: float, mass: float, most: float, falls: float, odds: float) ->
 def _rejection(
     rates: bool, key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
 ) -> float:
-    """PTRS of `rates` p or BTRS, see `counts._transformed_rejection`; u and v are the uniforms of the first attempt."""
+    """PTRS of `rates` p or BTRS, see `counts._transformed_rejection`; u and v are the uniforms of the first attempt.
+
+    Of numbers, a count [Hoermann 1993].
+    """
     if rates:
         deviation = math.sqrt(p)
         b = 0.931 + 2.53 * deviation
@@ -177,7 +187,10 @@ def _rejection(
 def _counts(
     rates: bool, keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray
 ) -> bool:
-    """Poisson counts where the shares are `rates`, else binomial ones; returns whether all are finite."""
+    """Poisson counts where the shares are `rates`, else binomial ones; returns whether all are finite.
+
+    Into drawn [B, E], of keys [B], sizes and shares [B, E], as in `counts._poisson_from` and `counts._binomial_from`.
+    """
     finite = True
     p = odds = log_stays = log_odds = 0.0  # most often many elements share p
     uniforms = np.empty((3, sizes.shape[1]))

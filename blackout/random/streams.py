@@ -33,39 +33,43 @@ _CHUNK = 24_576
 
 
 def signed(value: int) -> int:
-    """The two's complement int64 with the bits of a 64-bit unsigned integer (torch has no uint64 arithmetic)."""
+    """The two's complement int64 with the bits of an unsigned integer of 64 bits, a number (torch has no uint64)."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
 
 def _hash(z: int) -> int:
-    """SplitMix64's finaliser on 64-bit unsigned Python integers."""
+    """SplitMix64's finaliser on 64-bit unsigned Python integers, one to one [Steele 2014]."""
     for bits, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
         z = (z ^ (z >> bits)) * multiplier & _MASK
     return z ^ (z >> 31)
 
 
 def _xor_shift_(z: Tensor, bits: int) -> Tensor:
-    """z ^= z >> bits with a logical shift, in place."""
+    """z ^= z >> bits with a logical shift, in place, int64 of any shape: a step of SplitMix64 [Steele 2014]."""
     return z.bitwise_xor_((z >> bits).bitwise_and_((1 << (64 - bits)) - 1))
 
 
 def fold(key: Tensor, value: int) -> Tensor:
-    """New int64 keys [B] from keys [B] and an integer, one to one for each; distinct values give unrelated keys."""
+    """New int64 keys [B] from keys [B] and an integer, one to one for each; distinct values give unrelated keys.
+
+    SplitMix64 [Steele 2014] of the key plus a multiple of its increment (tests/random/test_streams.py).
+    """
     return _mix(key + signed((value + 1) * GOLDEN))
 
 
 def _mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser [Steele 2014] of int64 of any shape, which are overwritten."""
     _xor_shift_(z, 30).mul_(signed(MULTIPLIERS[0]))
     _xor_shift_(z, 27).mul_(signed(MULTIPLIERS[1]))
     return _xor_shift_(z, 31)
 
 
 def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
-    """Float64 uniforms in (0, 1) of 52 bits from int64 addresses, which are overwritten.
+    """Float64 uniforms in (0, 1) of 52 bits from int64 addresses [b, E], which are overwritten: [b, E].
 
-    SplitMix64's finaliser again, but its shifts keep the sign. That saves a pass each; two addresses may then share
-    a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
+    SplitMix64's finaliser [Steele 2014] again, but its shifts keep the sign. That saves a pass each; two addresses may
+    then share a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
     """
     shifted = z >> 30
     z.bitwise_xor_(shifted).mul_(signed(MULTIPLIERS[0])).add_(second_key)
@@ -77,7 +81,10 @@ def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
 
 
 def fold_seed(seed: int, *values: int) -> int:
-    """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...)."""
+    """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...), integers all.
+
+    SplitMix64 [Steele 2014], as in `fold` (tests/random/test_streams.py).
+    """
     key = seed & _MASK
     for value in values:
         key = _hash((key + (value + 1) * GOLDEN) & _MASK)
@@ -85,7 +92,7 @@ def fold_seed(seed: int, *values: int) -> int:
 
 
 def words(seed: int, number: int) -> Tensor:
-    """So many random int64, a function of the seed [Steele 2014]."""
+    """So many random int64 [number], a function of the seed: SplitMix64's sequence [Steele 2014]."""
     return _mix(torch.arange(number).mul_(signed(GOLDEN)).add_(seed))
 
 

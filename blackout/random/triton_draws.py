@@ -48,6 +48,7 @@ def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
 
 
 def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
+    """Counts float64 [B, ...] of `poisson`, or of `binomial`, with these keys [B]."""
     drawn, elements = torch.empty_like(n), n.numel() // max(1, len(n))
     _counts[_programs(n)](keys, n, p, drawn, elements, n.numel(), rates, _BLOCK, **_OPTIONS)
     return drawn
@@ -55,6 +56,8 @@ def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
 
 def bisect(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tensor:
     """The first k with U < table[s, row, k], or the last, for uniforms U of the draw's given attempt.
+
+    As in `counts._look_up`.
 
     Args:
         keys: int64 [B], of a draw.
@@ -78,7 +81,7 @@ def _programs(x: Tensor) -> tuple[int]:
 
 @triton.jit
 def _mix(z):
-    """SplitMix64's finaliser; shifts are logical."""
+    """SplitMix64's finaliser [Steele 2014] of a block of integers; shifts are logical."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -86,7 +89,7 @@ def _mix(z):
 
 @triton.jit
 def _uniform(key, attempt, element):
-    """`Draw.uniform`: of an attempt (int64) of elements (int64) of samples with these keys."""
+    """`Draw.uniform`: of an attempt (int64) of elements (int64) of samples with these keys, a block each."""
     first = _mix(key + (attempt + 1) * _GOLDEN)
     second = _mix(first + _TO_SECOND)
     z = element * _GOLDEN + first
@@ -98,7 +101,10 @@ def _uniform(key, attempt, element):
 
 @triton.jit
 def _log_factorial(k):
-    """log k! by Stirling's series at k + 9, where its next term is below 3e-15."""
+    """log k! of a block of numbers, by Stirling's series at k + 9, where its next term is below 3e-15.
+
+    Ours (tests/random/test_fused.py).
+    """
     x = k + 1
     product = x * (x + 1) * (x + 2) * (x + 3) * (x + 4) * (x + 5) * (x + 6) * (x + 7)
     y = x + 8
@@ -110,7 +116,9 @@ def _log_factorial(k):
 
 @triton.jit
 def _log1p_minus(p):
-    """log(1 - p) to the last bits also where p is small (Kahan)."""
+    """log(1 - p) of a block of numbers, to the last bits also where p is small: Kahan's trick
+    (tests/random/test_fused.py).
+    """
     rest = 1 - p
     exact = tl.where(rest == 1, 1.0, rest - 1)
     return tl.where(rest == 1, -p, tl.log(rest) * (-p / exact))
@@ -127,7 +135,7 @@ def _addresses(keys, elements, total, BLOCK: tl.constexpr):
 
 @triton.jit
 def _search(key, element, log_mass, most, odds, going, RATES: tl.constexpr):
-    """Inversion from the logarithm of P(0) where `going`, else 0; see `counts._search`."""
+    """Inversion from the logarithm of P(0) where `going`, else 0, of a block of numbers; see `counts._search`."""
     count = tl.zeros_like(most)
     left = _uniform(key, tl.full([1], 0, tl.int64), element)
     mass = tl.where(going, tl.exp(tl.where(going, log_mass, 0.0)), 1.0)
@@ -147,7 +155,7 @@ def _search(key, element, log_mass, most, odds, going, RATES: tl.constexpr):
 
 @triton.jit
 def _rejection(key, element, n, p, todo, RATES: tl.constexpr):
-    """PTRS of rates p, or BTRS, where `todo`, else 0; see `counts._transformed_rejection`."""
+    """PTRS of rates p, or BTRS, where `todo`, else 0, of a block of numbers; see `counts._transformed_rejection`."""
     count = tl.zeros_like(n)
     if RATES:
         p = tl.where(todo, p, _LOW)
@@ -194,7 +202,10 @@ def _rejection(key, element, n, p, todo, RATES: tl.constexpr):
 
 @triton.jit
 def _counts(keys, sizes, shares, drawn, elements, total, RATES: tl.constexpr, BLOCK: tl.constexpr):
-    """Poisson counts where the shares are RATES, else binomial ones."""
+    """Poisson counts where the shares are RATES, else binomial ones, into drawn [total], of sizes and shares [total].
+
+    As in `counts._poisson_from` and `counts._binomial_from`.
+    """
     at, inside, key, element = _addresses(keys, elements, total, BLOCK)
     n = tl.load(sizes + at, mask=inside, other=0.0)
     p = tl.load(shares + at, mask=inside, other=0.0)
@@ -214,6 +225,7 @@ def _counts(keys, sizes, shares, drawn, elements, total, RATES: tl.constexpr, BL
 
 @triton.jit
 def _bisect(keys, table, rows, drawn, elements, total, stride, columns, attempt, BLOCK: tl.constexpr):
+    """`bisect` of a block of elements, into drawn [total], of rows [total] of tables."""
     at, inside, key, element = _addresses(keys, elements, total, BLOCK)
     uniform = _uniform(key, tl.full([1], 0, tl.int64) + attempt, element)
     row = tl.load(rows + at, mask=inside, other=0).to(tl.int64)
