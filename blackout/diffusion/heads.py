@@ -351,9 +351,10 @@ class GammaHead:
 
         S = (R + sum w X_t) / (R + sum w q m),   w = r / (r + q m),
 
-    where dispersed elements count less. A network of zeros is the model of independent counts times a gain, and f is of
-    order 1 for every element and at every time. The exponential is the Poisson loss's own link: where its gradient by
-    a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted too small. That counts: a
+    where dispersed elements count less. In y0 the concentration is that of an element given the gain, which is larger
+    than r (`Elements.own_concentration`). A network of zeros is the model of independent counts times a gain, and f is
+    of order 1 for every element and at every time. The exponential is the Poisson loss's own link: where its gradient
+    by a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted too small. That counts: a
     predicted share that is missing at all times is missing from every e-fold of the growth of X_t.
 
     Args:

@@ -45,7 +45,7 @@ class TimeEmbedding(nn.Module):
         self.layers = nn.Sequential(nn.Linear(2 * frequencies + 1, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, t: Tensor) -> Tensor:
-        """Times [B] -> [B, width]."""
+        """Times [B] -> [B, width], as in the class [Vaswani 2017, section 3.5]."""
         period = 2.0 ** torch.arange(self.frequencies, device=t.device, dtype=t.dtype)
         angle = t[:, None] * period * (math.pi / 2)
         return self.layers(torch.cat([t[:, None], angle.sin(), angle.cos()], 1))
@@ -63,7 +63,7 @@ class Features(nn.Module):
         self.levels, self.channels = levels, 1 if levels == 2 else levels
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """States [B, d] -> [B, d, channels]."""
+        """States [B, d] -> [B, d, channels]: 2 x - 1, or one-hot; ours (tests/networks/test_equivariant.py)."""
         if self.levels == 2:
             return (2 * x.to(dtype) - 1)[..., None]
         return F.one_hot(x.long(), self.levels).to(dtype)
@@ -126,7 +126,8 @@ class LocallyEquivariant(nn.Module):
         self.partition = _smooth() if partition else None
 
     def forward(self, x: Tensor, t: Tensor, ratios: Tensor, law: Any = None) -> Tensor:
-        """G(tau, i | x), 0 at tau = x_i and at sites that are none.
+        """G(tau, i | x), 0 at tau = x_i and at sites that are none [Ou 2025, Prop. 2]; the heat-bath term as in the
+        class.
 
         Args:
             x: states, integers [B, d].
@@ -167,7 +168,9 @@ def _smooth(width: int = 200) -> nn.Sequential:
 
 
 class HollowLinear(nn.Module):
-    """A linear map of the states of all other sites, [B, d, F] -> [B, d, C].
+    """A linear map of the states of all other sites, [B, d, F] -> [B, d, C], with zero diagonal.
+
+    [Ou 2025, appendix B.2]; that weights are shared over translations is ours (tests/networks/test_equivariant.py).
 
     Args:
         sites: number d of sites.
@@ -193,7 +196,7 @@ class HollowLinear(nn.Module):
         self.register_buffer("offset", offset, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[B, d, F] -> [B, d, C]."""
+        """sum over j != i of W_ij f_j, [B, d, F] -> [B, d, C] [Ou 2025, appendix B.2]."""
         kernel = self.weight[self.offset.flatten()] if self.tied else self.weight
         kernel = kernel.view(self.sites, self.sites, self.features, self.channels)
         other = 1 - torch.eye(self.sites, dtype=kernel.dtype, device=kernel.device)
@@ -202,6 +205,8 @@ class HollowLinear(nn.Module):
 
 
 class _MLPBody(Hollow):
+    """The hollow features of `LEMLP`, [B, d, channels] [Ou 2025, appendix B.2]."""
+
     def __init__(self, sites: int, levels: int, channels: int) -> None:
         super().__init__(channels)
         self.states = Features(levels)
@@ -210,6 +215,7 @@ class _MLPBody(Hollow):
         self.time = TimeEmbedding(channels)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        """SiLU of `HollowLinear` of the states [B, d] plus b(t): [B, d, channels] [Ou 2025, appendix B.2]."""
         shift = self.time(t.to(conditional.dtype))[:, None]
         return F.silu(self.first(self.states(x, conditional.dtype)) + self.bias + shift)
 
@@ -233,7 +239,8 @@ class LEMLP(LocallyEquivariant):
 
 
 class _ConvolutionBody(Hollow):
-    """out_i[c] = sum_{o != 0} {SiLU(A[c, o] SiLU(prev_i) + b_1) + b_2 + mlp_o(t)} x_{i + o}[c], layer after layer.
+    """out_i[c] = sum_{o != 0} {SiLU(A[c, o] SiLU(prev_i) + b_1) + b_2 + mlp_o(t)} x_{i + o}[c], layer after layer
+    [Holderrieth 2025].
 
     Every layer multiplies the raw input at the other sites, so that no layer sees x_i.
     """
@@ -253,6 +260,7 @@ class _ConvolutionBody(Hollow):
         self.mix = nn.ModuleList(nn.Linear(channels, channels) for _ in kernels)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        """Features [B, d, width] of states [B, d] at times [B], by the class's formula [Holderrieth 2025]."""
         time = F.silu(self.time(t.to(conditional.dtype)))
         raw = self.embed(self.states(x, conditional.dtype))
         others = self._around(raw, self.kernels[0])
@@ -265,7 +273,10 @@ class _ConvolutionBody(Hollow):
         return hidden
 
     def _around(self, raw: Tensor, size: int) -> Tensor:
-        """The states in the window around every site without its middle: [B, d, C] -> [B, d, C, size^2 - 1]."""
+        """The states in the window around every site without its middle: [B, d, C] -> [B, d, C, size^2 - 1].
+
+        As in the class; the lattice is a torus.
+        """
         image = raw.unflatten(1, self.lattice)
         reach = range(-(size // 2), size // 2 + 1)
         window = [image.roll((-i, -j), (1, 2)) for i in reach for j in reach if (i, j) != (0, 0)]
@@ -347,7 +358,7 @@ class GraphBatch:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Numbers of nodes in every class, float32 [B, d, CLASSES - 1]."""
+        """Numbers of nodes in every class, float32 [B, d, CLASSES - 1], of `shells`."""
         return self.shells.sum(-1).transpose(1, 2)
 
     def rows(self, which: Tensor) -> GraphBatch:
@@ -356,7 +367,7 @@ class GraphBatch:
 
 
 def distance_classes(adjacent: Tensor) -> Tensor:
-    """Classes of pairs of nodes by shortest paths.
+    """Classes of pairs of nodes by shortest paths, as in Graphormer [Ying 2021]; which ones, see `CLASSES`.
 
     Args:
         adjacent: of undirected graphs, 0 or 1 of any type, [G, d, d].
@@ -372,7 +383,10 @@ def distance_classes(adjacent: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention of queries [B, d, C] to a memory; `mask` is boolean or added to the logits; None is causal."""
+    """Attention of queries [B, d, C] to a memory; `mask` is boolean or added to the logits; None is causal.
+
+    [Vaswani 2017, eq. 1 and section 3.2.2].
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -381,7 +395,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Queries [B, d, C] and a memory [B, k, C] -> [B, d, C]."""
+        """Queries [B, d, C] and a memory [B, k, C] -> [B, d, C] [Vaswani 2017, eq. 1]."""
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query(x), *self.memory(memory).chunk(2, -1))
@@ -391,7 +405,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block, [B, n, width] -> the same."""
+    """A transformer block, [B, n, width] -> the same, that normalises first [Vaswani 2017, section 3.1]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -400,18 +414,24 @@ class Block(nn.Module):
         self.mlp = _perceptron(width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[B, n, width] -> the same."""
+        """x + attention, plus the perceptron of that, each of what is normalised: [B, n, width] -> the same; see the
+        class.
+        """
         normed = self.norms[0](x)
         x = x + self.attention(normed, normed, mask)
         return x + self.mlp(self.norms[1](x))
 
 
 def _perceptron(width: int) -> nn.Sequential:
+    """Two layers with GELU between, [..., width] -> [..., width] [Vaswani 2017, section 3.3]."""
     return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
 
 class TwoStreams(Hollow):
-    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site."""
+    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site.
+
+    [Ou 2025, section 3.3 and appendix B.3].
+    """
 
     def __init__(self, levels: int, channels: int, layers: int, heads: int) -> None:
         super().__init__(channels, layers, heads)
@@ -423,7 +443,9 @@ class TwoStreams(Hollow):
         self.mlp = _perceptron(self.width)
 
     def read(self, forward: Tensor, backward: Tensor, time: Tensor, mask: Tensor) -> Tensor:
-        """Features [B, d, C] from the two streams, [B, d, C] each; `mask` as for `Attention`, [.., d, 2 d]."""
+        """Features [B, d, C] from the two streams, [B, d, C] each [Ou 2025, appendix B.3]; `mask` as for `Attention`,
+        [.., d, 2 d].
+        """
         query = (forward + backward) / 2**0.5 + time
         hidden = query + self.readout(self.norms[0](query), torch.cat([forward, backward], 1), mask)
         return self.norms[1](hidden + self.mlp(hidden)) + time
@@ -454,7 +476,7 @@ class TransformerBody(TwoStreams):
         self.register_buffer("before_or_after", mask, persistent=False)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
-        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
+        """Features [B, d, width] of states [B, d] [Ou 2025, appendix B.3]: see `Hollow.forward`."""
         time = self.time(t.to(conditional.dtype))[:, None]
         # slot i of a stream has seen the time and the sites before it: x_0 .. x_{i-1}, or x_{i+1} .. x_{d-1}
         tokens = self.embed(x.long())
@@ -463,6 +485,7 @@ class TransformerBody(TwoStreams):
         return self.read(forward, backward, time, self.before_or_after)
 
     def _stream(self, which: int, tokens: Tensor, time: Tensor) -> Tensor:
+        """One causal stream over tokens [B, d, C] behind the time [B, 1, C]: [B, d, C]; see `TwoStreams`."""
         return self.streams[which](torch.cat([time, tokens[:, :-1]], 1) + self.places[which])
 
 
@@ -493,7 +516,7 @@ class GraphTransformerBody(TwoStreams):
         self.add_readout(heads, norms=4)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
-        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
+        """Features [B, d, width] of states [B, d] [Ou 2025, appendix D.4]: see `Hollow.forward`."""
         (graph,) = graphs
         time = self.time(t.to(conditional.dtype))[:, None]
         degree = graph.adjacent.sum(-1).long().clamp(max=_DEGREES - 1)
@@ -513,7 +536,10 @@ class GraphTransformerBody(TwoStreams):
         return self.read(forward, backward, time, logits)
 
     def _stream(self, which: int, tokens: Tensor, own: Tensor, time: Tensor, bias: Tensor) -> Tensor:
-        """Slot i knows the time, its own degree and the nodes before it; it holds the last of these, node i - 1."""
+        """One causal stream over tokens and degrees [B, d, C], with bias [B, heads, d, d]: [B, d, C]; see the class.
+
+        Slot i knows the time, its own degree and the nodes before it; it holds the last of these, node i - 1.
+        """
         hidden = torch.cat([time, tokens[:, :-1]], 1) + own
         later = torch.ones(bias.shape[2:], device=bias.device).triu(1).bool()
         logits = F.pad(bias[..., :-1], (1, 0)).masked_fill(later, -torch.inf)  # the prefix has no bias

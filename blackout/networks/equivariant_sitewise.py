@@ -26,11 +26,15 @@ from blackout.networks.equivariant import (
 
 
 def _perceptron(features: int, channels: int) -> nn.Sequential:
+    """Two layers with SiLU between, [..., features] -> [..., channels]; ours, see above."""
     return nn.Sequential(nn.Linear(features, channels), nn.SiLU(), nn.Linear(channels, channels))
 
 
 class _DeepAtSites(Hollow):
-    """Residual layers at every site, shifted by the time, after what a subclass's first layer sees of the others."""
+    """Residual layers at every site, shifted by the time, after what a subclass's first layer sees of the others.
+
+    Ours (tests/networks/test_equivariant.py).
+    """
 
     def _add_layers(self, layers: int) -> None:
         self.time = TimeEmbedding(self.width)
@@ -38,7 +42,11 @@ class _DeepAtSites(Hollow):
         self.layers = nn.ModuleList(nn.Linear(self.width, self.width) for _ in range(layers))
 
     def _through_layers(self, hidden: Tensor, modulation: Tensor) -> Tensor:
-        """[B, d, C] and the time's scale and shifts, [B, 1, C (layers + 2)] -> [B, d, C]."""
+        """[B, d, C] and the time's scale and shifts, [B, 1, C (layers + 2)] -> [B, d, C]: h + SiLU(W h + shift), by
+        layer.
+
+        Ours, see the class; the first is modulated as in [Perez 2018].
+        """
         scale, *shifts = modulation.chunk(len(self.layers) + 2, -1)
         hidden = F.silu(torch.addcmul(shifts[0], hidden, 1 + scale))
         for layer, shift in zip(self.layers, shifts[1:], strict=True):
@@ -71,7 +79,7 @@ class Messages(nn.Module):
         self.read = nn.Linear(len(self.steps) * width, channels)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[B, d, F] -> [B, d, C]."""
+        """[B, d, F] -> [B, d, C], by the class's messages."""
         seen = (self.others(features) + self.sender(features)).unflatten(1, self.lattice)
         weight = self.others.weight.view(-1, self.others.features, self.width)
         sent = []
@@ -114,7 +122,7 @@ class SitewiseBody(_DeepAtSites):
         self.law = _perceptron(parameters, channels) if parameters else None
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *law: Tensor) -> Tensor:
-        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
+        """Features [B, d, width] of states [B, d], as in the class: see `Hollow.forward`."""
         time = self.time(t.to(conditional.dtype))
         time = F.silu(time if self.law is None else time + self.law(law[0].to(time.dtype)))
         states = self.states(x, conditional.dtype)
@@ -144,7 +152,7 @@ class GraphMessages(nn.Module):
         self.read, self.reach = nn.Linear(reach * width, channels), reach
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C]."""
+        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C], by the class's messages."""
         weights = graph.weights.to(x.dtype)
         sent = [F.silu(self.sender(view) + self.time(time)) for view in _views(x, graph.adjacent.to(x.dtype))]
         received = [torch.where(x[..., None] > 0.5, weights @ sent[1], weights @ sent[0])]
@@ -175,7 +183,7 @@ class RelayedMessages(nn.Module):
         self.read = nn.Linear(width, channels)
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C]."""
+        """States [B, d], the time's features [B, 1, C] and graphs -> [B, d, C], as in the class."""
         adjacent, (row, sender, node) = graph.adjacent.to(x.dtype), graph.edges
         views = _views(x, adjacent)
         heard, without = (F.silu(self.first(view)) for view in views)
@@ -190,7 +198,10 @@ class RelayedMessages(nn.Module):
 
 
 def _views(x: Tensor, adjacent: Tensor) -> tuple[Tensor, Tensor]:
-    """What every node is to a neighbour that is not selected, and to one that is and does not count: [B, d, 5] each."""
+    """What every node is to a neighbour that is not selected, and to one that is and does not count: [B, d, 5] each.
+
+    Of states [B, d] and edges [B, d, d]; ours, see `GraphMessages`.
+    """
     selected, degree = adjacent @ x[..., None], adjacent.sum(-1, keepdim=True)
 
     def view(others: Tensor) -> Tensor:
@@ -226,7 +237,7 @@ class GraphSitewiseBody(_DeepAtSites):
         self._add_layers(layers)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *graphs: GraphBatch) -> Tensor:
-        """Features [B, d, width] of states [B, d]: see `Hollow.forward`."""
+        """Features [B, d, width] of states [B, d], as in the class: see `Hollow.forward`."""
         (graph,) = graphs
         time = F.silu(self.time(t.to(conditional.dtype)))[:, None]
         modulation = self.modulation(time)
@@ -241,7 +252,9 @@ class GraphSitewiseBody(_DeepAtSites):
 
 @component("network")
 class LESite(LocallyEquivariant):
-    """leSite: deep at every site, and told by messages what its neighbours see. Ours.
+    """leSite: deep at every site, and told by messages what its neighbours see.
+
+    Ours (tests/networks/test_equivariant.py).
 
     Args:
         sites: number of sites.

@@ -49,7 +49,7 @@ class PaperInputs:
         ensure(self.max_count >= 1, f"max_count of the network's inputs must be at least 1, got {self.max_count}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+        """X_t - q max_count / 2: counts [B, *shape] at float64 times [B] -> float32 [B, *shape], see the class."""
         return xt.float() - per_row((torch.exp(-t) * (self.max_count / 2)).float(), xt)
 
 
@@ -78,7 +78,7 @@ class StandardisedInputs:
             raise ValueError(f"mean and std of the inputs must be finite and >= 0, got {self.mean}, {self.std}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape], standardised as in the class."""
         survival, decay = torch.exp(-t), -torch.expm1(-t)
         variance = survival**2 * self.std**2 + survival * decay * self.mean
         deviation = xt.float() - per_row((survival * self.mean).float(), xt)
@@ -88,7 +88,7 @@ class StandardisedInputs:
 @component("inputs")
 @dataclass(frozen=True)
 class LevelInputs(PaperInputs):
-    """Levels 0..max_count to [-1, 1] at every time; states above (a mask) to -2.
+    """Levels 0..max_count to [-1, 1] at every time; states above (a mask) to -2. Ours (tests/networks/test_wrapper.py).
 
     Args:
         max_count: largest data level.
@@ -98,7 +98,7 @@ class LevelInputs(PaperInputs):
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+        """2 x / max_count - 1: counts [B, *shape] at float64 times [B] -> float32 [B, *shape], see the class."""
         return torch.where(xt > self.max_count, _MASK, xt.float() * (2 / self.max_count) - 1)
 
 
@@ -118,7 +118,7 @@ class BirthDeathInputs(StandardisedInputs):
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape], by the class's formula."""
         square = torch.exp(-2 * t)
         deviation = torch.sqrt(square * self.std**2 - torch.expm1(-2 * t) * self.mean).float()
         return (xt.float() - self.mean) / per_row(deviation, xt)
@@ -208,7 +208,7 @@ class CountNetwork(nn.Module):
         return None if embedding is None else embedding.null
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Raw outputs, whose meaning a head defines.
+        """Raw outputs, whose meaning a head defines: the body's of `inputs` and `time_label`, plus what shifts tell.
 
         Args:
             xt: integer counts, [B, *shape]; for a body with `noise` as many channels of bytes more.
@@ -286,7 +286,7 @@ def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def concentration(mean: Tensor, variance: Tensor) -> Tensor:
-    """r = m^2 / (v - m) by moments, float64 [*shape].
+    """r = m^2 / (v - m) by moments, float64 [*shape]. Ours.
 
     Within [0.02, 10^4 + 10^4 m]: never so large that float32 loses counts in it (tests/networks/test_elements.py).
 
@@ -334,7 +334,10 @@ class CountInputs(nn.Module):
         self.concentration.copy_(elements.concentration)
 
     def forward(self, xt: Tensor, t: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]; means are e^shift, [B, *shape], times."""
+        """z of counts [B, *shape] at float64 times [B], float32 [B, *shape], by the class's formula.
+
+        Means are e^shift, [B, *shape], times.
+        """
         survival = per_row(torch.exp(-t).float(), xt)
         expected, r = survival * (self.mean if shift is None else self.mean * torch.exp(shift)), self.concentration
         ratio = torch.log1p((xt.float() - expected) / (r + expected))

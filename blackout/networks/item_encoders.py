@@ -23,6 +23,8 @@ from blackout.networks.layers import check_sizes, dense, full_precision, initial
 class PieceEncoder(nn.Module):
     """Pieces of an image: a 3x3 convolution, halved where it is large, and a perceptron.
 
+    Ours (tests/permutations/test_datasets.py), after [Zhang 2025, Table 8].
+
     Args:
         item_shape: (C, h, w).
         features: of the result.
@@ -47,7 +49,7 @@ class PieceEncoder(nn.Module):
         self.hidden, self.out = dense(flat, 2 * features), dense(2 * features, features)
 
     def forward(self, items: Tensor) -> Tensor:
-        """float [B, n, C, h, w] -> [B, n, features]."""
+        """float [B, n, C, h, w] -> [B, n, features], as in the class."""
         x = self.scaling(items).flatten(0, 1)
         if self.stride == 1:
             h = self.convolution(x)
@@ -60,6 +62,8 @@ class PieceEncoder(nn.Module):
 @component("encoder")
 class StripEncoder(nn.Module):
     """Images side by side: one encoder for all of them, its features put together.
+
+    Ours (tests/permutations/test_datasets.py), after [Zhang 2025, Table 10].
 
     Args:
         item_shape: (C, H, parts * W).
@@ -96,7 +100,7 @@ class StripEncoder(nn.Module):
         return self.out(self.read(items).flatten(2))
 
     def read(self, items: Tensor) -> Tensor:
-        """The same -> of every image by itself [B, n, parts, features]."""
+        """Features of every image by itself: [B, n, C, H, parts * W] -> [B, n, parts, features], as in the class."""
         x = self.scaling(items).unflatten(-1, (self.parts, -1)).movedim(-2, 2)
         h = F.relu(self.second(F.relu(self.first(x.flatten(0, 2)))))
         return F.relu(self.each(h.flatten(1))).view(*x.shape[:3], -1)
@@ -108,12 +112,14 @@ _GAIN = 30.0
 
 @component("network")
 class StripScores(nn.Module):
-    """A score for every strip by itself: each image is one of `symbols`, whose value counts by its place. Ours.
+    """A score for every strip by itself: each image is one of `symbols`, whose value counts by its place.
 
-    A score is 30 times the sum over images of weight of the place times value of the symbol. Both are learned; a
-    symbol is worth the same at every place, so that what leading digits teach is known of all, and the softmax over
-    symbols leaves no trace of the handwriting, which in a leading digit would outweigh the last ones. Outside training
-    every image is the likeliest symbol alone: between two that are in doubt a number would certainly be misplaced.
+    Ours (tests/permutations/test_datasets.py).
+
+    A score is 30 times the sum over images of weight of the place times value of the symbol. Both are learned; a symbol
+    is worth the same at every place, so that what leading digits teach is known of all, and the softmax over symbols
+    leaves no trace of the handwriting, which in a leading digit would outweigh the last ones. Outside training every
+    image is the likeliest symbol alone: between two that are in doubt a number would certainly be misplaced.
 
     Args:
         encoder: whose images are read one by one.
@@ -136,7 +142,7 @@ class StripScores(nn.Module):
 
     @property
     def worth(self) -> Tensor:
-        """What a symbol adds to the score, [parts, symbols]."""
+        """What a symbol adds to the score, 30 place value: [parts, symbols], see the class."""
         return _GAIN * self.place.unsqueeze(1) * self.value
 
     def forward(self, items: Tensor, t: Tensor) -> Tensor:
@@ -156,7 +162,9 @@ class StripScores(nn.Module):
             return logs.mean(0).flatten(2)
 
     def scores(self, features: Tensor, t: Tensor) -> Tensor:
-        """Of items from `encode`, in any order: [B, n]; outside training by the likeliest symbols alone."""
+        """Of items from `encode`, in any order: [B, n], the class's sum; outside training by the likeliest symbols
+        alone.
+        """
         with full_precision(features):
             logs = features.unflatten(-1, self.worth.shape)
             shares = logs.exp() if self.training else F.one_hot(logs.argmax(-1), logs.shape[-1]).float()
@@ -165,7 +173,9 @@ class StripScores(nn.Module):
 
 @component("encoder")
 class PointEncoder(nn.Module):
-    """Points in the plane, seen from their centre and from the first of them. Ours (tests/permutations).
+    """Points in the plane, seen from their centre and from the first of them.
+
+    Ours (tests/permutations/test_baselines.py).
 
     From coordinates alone a network of this size learns no tours; what helps is the angle about the centre, counted
     from that of the first point, its rank among the others, and harmonics of both.
@@ -189,7 +199,7 @@ class PointEncoder(nn.Module):
         return self.out(F.relu(self.hidden(self.describe(items.float()))))
 
     def describe(self, points: Tensor) -> Tensor:
-        """The features that are given, [B, n, 6 + 4 harmonics]."""
+        """The features that are given, [B, n, 6 + 4 harmonics] of points [B, n, 2]: those that the class names."""
         relative = points - points.mean(1, keepdim=True)
         x, y = relative.unbind(-1)
         radius, angle = relative.norm(dim=-1), torch.atan2(y, x)
@@ -230,7 +240,7 @@ class EdgeEncoder(nn.Module):
         self.out = dense(features, features)
 
     def forward(self, items: Tensor) -> Tensor:
-        """float [B, n, 2] -> [B, n, features]; angles are counted from the first point."""
+        """float [B, n, 2] -> [B, n, features] [Zhang 2025, appendix B]; angles are counted from the first point."""
         points = items.float()
         nodes: Tensor = self.points(points)
         query = self.query(F.relu(nodes)).unflatten(-1, (self.heads, -1))
@@ -242,7 +252,10 @@ class EdgeEncoder(nn.Module):
         return nodes + out
 
     def describe(self, points: Tensor) -> Tensor:
-        """Sines and cosines of the distances, of half a wave and its harmonics over sqrt(2), [B, n, n, 2 waves]."""
+        """Sines and cosines of the distances, of half a wave and its harmonics over sqrt(2), [B, n, n, 2 waves].
+
+        Of points [B, n, 2]; ours, in the class's place of the published edges.
+        """
         distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
         phase = distances.unsqueeze(-1) * torch.arange(1, self.waves + 1, device=points.device) * (math.pi / 2**0.5)
         return torch.cat([phase.sin(), phase.cos()], -1)
@@ -292,13 +305,13 @@ class ItemEncoder(nn.Module):
         self.hidden, self.out = dense(size, 2 * features), dense(2 * features, features)
 
     def forward(self, items: Tensor) -> Tensor:
-        """float [B, n, *item_shape] -> [B, n, features]."""
+        """float [B, n, *item_shape] -> [B, n, features]: a perceptron with one hidden layer."""
         x = self.scaling(items).reshape(*items.shape[:2], -1)
         return self.out(F.relu(self.hidden(x)))
 
 
 class Scaling(nn.Module):
-    """(x - mean) / std.
+    """(x - mean) / std: standardisation, by definition.
 
     Raises:
         ValueError: values that are not finite, or a deviation that is not positive.
@@ -311,7 +324,7 @@ class Scaling(nn.Module):
         self.mean, self.std = mean, std
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of any shape."""
+        """(x - mean) / std of x of any shape, see the class."""
         return (x - self.mean) / self.std
 
 

@@ -101,6 +101,7 @@ class GroupNorm(nn.GroupNorm):
     def _in_one_pass(
         self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None, silu: bool = False
     ) -> Tensor | None:
+        """The same of x [B, C, H, W], modulated and masked as in `active`, or None where it is not quicker."""
         large = x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
         if not (large and _compilable(x) and (kernels := compiled_kernels())):
             return None
@@ -109,7 +110,7 @@ class GroupNorm(nn.GroupNorm):
         return normed
 
     def _group_means(self, x: Tensor) -> Tensor:
-        """The mean of its group for every channel, [B, C, 1, ...]."""
+        """The mean of its group for every channel of x [B, C, ...]: [B, C, 1, ...] [Wu 2018, eq. 2]."""
         means = x.mean(tuple(range(2, x.ndim))).unflatten(1, (self.num_groups, -1))
         return means.mean(2, keepdim=True).expand_as(means).reshape(*x.shape[:2], *[1] * (x.ndim - 2))
 
@@ -143,7 +144,10 @@ class DropoutOfShare(nn.Dropout):
     """Rank, number of processes, and samples of a process."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere."""
+        """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere.
+
+        See the class.
+        """
         if not self.training or not self.p or self._processes(x) == 1:
             return super().forward(x)
         return x * self._own(F.dropout(torch.cat([torch.ones_like(x)] * self.share[1]), self.p)).reshape(x.shape)
@@ -153,7 +157,7 @@ class DropoutOfShare(nn.Dropout):
         return 1 if len(x) % self.share[2] else self.share[1]
 
     def _own(self, whole: Tensor) -> Tensor:
-        """Of what is drawn for the rows of all processes, in order, that of this one's: [b, ...]."""
+        """Of what is drawn for the rows of all processes, in order, that of this one's: [b, ...], see the class."""
         rank, processes, samples = self.share
         return whole.reshape(samples, processes, -1)[:, rank]
 
@@ -161,17 +165,20 @@ class DropoutOfShare(nn.Dropout):
 class Dropout(DropoutOfShare):
     """On a CPU its masks take little of the time of PyTorch's, 16 bits an element of a hash that the generator seeds.
 
-    The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours; the
-    law: shares, means, gradients).
+    The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours:
+    tests/networks/test_layers.py).
     """
 
     @property
     def dropped(self) -> int:
-        """Of 65,536 elements."""
+        """Of 65,536 elements, how many are dropped, a number; see the class."""
         return round(65536 * self.p) if self.training else 0
 
     def bits(self, x: Tensor) -> Tensor:
-        """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all."""
+        """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all.
+
+        By `words`, [elements].
+        """
         if not self.dropped:  # and leave the generator alone
             return x.new_empty(0, dtype=torch.int16)
         processes = self._processes(x)
@@ -181,7 +188,7 @@ class Dropout(DropoutOfShare):
         return self._own(bits).flatten() if processes > 1 else bits
 
     def forward(self, x: Tensor) -> Tensor:
-        """[...] -> the same."""
+        """x [...] with the share masked and the rest divided by what is kept: [...], see the class."""
         if not 0 < self.dropped < 65536 or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
         like = torch.empty_like(x.detach(), dtype=torch.bool)
@@ -199,7 +206,9 @@ CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def initialised(layer: Affine, scale: float = 1.0) -> Affine:
-    """Draw the weights uniformly with variance 2 * scale / (fan in + fan out), bias 0 [Glorot 2010, eq. 16]."""
+    """Draw the weights [out, in, ...] uniformly, of variance 2 scale / (fan in + fan out), bias 0
+    [Glorot 2010, eq. 16].
+    """
     nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(scale))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -210,7 +219,9 @@ class Convolution3x3(nn.Conv2d):
     """PyTorch's; where it is quicker, on a CPU, by Winograd's products (`blackout.cpu_kernels`)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, in_channels, H, W] -> [B, out_channels, H, W]."""
+        """[B, in_channels, H, W] -> [B, out_channels, H, W]; where it is quicker by Winograd's F(4x4, 3x3)
+        [Lavin 2016].
+        """
         wide = min(self.weight.shape[:2]) >= 128 and x.shape[-1] >= 8 and len(x) * x[0, 0].numel() >= 1024
         whole = wide and self.weight.dtype == x.dtype and not any(side % 4 for side in x.shape[2:])
         if not (whole and _has_channels_last(self.weight) and _compilable(x) and (kernels := compiled_kernels())):
@@ -256,7 +267,10 @@ def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
 
 
 def group_norm(channels: int) -> GroupNorm:
-    """Group norm over min(channels // 4, 32) groups, or the next smaller number that divides the channels."""
+    """Group norm over min(channels // 4, 32) groups, or the next smaller number that divides the channels.
+
+    Of features [B, channels, ...], as in NCSN++ [Song 2021, appendix H].
+    """
     groups = max(1, min(channels // 4, 32))
     while channels % groups:
         groups -= 1
@@ -361,7 +375,8 @@ class ClassEmbedding(nn.Module):
 
     Where classes come with covariates, the number of a class is that of (class, level, level, ...), the last counted
     fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate, on which few levels, those
-    of words too, are as far apart as in a table. Combinations that were not trained on are sums as well.
+    of words too, are as far apart as in a table. Combinations that were not trained on are sums as well. Ours
+    (tests/diffusion/test_conditions.py).
 
     Args:
         num_classes: of all combinations.
@@ -384,7 +399,10 @@ class ClassEmbedding(nn.Module):
         self.curves = nn.ModuleList(TimeEmbedding(_CURVE, features) for _ in self.levels)
 
     def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
-        """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class"."""
+        """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class".
+
+        Ours, see the class.
+        """
         if classes is None:
             classes = torch.full((len(embedding),), self.null, device=embedding.device)
         told = (classes < self.null)[:, None]
@@ -413,7 +431,7 @@ class Attention(nn.Module):
         self.out = conv1x1(channels, channels, NEAR_ZERO, axes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> the same."""
+        """[B, C, H, W] -> the same: (x + W softmax(q k / sqrt(C)) v) / sqrt(2) [Vaswani 2017, eq. 1], see the class."""
         h = self.norm(x)
         maps = (project(h).flatten(2).transpose(1, 2) for project in (self.query, self.key, self.value))
         query, key, value = (one.contiguous().unsqueeze(1) for one in maps)  # free in channels_last memory

@@ -43,7 +43,7 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width] and an embedding [B, width] -> [B, width]."""
+        """[B, width] and an embedding [B, width] -> [B, width], `modulated` [Perez 2018, eq. 2]."""
         h = F.silu(self.dense0(modulated(self.norm(x), self.film(embedding))))
         return x + self.dense1(self.dropout(h))
 
@@ -51,6 +51,8 @@ class FiLMPerceptron(nn.Module):
 @component("body")
 class ResidualMLP(nn.Module):
     """Residual perceptrons on the flattened data: no notion of neighbourhood, any shape.
+
+    Ours (tests/networks/test_small_networks.py).
 
     They say what elements say of each other; beside them stands, where there are `knots`, what each says of itself. In
     a perceptron alone every element's own curve must pass through hidden units that all elements share.
@@ -93,7 +95,7 @@ class ResidualMLP(nn.Module):
         self.own = OwnFunctions(size, outputs, knots) if knots else None
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
-        """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs.
+        """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs, as in the class.
 
         These are of shape [B, outputs * D], or [B, outputs * C, H, W] for images. Classes, int64 [B], are for networks
         that were made with `num_classes`; None is the null class. `counts` are those that were scaled, for `knots`.
@@ -135,7 +137,7 @@ class OwnFunctions(nn.Module):
         self.shared = dense(features, outputs * knots, scale=NEAR_ZERO)
 
     def forward(self, counts: Tensor, label: Tensor) -> Tensor:
-        """[B, D] and time labels [B] -> [B, outputs * D]."""
+        """[B, D] and time labels [B] -> [B, outputs * D]: linear interpolation between knots, as in the class."""
         embedding = F.silu(self.time(label))
         sides = len(counts), self.outputs, -1, self.knots
         own, shared = self.own(embedding).view(sides), self.shared(embedding).view(sides)
@@ -162,7 +164,7 @@ class DilatedBlock(nn.Module):
         nn.init.xavier_uniform_(self.conv1.weight, gain=NEAR_ZERO**0.5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width, L] and an embedding [B, features] -> [B, width, L]."""
+        """[B, width, L] and an embedding [B, features] -> [B, width, L], `modulated` [Oord 2016; Perez 2018, eq. 2]."""
         h = self.conv0(F.silu(self.norm0(x)))
         h = F.silu(modulated(self.norm1(h), self.film(embedding)))
         return x.to(h.dtype) + self.conv1(self.dropout(h))
@@ -220,6 +222,8 @@ class SequenceConvolution(nn.Module):
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map states or scaled data, float [B, L], and time labels, float [B], to raw outputs [B, outputs * L].
+
+        As in the class [Oord 2016].
 
         Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
         """

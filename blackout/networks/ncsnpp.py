@@ -39,9 +39,11 @@ from blackout.networks.layers import (
 def _depthwise(x: Tensor, kernel: Tensor, convolution: Callable[..., Tensor], **options: int) -> Tensor:
     """Every channel of `x` [B, C, H, W] with the same kernels [K, 1, h, w]: [B, C K, ...], in the dtype of `x`.
 
+    A depthwise convolution by definition (tests/networks/test_layers.py).
+
     On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this odd
-    convolution take up to a hundred times as long there, forwards or backwards. On other devices it is computed in
-    NCHW and never transposed: only for that has PyTorch depthwise kernels of its own; the rest is left to cuDNN, which
+    convolution take up to a hundred times as long there, forwards or backwards. On other devices it is computed in NCHW
+    and never transposed: only for that has PyTorch depthwise kernels of its own; the rest is left to cuDNN, which
     promises none for this shape.
     """
     if x.device.type == "cpu":
@@ -69,20 +71,23 @@ class FIRFilter(nn.Module):
         self.register_buffer("kernel", torch.outer(taps, taps)[None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, H + 1, W + 1]."""
+        """[B, C, H, W] -> [B, C, H + 1, W + 1] [Zhang 2019]."""
         return _depthwise(x, self.kernel, F.conv2d, padding=2)
 
 
 class FIRDownsample(FIRFilter):
-    """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W]."""
+    """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W] [Zhang 2019]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, 2H, 2W] -> [B, C, H, W]."""
+        """[B, C, 2H, 2W] -> [B, C, H, W] [Zhang 2019]."""
         return _depthwise(x, self.kernel, F.conv2d, stride=2, padding=1)
 
 
 class FIRUpsample(FIRFilter):
-    """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
+    """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W].
+
+    As in NCSN++ [Song 2021, appendix H].
+    """
 
     phases: Tensor
 
@@ -93,7 +98,9 @@ class FIRUpsample(FIRFilter):
         self.register_buffer("phases", torch.einsum("ai,bj->abij", taps, taps).reshape(4, 1, 3, 3), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C, 2H, 2W]."""
+        """[B, C, H, W] -> [B, C, 2H, 2W], as in the class; off a CPU by the four phases of the filter, to the same
+        result.
+        """
         if x.device.type == "cpu":
             return _depthwise(x, 4 * self.kernel, F.conv_transpose2d, stride=2, padding=1)
         return F.pixel_shuffle(_depthwise(x, self.phases, F.conv2d, padding=1), 2)
@@ -120,7 +127,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = conv1x1(in_channels, out_channels) if project else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W']."""
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W'], as in the class."""
         h = self.resample(self.norm0.active(x))
         h = self.conv0(h) + self.time(embedding)[:, :, None, None]
         h = self.conv1(self.norm1.active(h, dropout=self.dropout))
@@ -154,7 +161,7 @@ class Descent(nn.Module):
         self.conv = initialised(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
 
     def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> Tensor:
-        """Features and pyramid [B, ..., 2H, 2W] -> [B, channels, H, W]."""
+        """Features and pyramid [B, ..., 2H, 2W] -> [B, channels, H, W], `rescaled_sum` [Song 2021, appendix H]."""
         return rescaled_sum(self.conv(self.blur(pyramid)), self.residual(x, embedding))
 
 

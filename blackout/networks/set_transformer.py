@@ -86,7 +86,7 @@ class SetTransformer(nn.Module):
         return self.into(self.encoder(items))
 
     def scores(self, features: Tensor, t: Tensor) -> Tensor:
-        """Scores of items with these features, in this order.
+        """Scores of items with these features, in this order [Zhang 2025, appendix B].
 
         Args:
             features: [B, n, width].
@@ -115,6 +115,8 @@ class SetTransformer(nn.Module):
 class Pointers:
     """Lists that a `SetTransformer` with `prefix` has read: it keeps the keys and values of their items.
 
+    [Vinyals 2015]; that all places are read in one pass is ours (tests/permutations/test_shuffle.py).
+
     Args:
         network: that reads.
         features: of N lists, [N, n, width].
@@ -134,7 +136,10 @@ class Pointers:
             self.items = network.norm(x.float())
 
     def all(self, orders: Tensor) -> Tensor:
-        """Of orders int64 [L, N, n] the scores for every place given the places before, in one pass, [L, N, n, n]."""
+        """Of orders int64 [L, N, n] the scores for every place given the places before, in one pass, [L, N, n, n].
+
+        [Vinyals 2015], see the class.
+        """
         size, n = len(orders), orders.shape[-1]
         kept = [[one.repeat_interleave(size, 0) for one in pair] for pair in self.kept]
         before = torch.ones(n, n, dtype=torch.bool, device=orders.device).tril()
@@ -145,7 +150,10 @@ class Pointers:
         return self._scores(x, seen, kept).unflatten(0, (-1, size)).transpose(0, 1)
 
     def rows(self) -> Callable[[Tensor | None, Tensor | None], Tensor]:
-        """The same place by place, see `blackout.permutations.distributions`: a token for each prefix."""
+        """The same place by place, see `blackout.permutations.distributions`: a token for each prefix.
+
+        Rows of scores, [N, prefixes, n], as in the class.
+        """
         kept, (size, n) = [list(pair) for pair in self.kept], self.items.shape[:2]
         place, rows = 0, torch.arange(size, device=self.items.device).unsqueeze(-1)
 
@@ -163,7 +171,9 @@ class Pointers:
         return row
 
     def _scores(self, x: Tensor, seen: Tensor | None, kept: list[list[Tensor]]) -> Tensor:
-        """Of tokens of places [M, m, width], those of a list side by side: [M, m, n]."""
+        """Of tokens of places [M, m, width], those of a list side by side: [M, m, n], products as in
+        `SetTransformer.scores`.
+        """
         for layer, pair in zip(self.network.layers, kept, strict=True):
             x = layer(x, seen, pair)
         with full_precision(x):
@@ -173,7 +183,7 @@ class Pointers:
 
 
 class Layer(nn.Module):
-    """Attention among the tokens that see each other, and a perceptron."""
+    """Attention among the tokens that see each other, and a perceptron [Vaswani 2017, section 3.1]."""
 
     linear: Callable[[int, int], nn.Module] = staticmethod(dense)
     activation: Callable[[], nn.Module] = nn.ReLU
@@ -188,7 +198,7 @@ class Layer(nn.Module):
         self.perceptron = nn.Sequential(into, self.activation(), out)
 
     def forward(self, x: Tensor, seen: Tensor | None, kept: list[Tensor] | None = None) -> Tensor:
-        """Tokens [B, m, width] -> the same.
+        """Tokens [B, m, width] -> the same [Vaswani 2017, section 3.1].
 
         Args:
             seen: bool [m, columns], which columns a row may look at; None for all.
@@ -201,7 +211,7 @@ class Layer(nn.Module):
         return self.norm1(x + self.dropout(self.perceptron(x)))
 
     def attend(self, x: Tensor, seen: Tensor | None, kept: list[Tensor] | None = None) -> Tensor:
-        """Softmax attention, [B, m, width]."""
+        """Softmax attention of tokens [B, m, width], [B, m, width] [Vaswani 2017, eq. 1]; arguments as of `forward`."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if kept is not None:
             k, v = (torch.cat([old, new], 2) for old, new in zip(kept, (k, v), strict=True)) if kept else (k, v)
@@ -210,7 +220,10 @@ class Layer(nn.Module):
 
 
 def visible(items: int, extra: int) -> Tensor:
-    """Who sees whom, bool [items + extra] squared: items see items; an extra token all items and the extras before."""
+    """Who sees whom, bool [items + extra] squared: items see items; an extra token all items and the extras before.
+
+    [Zhang 2025, appendix B].
+    """
     seen = torch.zeros(items + extra, items + extra, dtype=torch.bool)
     seen[:, :items] = True
     seen[items:, items:] = torch.ones(extra, extra, dtype=torch.bool).tril(-1)
@@ -218,4 +231,5 @@ def visible(items: int, extra: int) -> Tensor:
 
 
 def _perceptron(width: int, expansion: int) -> nn.Sequential:
+    """A score of tokens [..., width], [..., 1], by two layers [Zhang 2025, appendix B]."""
     return nn.Sequential(dense(width, expansion * width), nn.ReLU(), dense(expansion * width, 1))

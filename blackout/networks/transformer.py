@@ -48,7 +48,7 @@ def rotary_angles(grid: Sequence[int], size: int, base: float = 10_000.0) -> Ten
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """Features [..., places, size] turned in pairs (k, k + size / 2) by angles [places, size / 2].
+    """Features [..., places, size] turned in pairs (k, k + size / 2) by angles [places, size / 2] [Su 2024].
 
     Products of two places then depend on their difference alone (tests/networks/test_small_networks.py).
     """
@@ -69,7 +69,7 @@ class ModulatedLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, embedding: Tensor, angles: Tensor) -> Tensor:
-        """Places [B, n, width] and an embedding [B, features] -> [B, n, width]."""
+        """Places [B, n, width] and an embedding [B, features] -> [B, n, width] [Peebles 2023, adaLN-Zero]."""
         film = self.film(embedding)[:, None].chunk(6, -1)
         h = torch.addcmul(film[0], self.norm0(x), 1 + film[1])
         q, k, v = self.qkv(h).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -138,6 +138,8 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map states or scaled data, float [B, *shape], and time labels, float [B], to raw [B, outputs * C, *sides].
 
+        [Peebles 2023, section 3.2], as in the class.
+
         Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
         """
         embedding = self.time(label)
@@ -155,7 +157,10 @@ class Transformer(nn.Module):
         return unfolded(raw, self.patch).reshape(len(x), -1, *self.shape[1:])
 
     def _read(self, tokens: Tensor) -> Tensor:
-        """Numbers or states [B, n, elements] of every place -> [B, n, width]."""
+        """Numbers or states [B, n, elements] of every place -> [B, n, width]: a linear map, or the sum of embeddings.
+
+        Ours (tests/networks/test_small_networks.py).
+        """
         if self.levels is None:
             return self.stem(tokens.to(self.position.dtype))
         own = self.levels * torch.arange(tokens.shape[-1], device=tokens.device)
@@ -163,7 +168,10 @@ class Transformer(nn.Module):
 
 
 def _patch(shape: Sequence[int]) -> int:
-    """A power of two that divides all sides, and with which there are at most `_PLACES` places, if there is one."""
+    """A power of two that divides all sides, and with which there are at most `_PLACES` places, if there is one.
+
+    A number; ours (tests/networks/test_small_networks.py).
+    """
     sides, patch = shape[1:], 1
     if len(sides) > 1:
         while math.prod(side // patch for side in sides) > _PLACES and all(side % (2 * patch) == 0 for side in sides):

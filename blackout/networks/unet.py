@@ -53,7 +53,7 @@ class FiLMBlock(nn.Module):
         self.attention = Attention(out_channels, axes) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W] [Perez 2018, eq. 2]."""
         h = self.conv0(self.norm0.active(x))
         h = self.conv1(self.norm1.active(h, self.film(embedding), self.dropout))
         return self.attention(self.shortcut(x).to(h.dtype) + h)
@@ -75,7 +75,9 @@ class DenseBlock(nn.Module):
         self.linear1 = dense(width, size, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides]."""
+        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides], `modulated`
+        [Perez 2018, eq. 2].
+        """
         h = F.silu(modulated(self.linear0(self.norm(x).flatten(1)), self.film(embedding)))
         h = self.linear1(self.dropout(h)).view(x.shape)
         return x.to(h.dtype) + h
@@ -83,7 +85,7 @@ class DenseBlock(nn.Module):
 
 @component("body")
 class UNet(nn.Module):
-    """Residual blocks on halved levels, one skip connection per level, two blocks on the coarsest.
+    """Residual blocks on halved levels, one skip connection per level, two blocks on the coarsest [Ronneberger 2015].
 
     Args:
         shape: of the data, (channels, height, width), (channels, length), (length,) or a volume's with three sides; the
@@ -155,6 +157,8 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw [B, outputs * C, *sides].
 
+        [Ronneberger 2015], as in the class.
+
         Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
         """
         embedding = self.time(label)
@@ -177,13 +181,14 @@ class UNet(nn.Module):
 
     @staticmethod
     def _through(blocks: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
+        """Features [B, C, *sides] after these blocks, given an embedding [B, features]."""
         for block in blocks.children():
             h = block(h, embedding)
         return h
 
 
 def folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
-    """Channels and sides of what a U-Net works on, where the data are of `shape`."""
+    """Channels and sides of what a U-Net works on, where the data are of `shape`: that of `folded`."""
     channels, *sides = shape if len(shape) > 1 else (1, *shape)
     if any(side % fold for side in sides):
         raise ValueError(f"sides that are multiples of fold={fold} are needed, got {'x'.join(map(str, sides))}")
@@ -191,7 +196,10 @@ def folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
 
 
 def folded(x: Tensor, fold: int) -> Tensor:
-    """[B, C, n * fold, ...] -> [B, C * fold ** axes, n, ...]."""
+    """[B, C, n * fold, ...] -> [B, C * fold ** axes, n, ...]: neighbours become channels of one place.
+
+    Ours (tests/networks/test_small_networks.py).
+    """
     axes = x.ndim - 2
     split = x.reshape(*x.shape[:2], *(size for side in x.shape[2:] for size in (side // fold, fold)))
     return split.permute(0, 1, *range(3, 3 + 2 * axes, 2), *range(2, 2 + 2 * axes, 2)).flatten(1, 1 + axes)
