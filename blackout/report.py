@@ -1,4 +1,5 @@
-"""What a run reached: metrics.json, where numbers have others beside them and say how they were made, and report.html.
+"""What a run reached: metrics.json, where numbers have others beside them and say how they were made, and report.html,
+its page with samples, curves and scores.
 
 The page is what a run is, what it reached, and how to repeat it, without a network. It is there from the first logged
 row on, and written anew as the run goes; `python -m blackout.report RUN ...` writes it once more. Pages are the

@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.data.images import IMG_EXTENSIONS, read_image
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import new_file, save_picture
-from blackout.permutations.answers import place_probabilities
+from blackout.permutations.queries import place_probabilities
 from blackout.permutations.seams import WIDTH, assembled, seams
 
 _MOST = 256

@@ -1,4 +1,4 @@
-"""Class conditioning: classifier-free guidance of the reverse rates, and the null label it needs.
+"""Classifier-free guidance of the reverse rates, and the null label that takes the place of some classes in training.
 
 With exact predictions the reverse rates kappa of p(x) and kappa_c of p(x | c) are ratios of probabilities, so that
 

@@ -32,6 +32,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.confidence_intervals import interval, spread
 from blackout.counts import expand_time, per_sample
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser
@@ -46,7 +47,6 @@ from blackout.diffusion.schedules import (
 )
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.errors import ensure
-from blackout.intervals import interval, spread
 from blackout.random import RandomSource, SampleStreams, fold_seed
 
 LIMIT = half_width(15.0)

@@ -1,4 +1,4 @@
-"""Losses: a prediction and what really happened, to one value per element before any reduction.
+"""Losses: a prediction and what really happened, to one weighted value per element before any reduction.
 
 Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
 

@@ -1,4 +1,4 @@
-"""Pictures of counts."""
+"""Pictures of counts: grids of images or curves, heat maps, colours and their scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Samplers: the steps that `sampler=` names, correctors beside them, and the one loop that walks a grid backwards.
+"""Samplers: the steps that `sampler=` names (bridges, tau-leaping, second order), correctors beside them, and the
+one loop that walks a grid backwards.
 
 A kernel makes a reverse step, from X_t to X_s, s < t, with the help of a denoiser. For pure death [Santos 2023,
 section 2.7], where y = E[N | X_t] is the expected missing count, N = X_0 - X_t, and r the step fraction: of the units

@@ -1,4 +1,4 @@
-"""Observation times and sampling grids.
+"""Observation times and sampling grids, and how dark the last time has to be for given data.
 
 All in float64 and built from the logit u = log(q / (1 - q)) of the survival probability q = e^-t, because q and 1 - q
 are both needed to full relative precision: t = softplus(-u). A grid is a tensor `times` [T + 1], increasing from

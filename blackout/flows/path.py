@@ -1,4 +1,5 @@
-"""The path of laws from uniform noise to the target, p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3].
+"""The path of laws from uniform noise to the target, p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3], the
+forward equation's residual at its states, and the Stein control variate.
 
 Rates carry this path if they satisfy the Kolmogorov forward equation. Its residual at a state needs no evaluation
 elsewhere: rates out of x are [G]_+, those into x from its neighbours [-G]_+, by local equivariance. The integral of the

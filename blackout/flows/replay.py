@@ -1,4 +1,5 @@
-"""What training learns from: states of the last rollouts, kept as state of the run [Ou 2025, Algorithm 1].
+"""What training learns from: states of the last rollouts and the slopes d log Z_t / dt that these estimate, kept as
+state of the run [Ou 2025, Algorithm 1].
 
 A rollout is simulated with the rates being trained; the rates it needs also give the estimate of d log Z_t / dt, so
 that nothing is evaluated twice: one pass in place of the algorithm's two.

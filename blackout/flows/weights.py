@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from blackout.confidence_intervals import interval
 from blackout.flows.targets import Target, exact_values
-from blackout.intervals import interval
 
 NORMAL = 1.96
 """Errors on either side of an estimate that make an interval of 95 %."""

@@ -1,4 +1,5 @@
-"""Distributions over orders, with the conventions of `torch.distributions`.
+"""Distributions over orders, with the conventions of `torch.distributions`: Plackett-Luce and its generalisation with
+their beams, matchings, inverse shuffles, the reverse laws of shuffle diffusions.
 
 Orders by choosing one item after another are Plackett-Luce [Plackett 1975; Luce 1959], and with a row of scores for
 every place [Zhang 2025, eq. 9]; by matching items with places, choices that are independent, normalised by Sinkhorn or

@@ -1,4 +1,5 @@
-"""How well puzzles were solved, and how well they can be; how far laws are apart, and how many samples differ.
+"""How well puzzles were solved (Kendall's tau, places that are right), and how well they can be; how far laws are
+apart, and how many samples differ.
 
 A solution and the truth are permutations int64 [b, n] that take the items given to an order: given[truth] is the right
 one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in [Zhang

@@ -1,4 +1,4 @@
-"""Cities in the unit square, to be visited on the shortest closed tour.
+"""Cities in the unit square, to be visited on the shortest closed tour: exact solvers, 2-opt, puzzles of tours.
 
 First what is found without learning: shortest tours, exactly (dynamic programming for batches of few cities, integer
 programming for one of many), and tours by polar angle, mended by exchanging two edges. Then puzzles of them: made and

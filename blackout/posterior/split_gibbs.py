@@ -1,4 +1,5 @@
-"""Split Gibbs sampling with a discrete diffusion prior [Chu 2025, Algorithm 1], corrected.
+"""Split Gibbs sampling with a discrete diffusion prior [Chu 2025, Algorithm 1], corrected: annealing, couplings, and
+the likelihood step by Metropolis or by a heat bath of coloured elements.
 
 The pair (x, z) is sampled in turn: z given x under the likelihood, x given z by a reverse run of the diffusion, while
 the level that ties them falls. The published method differs in two points that each change the limit: a potential that

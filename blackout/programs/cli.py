@@ -1,4 +1,4 @@
-"""Command line: one line and exit code 2 for every error that a user can mend in settings or files."""
+"""Command line: one line and exit code 2 for every error that a user can mend, in misspelt settings too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train.py plan=true`: size, FLOPs, memory and expected time of a run, before it starts."""
+"""Before a run starts: its size, FLOPs, memory and expected time (`train.py plan=true`), and whether bfloat16 pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checkpoint files: written whole or not at all, the previous one kept, never executed, verified when read."""
+"""Checkpoint files: written whole or not at all, the previous one kept and found again, never executed, verified when
+read.
+"""
 
 from __future__ import annotations
 

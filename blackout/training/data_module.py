@@ -1,4 +1,6 @@
-"""Serves any source to Lightning: training as a stream that a continued run reproduces, held-out samples once each."""
+"""Serves any source to Lightning: training as a stream, shuffled and mirrored, that a continued run reproduces;
+held-out samples once each.
+"""
 
 from __future__ import annotations
 

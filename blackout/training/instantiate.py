@@ -1,4 +1,4 @@
-"""From plain descriptions to objects.
+"""From plain descriptions to objects: `_target_` and arguments, those that the data decide filled in.
 
 A component is a mapping with a `_target_`, the address of a class or function, beside its arguments; `_partial_: true`
 asks for a function that takes the rest of them. What the source decides (its statistics) need not be written down:

@@ -96,7 +96,7 @@ def test_systematic_resampling_is_unbiased_and_even() -> None:
     assert bool((counts - expected).abs().max() < 1 + 1e-9)
 
 
-def test_intervals_of_resampled_chains_hold_the_truth() -> None:
+def test_confidence_intervals_of_resampled_chains_hold_the_truth() -> None:
     target, held, ignored, ess = Ising(3, 0.2), 0, 0, 0.0
     known = exact_values(target)
     assert known is not None

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from blackout.errors import UserError
-from blackout.permutations.answers import place_probabilities
 from blackout.permutations.datasets import jigsaw_digits
+from blackout.permutations.queries import place_probabilities
 from blackout.permutations.seams import arrangements, assembled, fitted_weight, joined, seams
 from blackout.permutations.shuffle import ReverseGPL, SeamLoss, SeamNetwork, Seams
 from blackout.permutations.shuffle.decoding import Denoiser

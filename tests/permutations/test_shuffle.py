@@ -10,10 +10,10 @@ from benchmarks.permutation_laws import laws
 from blackout.laws.claims import p_value
 from blackout.networks import ItemEncoder, SetTransformer, StripEncoder, StripScores, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
-from blackout.permutations.answers import merged, place_probabilities
 from blackout.permutations.datasets import one_permutation
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import identity_like, is_permutation, number
+from blackout.permutations.queries import merged, place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
     Greedy,

@@ -240,7 +240,7 @@ def test_an_unknown_exposure_and_the_counts_are_drawn_together():
 
 
 @pytest.mark.deep
-def test_intervals_of_an_unknown_gain_cover():
+def test_confidence_intervals_of_an_unknown_gain_cover():
     """200 truths and gains of the prior; of nine tenths the gain lies between the ends of 19 joint draws."""
     p, _, _ = problem_of_counts(5)
     rng, states = np.random.default_rng(0), torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double()

@@ -1,4 +1,5 @@
-"""The part of the likelihood's gradient that needs samples of the model: three ways to it.
+"""The part of the likelihood's gradient that needs samples of the model, by a flow, by persistent chains, or the energy
+discrepancy in its place.
 
 The gradient of the mean log-likelihood is E_model[dE] - E_data[dE] [Ou 2025, eq. 44].
 """

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from blackout.data.file_formats import load_array
 from blackout.errors import UserError, error_context, refuse
-from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
 from blackout.permutations.datasets import finite_numbers, read_puzzles
+from blackout.permutations.queries import Condition, answers, whole
 from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 
@@ -39,7 +39,7 @@ class CodeDraw(Draw):
         given: so many first digits of the held-out sample are observed.
         contexts: arrays [m, ...] in place of the held-out samples'; None for those.
         top: above 1 also so many of the likeliest orders, and how likely items are at places and before others:
-            `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.answers`.
+            `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.queries`.
         under: what samples have to fulfil: they are drawn from the law under it to 7 items without contexts, else again
             and again until they do; answers are under it, too, and `given_log_prob` is its own.
     """

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Size, Tensor, nn
 
 from blackout.component import component
-from blackout.permutations.answers import merged
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -28,6 +27,7 @@ from blackout.permutations.distributions import (
     foremost,
 )
 from blackout.permutations.group import all_permutations, compose, identity_like, number
+from blackout.permutations.queries import merged
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fitted_weight, seams, square
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams

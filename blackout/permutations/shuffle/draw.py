@@ -14,10 +14,10 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.errors import refuse
-from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import arranged, mean_scores, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
+from blackout.permutations.queries import Condition, whole
 from blackout.permutations.shuffle.decoding import Decoder, Seams
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import error_context
-from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
+from blackout.permutations.queries import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.shuffle.decoding import (
     Beam,
     Decoder,
@@ -52,7 +52,7 @@ class Asked:
     """What is to be said of a puzzle besides a solution; anything adds `places` and `pairs` of `answers`.
 
     Args:
-        top: so many solutions, `top` and `top_log_prob` of `blackout.permutations.answers`.
+        top: so many solutions, `top` and `top_log_prob` of `blackout.permutations.queries`.
         given: what solutions have to fulfil. The solution is then the likeliest of these, with its log_prob among them,
             and `given_log_prob` [b] is that of the condition.
         draws: so many solutions [b, draws, n] from the model's own law.

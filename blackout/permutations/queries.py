@@ -117,7 +117,7 @@ def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
 def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | None = None) -> dict[str, Tensor]:
     """What weighted orders int64 [b, K, n], with log-weights [b, K], say under a condition: weighted shares.
 
-    Ours (tests/permutations/test_answers.py).
+    Ours (tests/permutations/test_queries.py).
 
     Returns:
         `places` float64 [b, n, n], how likely every item (column) is at every place; `pairs`, how likely every item
@@ -157,7 +157,7 @@ def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
 def likeliest(orders: Tensor, log_probs: Tensor, top: int) -> dict[str, Tensor]:
     """`top` int64 [b, top, n], the likeliest of orders [b, K, n], -1 for none, with `top_log_prob` [b, top].
 
-    Ours (tests/permutations/test_answers.py).
+    Ours (tests/permutations/test_queries.py).
     """
     best, log_probs = foremost(*merged(orders, log_probs), top)
     more = max(0, top - orders.shape[1])

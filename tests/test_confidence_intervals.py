@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.confidence_intervals import interval
 from blackout.diffusion.likelihood import Estimate
 from blackout.flows.targets import Ising
 from blackout.flows.weights import estimates
-from blackout.intervals import interval
 
 
 def check(low, high, truth):
@@ -19,7 +19,7 @@ def check(low, high, truth):
 
 @pytest.mark.parametrize("n, repeats", [(200, 2500), (2000, 1500)])
 @pytest.mark.parametrize("name, skewness", [("normal", 0), ("gamma", 2), ("gamma", 4), ("rare", 5)])
-def test_intervals_miss_as_often_on_either_side(name, skewness, n, repeats):
+def test_confidence_intervals_miss_as_often_on_either_side(name, skewness, n, repeats):
     """With 1.96 standard errors 6 % of those of skewness 4 are too low at n = 200. Rare: 10 more, once in 50."""
     source, shape = np.random.default_rng(5), 4 / max(skewness, 1) ** 2
     size = repeats, n

@@ -12,7 +12,7 @@ _NEIGHBOURS = 10
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:
-    """Standard deviation of x [n]. Groups along the grid are ours (tests/test_intervals.py).
+    """Standard deviation of x [n]. Groups along the grid are ours (tests/test_confidence_intervals.py).
 
     Args:
         place: float64 [n], where on an even grid each was drawn, or None. What changes along the grid is no error of
@@ -43,7 +43,7 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
 
     A variance that one of n draws may have made is worth fewer of them: with the excess kurtosis k, t has n / (1 + k -
     g^2) degrees of freedom, half of what [Satterthwaite 1946] takes of draws whose k is known.
-    The law: tests/test_intervals.py.
+    The law: tests/test_confidence_intervals.py.
 
     Args:
         place: as for `spread`.

@@ -8,11 +8,11 @@ import torch
 from benchmarks.permutation_laws import laws
 from blackout.errors import UserError
 from blackout.permutations import all_permutations, inverse
-from blackout.permutations.answers import Condition, answers
 from blackout.permutations.coded.draw import CodeDraw
 from blackout.permutations.coded.model import CODES, CodeModel, CodeTransformer, Passes
 from blackout.permutations.coded.report import exact_law as exact_law_of_codes
 from blackout.permutations.group import is_permutation, number
+from blackout.permutations.queries import Condition, answers
 from blackout.permutations.shuffle import Best
 from blackout.permutations.shuffle.decoding import draws, exact_law, surely_best
 from blackout.random import SampleStreams
