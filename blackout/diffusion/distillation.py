@@ -45,10 +45,11 @@ def noised(xt: Tensor, planes: int, generator: RandomSource = None) -> Tensor:
 
 
 def energy_score(first: Tensor, second: Tensor, seen: Tensor) -> Tensor:
-    """d(Y, N) - d(Y, Y') / 2 from two draws and what was seen, float32 [B, C, H, W] each; [B], ours of this distance.
+    """d(Y, N) - d(Y, Y') / 2 from two draws and what was seen, float32 [B, C, H, W] each; [B].
 
     d is the Euclidean distance of whole images plus the mean of that of their patches. Least on average where the draws
-    have the law of what is seen, elements together [Gneiting 2007, section 4.3].
+    have the law of what is seen, elements together [Gneiting 2007, section 4.3]; of this distance ours
+    (tests/diffusion/test_distillation.py).
     """
 
     def apart(a: Tensor, b: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ class Student(BlackoutDiffusion):
         return noised(x0, self.planes), t
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, a scalar."""
+        """The loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
         source = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
@@ -101,6 +102,7 @@ class Student(BlackoutDiffusion):
         return loss
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """`energy_score` of a batch [b, C, H, W], one number per sample."""
         index = batch["index"]
         _, t = self.schedule.intervals(torch.frac((index.double() + 0.5) * GOLDEN_RATIO))
         source = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)

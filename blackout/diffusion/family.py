@@ -310,7 +310,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
 
 
 def _bounds(model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Plain) -> dict[str, Any]:
-    """The bounds that are asked for, of counts given their labels or not.
+    """The bounds that are asked for, of counts [n, *shape] given their labels or not, by name, in bits: see
+    `likelihood`.
 
     Those of the sampler with so many steps come with what these cost beside infinitely many.
     """

@@ -152,7 +152,7 @@ class BlackoutDiffusion(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, a scalar."""
+        """The loss of a batch, a scalar [Santos 2023, Algorithm 1]: the mean over elements and samples [B, *shape]."""
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         s, t = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
@@ -186,6 +186,7 @@ class BlackoutDiffusion(Model):
         return self.validation_draws
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """Bits per dimension of a batch [b, *shape], one number per sample, by `likelihood_bound`."""
         x0, index = batch["x0"], batch["index"]
         # the same times at every validation make its curve smooth
         first = (index.double() + 0.5) * GOLDEN_RATIO

@@ -745,7 +745,7 @@ def sample(
     start: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Walk a batch back from times[-1] to times[0].
+    """Walk a batch back from times[-1] to times[0] [Santos 2023, Algorithm 2].
 
     Args:
         denoiser: (xt, t) -> prediction; its network must be in eval mode.
@@ -814,7 +814,7 @@ _BRIDGED, _MANY = 0.003, 2000
 
 
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """What is null of a sampler that is left to the data, `sampler=counts`. Ours.
+    """What is null of a sampler that is left to the data, `sampler=counts`. Ours (tests/cli/test_configs.py).
 
     Narrow counts are drawn from their predicted distribution nearly from the start, which is of first order and takes
     twice as many steps. A network that was trained on few samples expects too little or too much of its own, which

@@ -49,7 +49,10 @@ def described_body(shape: Sequence[int], levels: int | None = None, **chosen: An
 
 
 def _described_unet(sides: Sequence[int], most: int, channels: int | None, dropout: float) -> dict[str, Any]:
-    """The U-Net for images of these sides: levels, channels and dense blocks by numbers of places; ours, see above."""
+    """The U-Net for images of these sides: levels, channels and dense blocks by numbers of places.
+
+    Ours (tests/networks/test_elements.py).
+    """
     fold = 1
     while math.prod(sides) > most and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
         sides, fold, most = tuple(side // 2 for side in sides), 2 * fold, _PLACES

@@ -106,7 +106,8 @@ class LocallyEquivariant(nn.Module):
     """Reads G off a hollow body [Ou 2025, Prop. 2], optionally with the heat-bath term, which is ours.
 
     The heat-bath term is a(t, H_i) Delta max(pi_t(tau), pi_t(x_i)), where Delta are the target's log-ratios, pi_t the
-    conditional law of site i at time t and a a learned gate that starts at 1/2. It solves every product target.
+    conditional law of site i at time t and a a learned gate that starts at 1/2. It solves every product target
+    (tests/laws/flow_claims.py).
 
     Args:
         body: the hollow features.

@@ -254,7 +254,7 @@ class EdgeEncoder(nn.Module):
     def describe(self, points: Tensor) -> Tensor:
         """Sines and cosines of the distances, of half a wave and its harmonics over sqrt(2), [B, n, n, 2 waves].
 
-        Of points [B, n, 2]; ours, in the class's place of the published edges.
+        Of points [B, n, 2]; ours (tests/permutations/test_baselines.py), in place of the published edges.
         """
         distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
         phase = distances.unsqueeze(-1) * torch.arange(1, self.waves + 1, device=points.device) * (math.pi / 2**0.5)

@@ -146,7 +146,7 @@ class DropoutOfShare(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere.
 
-        See the class.
+        Ours, see the class.
         """
         if not self.training or not self.p or self._processes(x) == 1:
             return super().forward(x)

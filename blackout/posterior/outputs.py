@@ -93,7 +93,7 @@ class PosteriorOutputs:
         return {**judged, **rivals, "warnings": warnings, "values": values | scores}
 
     def _gather(self) -> None:
-        """All samples, and what is known of their measurements."""
+        """All samples [n, *shape], and what is known of their measurements: means, deviations, `quantiles`."""
         measurements, names = self._draw.measurements, self._parts[0][1]
         self.drawn = {name: torch.cat([part[name] for _, part in self._parts]) for name in names}
         self.x, self.log_likelihood = self.drawn["samples"], self.drawn["log_likelihood"]
