@@ -108,7 +108,9 @@ def _best(name: str, values: Sequence[Any], beside: Mapping[str, Any]) -> int | 
 def _over_seeds(
     settings: Sequence[Values], chosen: Sequence[str], scores: Sequence[Values], shown: Values
 ) -> dict[str, Any] | None:
-    """Means and standard deviations of the scores of runs that differ in their seeds alone; None where none do."""
+    """Means and standard deviations, floats, of the scores of runs that differ in their seeds alone; None where none
+    do.
+    """
     names = [name for name in chosen if name != "seed"]
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, values in enumerate(settings):

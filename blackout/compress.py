@@ -76,12 +76,15 @@ class Coder:
 
     @property
     def content(self) -> bytes:
-        """All of it."""
+        """All of it: the lanes' numbers, uint64 [lanes], and the words, uint32 [words]."""
         words = np.concatenate([np.zeros(0, np.uint32), *self._words])
         return self._heads.astype("<u8").tobytes() + words.astype("<u4").tobytes()
 
     def push(self, start: Integers, width: Integers) -> None:
-        """Push symbols [n], each filling [start, start + width) of 0..2^24."""
+        """Push symbols [n], each filling [start, start + width) of 0..2^24.
+
+        The encoder of [Duda 2009].
+        """
         for part in self._rounds(len(start)):
             first, wide = start[part].astype(np.uint64), width[part].astype(np.uint64)
             heads = self._heads[: len(first)]
@@ -93,7 +96,7 @@ class Coder:
             heads[:] = (whole << _BITS) + rest + first
 
     def pop(self, n: int, find: Find) -> Integers:
-        """Pop n symbols that were pushed at once: int64 [n]."""
+        """Pop n symbols that were pushed at once: int64 [n]. The decoder of [Duda 2009]."""
         symbols = np.zeros(n, dtype=np.int64)
         for part in reversed(self._rounds(n)):
             heads = self._heads[: part.stop - part.start]
@@ -106,11 +109,12 @@ class Coder:
         return symbols
 
     def _rounds(self, n: int) -> list[slice]:
+        """Of n symbols, those that are coded at once: slices of as many as there are lanes."""
         lanes = len(self._heads)
         return [slice(first, min(n, first + lanes)) for first in range(0, n, lanes)]
 
     def _taken(self, n: int) -> NDArray[np.uint32]:
-        """The n words on top."""
+        """The n words on top, uint32 [n]."""
         parts: list[NDArray[np.uint32]] = []
         while n:
             top = self._words.pop() if self._words else self._initial.integers(0, 1 << 32, n, dtype=np.uint32)
@@ -132,14 +136,20 @@ _SPELT = 16
 
 
 def grids(model: BlackoutDiffusion, steps: int) -> tuple[Tensor, Tensor]:
-    """Times [T + 1] that may be coded along: the model's own, and those at which most of what is missing returns."""
+    """Times [T + 1] that may be coded along: the model's own, and those at which most of what is missing returns.
+
+    [Santos 2023, eq. 60], and ours (tests/diffusion/test_compression.py).
+    """
     assert isinstance(model.process, PureDeath)
     wide = widening(model.process.max_count)
     return model.schedule.grid(steps), logit_times(steps, 7.0 + wide, -10.0 - wide)
 
 
 def bounds(model: BlackoutDiffusion, counts: Tensor, times: Tensor) -> Tensor:
-    """What coding these counts [n, *shape] along `times` should take, float64 [n], in nats."""
+    """What coding these counts [n, *shape] along `times` should take, float64 [n], in nats.
+
+    Minus `path_log_weights`.
+    """
     assert isinstance(model.process, PureDeath)
     x0, streams = counts.to(model.device), SampleStreams(0, torch.arange(len(counts), device=model.device))
     return -path_log_weights(model.denoiser(), model.process, times, x0, model.mean, streams).cpu()
@@ -154,8 +164,9 @@ def encoded(model: BlackoutDiffusion, counts: Tensor, times: Tensor, coder: Code
 
         -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),
 
-    in the mean the finite-time bound [Santos 2023, eq. 15]: all that the forward process drew comes back when it is
-    decoded. No count is impossible: what lies where a law has next to nothing keeps 2^-24 and is spelt out.
+    in the mean the finite-time bound, [Santos 2023, eq. 15] with weights r_k (`path_log_weights`): all that the forward
+    process drew comes back when it is decoded. No count is impossible: what lies where a law has next to nothing keeps
+    2^-24 and is spelt out.
     """
     for first, end in _batches(len(counts), batch_size):
         batch = counts[first:end]
@@ -168,7 +179,10 @@ def encoded(model: BlackoutDiffusion, counts: Tensor, times: Tensor, coder: Code
 
 
 def decoded(model: BlackoutDiffusion, n: int, times: Tensor, coder: Coder, batch_size: int = 64) -> Tensor:
-    """Pop what `encoded` pushed, by the same model, times and batch size: counts [n, *shape]."""
+    """Pop what `encoded` pushed, by the same model, times and batch size: counts [n, *shape].
+
+    Bits back [Townsend 2019; Kingma 2019]: all that was drawn is pushed again.
+    """
     batches: list[Tensor] = []
     for first, end in reversed(_batches(n, batch_size)):
         shape = torch.Size((end - first, *model.shape))
@@ -182,7 +196,9 @@ def decoded(model: BlackoutDiffusion, n: int, times: Tensor, coder: Coder, batch
 
 
 def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
-    """(first, end) of batches of 1, 2, 4, ... up to `batch_size`: what the first ones draw has to be borrowed."""
+    """(first, end), integers, of batches of 1, 2, 4, ... up to `batch_size`: what the first ones draw has to be
+    borrowed.
+    """
     edges = [0]
     while edges[-1] < n:
         edges.append(min(n, edges[-1] + min(batch_size, edges[-1] + 1)))
@@ -191,6 +207,8 @@ def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
 
 class _Law:
     """Counts 0..most [n] of laws with one peak: first the bin, by the distribution function, then which count of it.
+
+    Ours (tests/diffusion/test_compression.py).
 
     Bin k fills [start(k), start(k + 1)) of 0..2^24. The last symbol says that a count lies in no bin, if such counts
     are spelt out: what is drawn must not be, because it could be spelt in two ways.
@@ -205,6 +223,7 @@ class _Law:
     def __init__(
         self, below: Callable[[slice | Integers, Integers], Reals], mean: Reals, std: Reals, most: Integers, spelt: bool
     ) -> None:
+        """Width of the bins, 2^bits, the first bin and the number of bins of every law, int64 [n] each."""
         self._below, self._most = below, most
         self._bits = np.floor(np.log2(np.maximum(std / _WIDEST, 1))).astype(np.int64)
         centre, reach = np.minimum(mean, most), _REACH * std + _FEW
@@ -215,10 +234,14 @@ class _Law:
         self._table: Integers | None = None
 
     def _at_edge(self, which: slice | Integers, symbols: Integers) -> Reals:
+        """P(X < the first count of a bin) of symbols int64 [m]: float64 [m]."""
         return self._below(which, ((self._first[which] + symbols) << self._bits[which]) - 1)
 
     def start(self, which: slice | Integers, symbols: Integers) -> Integers:
-        """Where the intervals of symbols start, for some of the n; 2^24 beyond the largest."""
+        """Where the intervals of symbols start, for some m of the n, int64 [m]; 2^24 beyond the largest.
+
+        See the class.
+        """
         bins, inside = self._bins[which], symbols > 0
         below = np.where(inside, self._at_edge(which, np.maximum(symbols, 1)) - self._lowest[which], 0.0).clip(0, 1)
         # a little less than all, so that 1 and what rounding makes of it begin no interval twice
@@ -226,6 +249,7 @@ class _Law:
         return np.where(symbols < bins, scaled, _TOTAL - (symbols <= self._largest[which]))
 
     def push(self, coder: Coder, symbols: Integers) -> None:
+        """Bins, and counts in them, of symbols int64 [n]: see the class."""
         bins = (symbols >> self._bits) - self._first
         bins = np.where((bins >= 0) & (bins < self._bins), bins, self._bins)
         within, spelt = self._parts(bins)
@@ -236,6 +260,7 @@ class _Law:
         coder.push(start, self.start(slice(None), bins + 1) - start)
 
     def pop(self, coder: Coder) -> Integers:
+        """Symbols int64 [n], as `push` took them."""
         bins = coder.pop(len(self._most), self._find)
         within, spelt = self._parts(bins)
         counts = (bins + self._first) << self._bits
@@ -245,7 +270,9 @@ class _Law:
         return np.minimum(counts, self._most)  # of a damaged file
 
     def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last symbol whose interval starts at or before `bar`: by a table of few symbols, or by bisection."""
+        """The last symbol whose interval starts at or before `bar`, int64 [m], see `Find`: by a table of few
+        symbols, or by bisection.
+        """
         columns = int(self._largest.max(initial=0)) + 2
         if self._table is None and columns <= _COLUMNS and len(self._largest) * columns <= _TABLED:
             each = [self.start(slice(None), np.full_like(self._largest, symbol)) for symbol in range(columns)]
@@ -268,12 +295,15 @@ class _Law:
 
 
 def _push_even(coder: Coder, symbols: Integers, bits: Integers) -> None:
-    """Numbers [m] below 2^bits, all equally probable."""
+    """Numbers [m] below 2^bits [m], all equally probable: intervals of one width."""
     coder.push(symbols << (PRECISION - bits), np.full(len(bits), 1) << (PRECISION - bits))
 
 
 def _pop_even(coder: Coder, bits: Integers) -> Integers:
+    """Numbers [m] as `_push_even` took them, of bits [m]."""
+
     def find(part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        """A number below 2^bits by the first bits of `bar` [m], see `Find`."""
         shift = PRECISION - bits[part]
         return bar >> shift, bar >> shift << shift, np.full(len(bar), 1) << shift
 
@@ -281,14 +311,17 @@ def _pop_even(coder: Coder, bits: Integers) -> Integers:
 
 
 def _poisson(rate: Reals, most: Integers) -> _Law:
+    """Poisson counts of rates [n], to most [n]: by scipy's distribution function."""
+
     def below(which: slice | Integers, counts: Integers) -> Reals:
+        """P(X <= count), float64 [m], of Poisson(rate): see `_Law`."""
         return np.where(counts < 0, 0.0, special.pdtr(np.maximum(counts, 0), rate[which]))
 
     return _Law(below, rate, rate**0.5, most, spelt=True)
 
 
 def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Tensor, k: int) -> _Law:
-    """Of the sampler's step from time k to k - 1."""
+    """Of the sampler's step from time k to k - 1: Poisson(y r), x int64 [n] [Santos 2023, Algorithm 2]."""
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
         prediction = predicted(model.denoiser(), model.process, states, times[k])
@@ -299,17 +332,18 @@ def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Ten
 
 
 def _first(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> _Law:
-    """Poisson(q_T E[X_0]), where sampling starts."""
+    """Poisson(q_T E[X_0]), where sampling starts, [n] of a `shape`. Ours (tests/laws/test_toy_tables.py)."""
     mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
     rate = float(torch.exp(-times[-1])) * mean
     return _poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
 
 
 def _survivors(before: Integers, span: Tensor) -> _Law:
-    """Of counts [n] over a forward step of this length."""
+    """Of counts [n] over a forward step of this length: Binomial(n, e^-span) [Santos 2023, eq. 8]."""
     lives, dies = float(torch.exp(-span)), float(-torch.expm1(-span))
 
     def below(which: slice | Integers, counts: Integers) -> Reals:
+        """P(X <= count), float64 [m], of Binomial(n, lives), as an incomplete beta function: see `_Law`."""
         n, counts = before[which], np.minimum(counts, before[which])
         # P(X <= k) of Binomial(n, lives), all digits of which are kept where nearly all live
         return np.where(counts < 0, 0.0, np.where(counts == n, 1.0, special.betainc(

@@ -31,7 +31,7 @@ _PIXELS = 4096
 
 
 def _powers(number: int) -> Any:
-    """1, p, p^2, ... of the points, and the highest power at infinity: [6, number]."""
+    """1, p, p^2, ... of the points, and the highest power at infinity: [6, number] [Lavin 2016]."""
     return np.concatenate([np.vander(_POINTS, number, increasing=True), np.eye(number)[-1:]])
 
 
@@ -50,7 +50,10 @@ _IN_LINE: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True}
 
 @compiled("void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)", **_IN_LINE)
 def _mix(matrix: Any, rows: int, x: Any, at: int, step: int, y: Any, to: int, apart: int, size: int, add: bool) -> None:
-    """Of six stretches of `x`, `step` apart, the sums by the first rows of the matrix, `apart` in `y`."""
+    """Of six stretches [size] of `x`, `step` apart, the sums by the first rows of the matrix [6, 6], `apart` in `y`.
+
+    Of `_transform`.
+    """
     at1, at2, at3 = at + step, at + step + step, at + step + step + step
     at4, at5 = at3 + step, at3 + step + step
     for row in range(rows):
@@ -67,6 +70,8 @@ def _transform(images: Any, shape: Any, matrix: Any, side: int, sums: Any) -> No
     """Between images [N, H + 2, W + 2, C] and [36, tiles, C] of their squares [6, 6], which begin 4 apart.
 
     Without a `side`, to matrix @ square @ matrix.T; else add that of the 36 sums, its first rows and columns.
+
+    The transforms of [Lavin 2016], one side after the other.
     """
     number, height, width, channels = shape
     line, tiles, tile = width * channels, sums.size // (36 * channels), 0
@@ -89,26 +94,31 @@ def _transform(images: Any, shape: Any, matrix: Any, side: int, sums: Any) -> No
 
 
 def _gathered(x: Tensor, margins: tuple[int, int], matrix: Any) -> Tensor:
-    """[N, C, H, W] -> [36, N H W / 16, C]."""
+    """[N, C, H, W] -> [36, N H W / 16, C]: squares of patches, transformed [Lavin 2016]."""
     out, pixels = x.new_empty(36, x[:, 0].numel() // 16, x.shape[1]), F.pad(x, margins * 2).permute(0, 2, 3, 1)
     _transform(pixels.reshape(-1).numpy(), tuple(pixels.shape), matrix, 0, out.view(-1).numpy())
     return out
 
 
 def _scattered(sums: Tensor, like: Tensor, matrix: Any, side: int) -> Tensor:
-    """[36, tiles, C] -> [N, C, H + 2, W + 2], of images of the size of `like`."""
+    """[36, tiles, C] -> [N, C, H + 2, W + 2], of images of the size of `like`: transformed back and added
+    [Lavin 2016].
+    """
     out = sums.new_zeros(len(like), like.shape[2] + 2, like.shape[3] + 2, sums.shape[2])
     _transform(out.view(-1).numpy(), tuple(out.shape), matrix, side, sums.view(-1).numpy())
     return out.permute(0, 3, 1, 2)
 
 
 def _filters(weight: Tensor) -> Tensor:
-    """[K, C, 3, 3] -> [36, K, C]."""
+    """[K, C, 3, 3] -> [36, K, C]: the transform of filters [Lavin 2016]."""
     return (_OF_FILTER @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, *weight.shape[:2])
 
 
 class Winograd(torch.autograd.Function):
-    """The convolution of x [N, C, H, W], float32 in channels_last with sides that are multiples of 4."""
+    """The convolution of x [N, C, H, W], float32 in channels_last with sides that are multiples of 4.
+
+    F(4x4, 3x3) of [Lavin 2016], and its gradients (tests/networks/test_layers.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -123,7 +133,9 @@ class Winograd(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of y, to those of x, weight and bias."""
+        """Of y [N, K, H, W], to those of x [N, C, H, W], weight [K, C, 3, 3] and bias [K]: the transforms
+        transposed.
+        """
         x, weight = ctx.saved_tensors
         filters, of_x, of_filters = _filters(weight), [], weight.new_zeros(36, *weight.shape[:2])
         most = max(1, _PIXELS // x[0, 0].numel())
@@ -142,7 +154,10 @@ _TAYLOR = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
 
 @compiled("f4(f4)", **_IN_LINE)
 def _sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), where e^-x = 2^k e^r with |r| at most log(2) / 2: to some 1e-7 of 1."""
+    """1 / (1 + e^-x), where e^-x = 2^k e^r with |r| at most log(2) / 2: to some 1e-7 of 1, a scalar of a scalar.
+
+    Ours (tests/networks/test_layers.py).
+    """
     y = min(max(-x, np.float32(-87)), np.float32(87))
     k = (y / _LOG2 + np.float32(12582912)) - np.float32(12582912)  # rounded: halves have no room beside 1.5 * 2^23
     r, power, series = y - k * _LOG2, np.int32((np.int32(k) + np.int32(127)) << np.int32(23)), _TAYLOR[7]
@@ -153,7 +168,7 @@ def _sigmoid(x: Any) -> Any:
 
 @compiled("void(f4[::1], intp, f4)", **_IN_LINE)
 def _shared(sums: Any, each: int, share: Any) -> None:
-    """In place of the sums of a group's channels, so many next to each other, the `share` of their total."""
+    """In place of the sums [C] of a group's channels, so many next to each other, the `share` of their total."""
     for first in range(0, sums.size, each):
         sums[first : first + each] = sums[first : first + each].sum() * share
 
@@ -166,7 +181,10 @@ def _active(
     x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, eps: Any,
     moments: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Write `out` [N, P, C] and, into zeros [N, 2, C], the groups' means and 1 / deviations."""
+    """Write `out` [N, P, C] and, into zeros [N, 2, C], the groups' means and 1 / deviations.
+
+    [Wu 2018, eq. 1], then y = normal * factor + shift [N, C] and SiLU, y sigmoid(y), of x [N, P, C].
+    """
     number, pixels, channels = x.shape
     share = np.float32(1 / (pixels * each))
     for n in range(number):
@@ -198,7 +216,10 @@ def _active_back(
     x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, moments: Any,
     of_out: Any, of_x: Any, of_factor: Any, of_shift: Any,
 ) -> None:  # fmt: skip
-    """Of the gradient of `out`, those of x and, into zeros, of factor and shift."""
+    """Of the gradient of `out`, those of x and, into zeros, of factor and shift.
+
+    Of [Wu 2018, eq. 1] as `_active` has it, by the chain rule: [N, P, C] of x, [N, C] of factor and shift.
+    """
     number, pixels, channels = x.shape
     share = np.float32(1 / (pixels * each))
     for n in range(number):
@@ -230,12 +251,13 @@ _GOLDEN = signed(GOLDEN)
 
 @compiled("void(i8, i8[::1])")
 def _fill(seed: int, numbers: Any) -> None:
+    """Numbers int64 [n] of a seed, mixed as in [Steele 2014]: see `blackout.random.streams`."""
     for k in range(numbers.size):
         numbers[k] = mixed(seed + k * _GOLDEN)
 
 
 def words(seed: int, number: int) -> Tensor:
-    """`streams.words`."""
+    """`streams.words`, int64 [number]."""
     numbers = torch.empty(number, dtype=torch.int64)
     _fill(seed, numbers.numpy())
     return numbers
@@ -249,6 +271,8 @@ def _rows(x: Tensor) -> Tensor:
 class Normed(torch.autograd.Function):
     """Group norms of x [N, C, H, W], float32 in channels_last, modulated by film [N, 2 C] or None; then SiLU or not.
 
+    [Wu 2018, eq. 1] (tests/networks/test_layers.py).
+
     With int16 bits in the order of x's memory, or none, and how many of 65,536 are dropped.
     """
 
@@ -257,7 +281,9 @@ class Normed(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, film: Tensor | None, groups: int, eps: float, bits: Tensor,
         dropped: int, silu: bool,
     ) -> Tensor:  # fmt: skip
-        """With so many groups and this addend of variances: [N, C, H, W]."""
+        """With so many groups and this addend of variances: [N, C, H, W]. factor = weight (1 + scale), see
+        `_active`.
+        """
         moments, out, parts = x.new_zeros(len(x), 2, x.shape[1]), torch.empty_like(x), (weight, bias, film)
         factor, shift = weight.expand(len(x), -1), bias.expand(len(x), -1)
         if film is not None:
@@ -272,7 +298,7 @@ class Normed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """To those of x, weight, bias and film."""
+        """Of the output [N, C, H, W], to those of x, weight [C], bias [C] and film [N, 2 C]: see `_active_back`."""
         weight, bias, film, *rows, moments = ctx.saved_tensors
         of_factor, of_shift, of_film = torch.zeros_like(rows[1]), torch.zeros_like(rows[2]), None
         of_out = gradient.contiguous(memory_format=torch.channels_last)

@@ -129,6 +129,9 @@ class Demo:
 
         Args:
             x0: one for all samples, or for each.
+
+        Returns:
+            States [n, *shape]: X_t by the forward process, then those of the sampler.
         """
         model, sampler, way = self.model, taken_apart(draw.sampler), Trajectory(len(index))
         times = model.times(sampler)
@@ -162,6 +165,8 @@ class Demo:
     def infer(self, share: float, seed: int = 0, number: int = 4) -> Image.Image:
         """`image`, what is left of it where every unit is seen with probability `share`, mean and standard deviation of
         what it may have been, the largest one of which is white, and samples of it, side by side.
+
+        X_t [n, C, H, W] by [Santos 2023, eq. 8] with e^-t the share.
         """
         draw, truth = self.family.draw(self.model, self._request(number, None)), self._held_out(1)
         t = -torch.tensor(share, dtype=torch.float64).log()

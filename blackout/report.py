@@ -170,7 +170,10 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def noisy(values: list[float]) -> bool:
-    """Whether a running mean helps to read a curve: not that of a learning rate, nor one of a few points."""
+    """Whether a running mean helps to read a curve: not that of a learning rate, nor one of a few points.
+
+    Of values [n], whose steps add up to many times their range. Ours (tests/programs/test_curves.py).
+    """
     return len(values) > _FEW and float(np.abs(np.diff(values)).sum()) > _ROUGH * float(np.ptp(values))
 
 

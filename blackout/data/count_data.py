@@ -167,7 +167,7 @@ class CountData:
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes in the labels, or None without labels."""
+        """Number of classes in the labels, int64 [N], with all combinations of covariates; None without labels."""
         if self.train_labels is None or self.test_labels is None:
             return None
         if self.covariates:
@@ -256,12 +256,18 @@ class CountData:
 
     @cached_property
     def mean(self) -> float:
-        """Mean count over all elements of the training split."""
+        """Mean count over all elements of the training split [N, *shape], a float.
+
+        Ours (tests/laws/test_end_laws.py).
+        """
         return int(self.sums.element.sum()) / self.train.numel()
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of the counts over all elements of the training split."""
+        """Standard deviation of the counts over all elements of the training split [N, *shape], a float.
+
+        Ours (tests/laws/test_end_laws.py).
+        """
         return max(float(self.sums.square.sum()) / self.train.numel() - self.mean**2, 0.0) ** 0.5
 
     @cached_property
@@ -323,7 +329,10 @@ def taken(values: Any, rows: Tensor) -> Any:
 
 
 def _like(asked: Tensor, labels: Tensor | None, covariates: Mapping[str, Sequence[Level]]) -> Tensor:
-    """Numbers of the samples, by their labels [N], that are as `CountData.under` says of the labels asked for."""
+    """Numbers of the samples, by their labels [N], that are as `CountData.under` says of the labels asked for.
+
+    [n] of [N]. Ours (tests/data/test_conditions.py).
+    """
     assert labels is not None
     sizes = [len(values) for values in covariates.values()]
     wanted, *asked_levels = divided(asked, sizes)
@@ -369,6 +378,6 @@ def _check_integers(what: str, values: Tensor) -> None:
 
 
 def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
-    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU."""
+    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU. Ours (tests/data/test_arrays.py)."""
     # a selection by a mask would wait for the device
     return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)

@@ -42,12 +42,15 @@ class Sums:
 
     @property
     def variance(self) -> Tensor:
-        """Of every element, float64 [*shape]."""
+        """Of every element, float64 [*shape]: the mean of squares less the square of the mean.
+
+        Ours (tests/laws/test_end_laws.py).
+        """
         return self.square / len(self.sample) - (self.element.double() / len(self.sample)).square()
 
 
 def sums(counts: Tensor | Rows) -> Sums:
-    """One pass over counts, integers [N, *shape]."""
+    """One pass over counts, integers [N, *shape]: see `Sums`. Ours (tests/laws/test_end_laws.py)."""
     known = counts.sparse_sums(CHUNK) if isinstance(counts, Rows) else None
     if known is not None:
         return Sums(*known)
@@ -69,7 +72,9 @@ def parts(counts: Tensor | Rows) -> Iterator[tuple[int, Tensor]]:
 
 
 def loaded(counts: Tensor | Rows, most: int = _LOADED) -> Tensor:
-    """Counts as a tensor; of those on the disk evenly spaced samples, of at most so many elements in all."""
+    """Counts as a tensor [n, *shape]; of those on the disk evenly spaced samples, of at most so many elements in
+    all.
+    """
     if not isinstance(counts, Rows):
         return counts
     number = min(len(counts), max(2, most // math.prod(counts.shape[1:])))
@@ -78,6 +83,8 @@ def loaded(counts: Tensor | Rows, most: int = _LOADED) -> Tensor:
 
 def total_dispersion(counts: Tensor | Rows, known: Sums | None = None) -> float:
     """D = Var(sum X) / E(sum X) of the total count of a sample, float64; 1 for Poisson counts, 0 for constant ones.
+
+    Ours (tests/laws/test_end_laws.py).
 
     Args:
         counts: integers [N, *shape].
@@ -176,5 +183,5 @@ def narrow(counts: Tensor | Rows) -> bool:
 
 
 def _some(counts: Tensor | Rows) -> Tensor:
-    """At most 1,024 samples, evenly spaced."""
+    """At most 1,024 samples, evenly spaced, of [N, *shape]."""
     return counts[torch.arange(0, len(counts), -(-len(counts) // _PAIRED))]

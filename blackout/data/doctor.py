@@ -77,7 +77,9 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def _units(counts: Tensor) -> Iterator[Finding]:
-    """A camera's offset and gain: a least value that is none by chance, and a common divisor of what is above it."""
+    """A camera's offset and gain, of counts [N, *shape]: a least value that is none by chance, and a common divisor
+    of what is above it.
+    """
     few = counts[:: max(1, counts.numel() // _MOST_NUMBERS)].flatten(1).numpy().astype(np.int64)
     low = int(counts.min())
     gain = int(np.gcd.reduce(np.unique(few - low)))
@@ -93,7 +95,7 @@ def _units(counts: Tensor) -> Iterator[Finding]:
 
 
 def _strays(counts: Tensor) -> Iterator[Finding]:
-    """A few counts far above all others, and a few samples without units where all others have many."""
+    """A few of counts [N, *shape] far above all others, and a few samples without units where all others have many."""
     top, totals = int(counts.max()), counts.flatten(1).sum(1, dtype=torch.int64)
     below, times = int((counts * (counts < top)).max()), int((counts == top).sum())
     if top > _FAR * max(below, _EMPTY) and times <= 0.01 * counts.numel():
@@ -117,7 +119,7 @@ def _hot(counts: Tensor) -> Iterator[Finding]:
 
 
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
-    """Columns that are numbers of samples, batches, constants, or copies of others."""
+    """Columns of counts [N, D] that are numbers of samples, batches, constants, or copies of others."""
     if counts.shape[1] > _MOST_COMPARED:
         return
     marked: dict[str, list[str]] = {what: [] for what in (_NUMBERS, _ABOUT, _CONSTANT, _EQUAL)}
@@ -157,7 +159,7 @@ def _kind(column: Array, named: bool) -> str | None:
 
 
 def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """Rows that occur twice, have one total, or are genes rather than cells."""
+    """Rows of counts [N, D] that occur twice, have one total, or are genes rather than cells."""
     number, size = counts.shape
     totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
     rounded = 0 < totals.var() <= min(size / 4, totals.mean() / 10)  # a twelfth for each; whole ones have one total
@@ -174,8 +176,8 @@ def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _duplicates(counts: Array) -> str | None:
-    """How many rows occur before, where they are more than ten times those that independent elements would make, and
-    lie alone: rows that agree by chance have neighbours.
+    """How many rows of counts [N, D] occur before, where they are more than ten times those that independent
+    elements would make, and lie alone: rows that agree by chance have neighbours.
     """
     if counts.max() < 2:
         return None

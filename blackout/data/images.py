@@ -382,7 +382,7 @@ def _grey(
 
 
 def _binarize(images: Tensor) -> Tensor:
-    """[N, 1, 28, 28] grey -> [N, 1, 32, 32] of 0 and 1."""
+    """[N, 1, 28, 28] grey -> [N, 1, 32, 32] of 0 and 1 [Santos 2023, appendix H]."""
     enlarged = (F.interpolate(x.float(), size=(32, 32), mode="bilinear", antialias=True) for x in images.split(CHUNK))
     return torch.cat([x > 127.5 for x in enlarged]).to(torch.uint8)
 

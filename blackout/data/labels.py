@@ -63,6 +63,8 @@ def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Arra
 def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[Level, ...]]:
     """A column on at most 64 levels: its words, or its numbers, in parts of equally many samples where they are more.
 
+    Ours (tests/data/test_missing.py).
+
     Args:
         name: of the column.
         columns: [N] each, by name.
@@ -90,6 +92,10 @@ def divided(labels: Any, sizes: Sequence[int]) -> list[Any]:
     Args:
         labels: a tensor or array of whole numbers.
         sizes: number of levels of each covariate.
+
+    Returns:
+        The class and every level, [N] each, as digits of the number: the last covariate counts fastest. Ours
+        (tests/data/test_conditions.py).
     """
     parts: list[Any] = []
     for size in reversed(sizes):
@@ -99,7 +105,10 @@ def divided(labels: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
-    """Parts of equally many samples; fewer where many are equal."""
+    """Parts of a column [N], of equally many samples; fewer where many are equal: its part, [N], and words of them.
+
+    Between quantiles; ours (tests/data/test_conditions.py).
+    """
     ensure(bins >= 1, f"bins must be at least 1, got {bins}")
     edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
     occupied, codes = np.unique(np.searchsorted(edges, column, side="right"), return_inverse=True)

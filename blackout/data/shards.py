@@ -167,6 +167,7 @@ class Rows:
         return self[index.cpu()]
 
     def _read(self, places: Array) -> Tensor:
+        """Rows of the file with these numbers, int64 [b]: counts [b, *shape]."""
         size = math.prod(self._each)
         if self._sparse is None:
             counts = self._values.gather(places * size, (places + 1) * size)
@@ -191,7 +192,10 @@ class Rows:
         return csr_matrix((values, found, np.append(0, np.cumsum(stops - starts))), (len(places), size))
 
     def sparse_sums(self, at_once: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Sums over samples, int64, and of squares, float64, and totals of samples; None where rows are not sparse."""
+        """Sums over samples, int64 [*shape], and of squares, float64 [*shape], and totals of samples, [N]: see `sums`.
+
+        None where rows are not sparse.
+        """
         if self._sparse is None:
             return None
         element, square = (np.zeros(math.prod(self._each)) for _ in range(2))

@@ -48,6 +48,8 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
 def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of training and held-out samples, no group in both: whole groups are held out, in random order.
 
+    Ours (tests/data/test_stores.py).
+
     Args:
         groups: [N], text or numbers, of at least two kinds.
         holdout: share of the samples that the held-out groups reach, as nearly as whole groups can.

@@ -230,7 +230,10 @@ def _on_disk(
 
 
 def _in_units(data: Any, seen: Tensor | None, offset: int, gain: int) -> Any:
-    """Counts from what a file holds, offset + gain x counts, as an array, 0 where entries are missing."""
+    """Counts from what a file holds, offset + gain x counts, as an array of its shape, 0 where entries are missing.
+
+    Ours (tests/data/test_doctor.py).
+    """
     if (offset, gain) == (0, 1):
         return data
     data = data.toarray() if hasattr(data, "toarray") else data

@@ -77,31 +77,37 @@ Births = Callable[[Beliefs, float], Array]
 
 
 def nearest_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial bridge, y rounded to the nearest whole number, halves to the even one."""
+    """Binomial bridge, y rounded to the nearest whole number, halves to the even one.
+
+    [Santos 2023, eq. 12 and section 3]; [R, max_count + 1] as of `Births`.
+    """
     n = np.minimum(np.round(beliefs.mean), beliefs.headroom).astype(int)
     return binomial_pmf(n[:, None], r, _top(beliefs))
 
 
 def stochastic_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial bridge, y rounded up with the probability of its fractional part."""
+    """Binomial bridge, y rounded up with the probability of its fractional part.
+
+    [Santos 2023, eq. 12], the rounding ours (tests/laws/test_kernel_laws.py); [R, max_count + 1] as of `Births`.
+    """
     at_most, top = beliefs.headroom, _top(beliefs)
     each = [(np.minimum(n, at_most).astype(int), share) for n, share in _rounded(beliefs.mean)]
     return sum(share[:, None] * binomial_pmf(n[:, None], r, top) for n, share in each)
 
 
 def poisson_births(beliefs: Beliefs, r: float) -> Array:
-    """Poisson(y r)."""
+    """Poisson(y r), [R, max_count + 1] as of `Births` [Santos 2023, Algorithm 2]."""
     return poisson_pmf(beliefs.mean * r, _top(beliefs))
 
 
 def posterior_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial(N, r) with N from its exact distribution."""
+    """Binomial(N, r) with N from its exact distribution, [R, max_count + 1] as of `Births` [Santos 2023, eq. 12]."""
     top = _top(beliefs)
     return beliefs.missing @ binomial_pmf(np.arange(top + 1)[:, None], r, top)
 
 
 def poisson_pmf(rate: Array, top: int) -> Array:
-    """P(d) for d = 0..top, [R, top + 1]."""
+    """P(d) for d = 0..top, [R, top + 1], of rates [R]."""
     return stats.poisson.pmf(np.arange(top + 1), rate[:, None])
 
 
@@ -114,24 +120,31 @@ BIRTHS: dict[str, Births] = {
 
 
 def step_matrix(toy: Toy, births: Births, q_s: float, q_t: float) -> Array:
-    """P(X_s | X_t) of a kernel that treats elements independently given X_t, [m, n]."""
+    """P(X_s | X_t) of a kernel that treats elements independently given X_t, [m, n].
+
+    Births clipped at the largest count, as in `Births` [Santos 2023, Algorithm 2].
+    """
     beliefs = toy.beliefs(q_t)
     levels = landing(births(beliefs, fraction(q_s, q_t)), toy.max_count - beliefs.headroom)
     return independent(levels.reshape(-1, toy.pixels, toy.max_count + 1))
 
 
 def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Array:
-    """The distribution of X_s when X_t has the given one."""
+    """The distribution of X_s, [S], when X_t has the given one, [S]: its product with `step_matrix`."""
     return law @ step_matrix(toy, births, q_s, q_t)
 
 
 def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     """The same for the theta-trapezoidal step [Anderson 2011] of theta = 1 / 2, with stages of equal length.
 
-    The second stage looks at X_t and X_rho.
+    The second stage looks at X_t and X_rho. Distributions are [S].
     """
 
     def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+        """Of every element in the second stage, [R, max_count + 1], Poisson of rates extrapolated to its end.
+
+        [2 y_rho - (1 - r) y]_+ with the fraction r of the first stage: [Anderson 2011] with theta = 1 / 2.
+        """
         y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
         rate = np.clip(2 * y_rho[between] - (1 - first) * y[before], 0, None) * second
         return (poisson_pmf(rate[:, i], toy.max_count) for i in range(toy.pixels))
@@ -140,9 +153,16 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
 
 
 def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
-    """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated."""
+    """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated.
+
+    [S] of [S]. Ours (tests/laws/test_kernel_laws.py).
+    """
 
     def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+        """Of every element in the second stage, [R, max_count + 1], bridges.
+
+        N is of [2 P(N | X_rho) - P(N left | X_t)]_+, normalised.
+        """
         levels = np.arange(toy.max_count + 1)
         missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
         chances, bridge = (binomial_pmf(levels[:, None], r, toy.max_count) for r in (first, second))
@@ -163,6 +183,8 @@ def _two_stages(
 ) -> Array:
     """Births of halves of the clock 1 - q; those of the second follow from where both begin; one stage to q_s = 1.
 
+    [Anderson 2011], of a distribution [S] to one [S].
+
     Args:
         later: (survival between the stages, their fractions, numbers of states before [R], and between) -> the births
             of every element, [R, max_count + 1].
@@ -180,19 +202,22 @@ def _two_stages(
 
 
 def fraction(q_s: float, q_t: float) -> float:
-    """r = (q_s - q_t) / (1 - q_t)."""
+    """r = (q_s - q_t) / (1 - q_t), floats [Santos 2023, eq. 13 without its factor s]."""
     return (q_s - q_t) / (1 - q_t)
 
 
 def landing(births: Array, start: Array) -> Array:
-    """Distribution of the level reached, [R, levels]; what would go beyond the top stays there."""
+    """Distribution of the level reached, [R, levels] from [R]; what would go beyond the top stays there."""
     reached = shifted(births, start)
     reached[:, -1] += np.clip(1 - reached.sum(1), 0, None)
     return reached
 
 
 def independent(levels: Array) -> Array:
-    """Distributions of every element [..., elements, levels] -> of all [..., levels ** elements]."""
+    """Distributions of every element [..., elements, levels] -> of all [..., levels ** elements].
+
+    Their products. Ours (tests/laws/test_kernel_laws.py).
+    """
     joint = levels[..., 0, :]
     for element in range(1, levels.shape[-2]):
         joint = (joint[..., :, None] * levels[..., element, None, :]).reshape(*joint.shape[:-1], -1)
@@ -200,6 +225,7 @@ def independent(levels: Array) -> Array:
 
 
 def _top(beliefs: Beliefs) -> int:
+    """max_count, an integer, of `missing` [R, max_count + 1]."""
     return beliefs.missing.shape[1] - 1
 
 
@@ -211,24 +237,37 @@ _LATTICE = 256
 
 
 def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
-    """Reverse rates frozen for t - s; to s = 0, X_0 from its exact distribution."""
+    """Reverse rates frozen for t - s; to s = 0, X_0 from its exact distribution.
+
+    [states ** elements, elements, states] [Campbell 2022, section 4.3], see `leap`.
+    """
     if s == 0.0:
         return np.pad(toy.origins(t), [(0, 0), (0, 0), (0, toy.size - toy.levels)])
     return leap(toy, toy.reverse_rates(t), t - s)
 
 
 def tau_leap_counts(toy: JumpToy, s: float, t: float) -> Array:
-    """The same where the prediction is of rates alone, so that the last step is a leap too."""
+    """The same where the prediction is of rates alone, so that the last step is a leap too.
+
+    [states ** elements, elements, states], see `leap`.
+    """
     return leap(toy, toy.reverse_rates(t), t - s)
 
 
 def stay(toy: JumpToy, s: float, duration: float) -> Array:
-    """The corrector: forward and reverse rates at time s, frozen for a while."""
+    """The corrector: forward and reverse rates at time s, frozen for a while.
+
+    [states ** elements, elements, states] [Campbell 2022, section 4.4], see `leap`.
+    """
     return leap(toy, toy.reverse_rates(s) + toy.forward_rates(s), duration)
 
 
 def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
-    """Jumps at constant rates [..., states] into every state: all of them, clipped, or one at most."""
+    """Jumps at constant rates [..., states] into every state: all of them, clipped, or one at most.
+
+    [..., states] [Gillespie 2001; Campbell 2022, section 4.3]; sums of Poisson jumps by their Fourier transform, ours
+    (tests/laws/test_jump_kernel_laws.py).
+    """
     start = toy.states
     if not toy.matrices.ordered:
         leaving = rates.sum(-1, keepdims=True)
@@ -242,7 +281,10 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
 
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
-    """The bridge from the numbers N of missing and I of immigrants, rounded stochastically to whole ones."""
+    """The bridge from the numbers N of missing and I of immigrants, rounded stochastically to whole ones.
+
+    [states ** elements, elements, states], see `bridge_from`. Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     missing, immigrants = np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0)
     x, law = toy.states, np.zeros((*missing.shape, toy.size))
     for came, p_came in _rounded(immigrants):
@@ -255,7 +297,11 @@ def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
 
 
 def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float, t: float, mean: float) -> Array:
-    """X_t = x plus Binomial(N, r) minus Binomial(I, g) plus Poisson, [..., size] for arrays [...]."""
+    """X_t = x plus Binomial(N, r) minus Binomial(I, g) plus Poisson, [..., size] for arrays [...].
+
+    Survivors that are back, immigrants that had not come, and units that came and went: ours
+    (tests/laws/test_jump_kernel_laws.py).
+    """
     q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
     passing = mean * (1 - q_s) * (1 - q_t / q_s)
@@ -265,7 +311,10 @@ def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float
 
 
 def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
-    """E[(X_0 - S, I) | X_t], survivors S and immigrants I: the exact denoiser of immigration and death."""
+    """E[(X_0 - S, I) | X_t], survivors S and immigrants I: the exact denoiser of immigration and death.
+
+    [states ** elements, elements, 2]. Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     o, m, k = np.ogrid[: toy.levels, : toy.size, : toy.levels]
     survive = binomial_pmf(np.arange(toy.levels)[:, None], np.exp(-t), toy.levels - 1)
     joint = survive[:, None, :] * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
@@ -273,29 +322,37 @@ def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
 
 
 def start(toy: JumpToy, t: float) -> Array:
-    """X_t averaged over the levels of every element: where finite processes start."""
+    """X_t averaged over the levels of every element: where finite processes start, [states ** elements]."""
     return independent(np.tile(toy.forward(t).mean(0), (1, toy.elements, 1)))[0]
 
 
 def start_thinned(toy: Toy, q: float) -> Array:
-    """Poisson(q E[X_0]), where pure death starts, [states ** elements]."""
+    """Poisson(q E[X_0]), where pure death starts, [states ** elements]. Ours (tests/laws/test_toy_tables.py)."""
     return independent(landing(poisson_pmf(toy.mean * q, toy.max_count), np.zeros(toy.pixels, int)))
 
 
 def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
-    """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts, [states ** elements]."""
+    """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts, [states ** elements].
+
+    Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
     return independent(poisson_pmf(rates, toy.size - 1)[None])[0]
 
 
 def _rounded(value: Array) -> list[tuple[Array, Array]]:
-    """The whole numbers around each value, with their probabilities."""
+    """The whole numbers around each value, [...], with their probabilities, [...] each: stochastic rounding, see
+    `stochastic_births`.
+    """
     low = np.floor(value)
     return [(low, 1 - (value - low)), (low + 1, value - low)]
 
 
 def _land(size: int, total: Array, start: Array) -> Array:
-    """Distributions of sums of jumps [..., lattice] and where they start [...] -> of states [..., size], clipped."""
+    """Distributions of sums of jumps [..., lattice] and where they start [...] -> of states [..., size], clipped.
+
+    Of the sums of `leap` and `bridge_from`.
+    """
     middle = _LATTICE // 2
     total = np.roll(total, middle, axis=-1)  # the sum d is at d + middle
     reached = np.take_along_axis(total, np.arange(size) - start[..., None] + middle, -1)
@@ -327,7 +384,7 @@ class TableOfCounts:
     pmf: Tensor
 
     def log_prob(self, missing: Tensor) -> Tensor:
-        """log P(N = missing): float32, shape of the integers `missing`."""
+        """log P(N = missing): float32, shape of the integers `missing`, [...]."""
         return torch.log(self.pmf.gather(-1, missing.long().unsqueeze(-1)).squeeze(-1)).float()
 
     def sample(self, generator: RandomSource = None) -> Tensor:
@@ -353,7 +410,9 @@ class ExactDenoiser:
         return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), TableOfCounts(missing))
 
     def _made(self, t: float) -> tuple[Tensor, ...]:
-        """Of all states, in float64 where a network gives float32: the distributions compared with have it too."""
+        """`Toy.beliefs` of all states, [S, elements] and [S, elements, levels], in float64 where a network gives
+        float32: the distributions compared with have it too.
+        """
         beliefs, shape = self.toy.beliefs(math.exp(-t)), (len(self.toy.p0), self.toy.pixels, -1)
         mean, missing = (torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.missing))
         return mean.squeeze(-1), missing
@@ -416,6 +475,8 @@ def p_value(observed: Array, law: Array) -> float:
     """Chi-square test of counts [S] against a distribution [S], cells expected less than 5 times put together.
 
     0 when a state of probability 0 was drawn.
+
+    Pearson's test. Ours (tests/laws/test_kernel_laws.py) is which cells are put together.
     """
     expected = law * observed.sum()
     if observed[law <= 0].any():
@@ -482,7 +543,10 @@ class Subject:
         return str(self.toy.name)
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
+        """NFE, and the total variation of the exact distribution sampled from the one aimed at.
+
+        An integer and a float.
+        """
         per_step = 2 if kernel in _TWICE else 1
         times = grid(num_steps // per_step)
         return per_step * (len(times) - 2) + 1, total_variation(self.final_law(kernel, times), self.toy.p0)
@@ -501,12 +565,17 @@ class Subject:
         return self.steps[kernel](self.toy, np.eye(len(self.toy.states))[state], self.clock(s), self.clock(t))
 
     def chosen(self, s: float, t: float) -> list[int]:
-        """States to start a step from: the most probable one, and one that is so only now and then."""
+        """Two states to start a step from, by the marginal [S]: the most probable one, and one that is so only now
+        and then.
+        """
         likely = np.argsort(-self.toy.marginal(self.clock(t)))
         return likely[[0, len(likely) // 3 or 1]].tolist()
 
     def p_values(self, kernel: str, n: int) -> list[float]:
-        """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
+        """Chi-square tests of the package's own draws, n per step, against the exact distributions.
+
+        Floats, of `p_value` of counts [S].
+        """
         p, how = list[float](), (self.toy, self.denoiser, self.law, self.kernels[kernel])
         for s, t in self.tested:
             for state in self.chosen(s, t):
@@ -524,7 +593,10 @@ def pure_death(toy: Toy, kernels: Mapping[str, Kernel]) -> Subject:
 
 
 def jumping(step: JumpStep) -> Step:
-    """A step whose elements are independent given the state of all."""
+    """A step whose elements are independent given the state of all.
+
+    [S] of [S] by `independent`.
+    """
     return lambda toy, law, s, t: law @ independent(step(toy, s, t))
 
 
@@ -537,6 +609,7 @@ class StaySubject(Subject):
         return f"{self.toy.name}, correctors"
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        """Steps, and how far from the law at time 0.6, [S], it is after them: total variation, a float."""
         law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
@@ -621,22 +694,30 @@ _STAY: Grids = {"stay in so many parts": fisher_times}  # the grid itself is not
 
 
 def _evenly(top: int) -> Array:
+    """Rows of equal probabilities, [top + 1, top + 1]."""
     return np.full((top + 1, top + 1), 1 / (top + 1))
 
 
 def _masked(top: int) -> Array:
+    """Rows that are all in the last state, [top + 2, top + 2]."""
     return np.eye(top + 2)[[top + 1] * (top + 2)]
 
 
 def _uniform(top: int) -> tuple[Any, Matrices]:
+    """The process, and exp(Q (t - s)) with Q = 1 / S - I, [S, S] [Campbell 2022]."""
     return processes.Uniform(top), of_generator(_evenly(top) - np.eye(top + 1))
 
 
 def _absorbing(top: int) -> tuple[Any, Matrices]:
+    """The process, and exp(Q (t - s)) with Q from every state to the mask, [S, S] [Campbell 2022]."""
     return processes.Absorbing(top), of_generator(_masked(top) - np.eye(top + 2))
 
 
 def _ordinal(top: int, width: float | None = None, spread: float | None = None) -> tuple[Any, Matrices]:
+    """The process, and exp(Q (t - s)) with Q [S, S], rates between levels i and j by weight(|i - j|) sqrt(pi_j / pi_i).
+
+    Weights are those of neighbours, or Gaussian, and pi Gaussian or even: as of `processes.Ordinal`, made here anew.
+    """
     levels = np.arange(top + 1.0)
     apart = np.abs(levels[:, None] - levels[None, :])
     weight = (apart == 1) * 1.0 if width is None else (apart > 0) * np.exp(-((apart / width) ** 2) / 2)
@@ -647,25 +728,37 @@ def _ordinal(top: int, width: float | None = None, spread: float | None = None) 
 
 
 def _halving(top: int) -> tuple[Any, Matrices]:
-    """The documentation's example: x to x // 2 at rate 3."""
+    """The documentation's example: x to x // 2 at rate 3.
+
+    Q is [top + 1, top + 1].
+    """
     generator = 3.0 * (np.eye(top + 1)[np.arange(top + 1) // 2] - np.eye(top + 1))
     return processes.from_generator(top, generator), of_generator(generator)
 
 
 def _any(top: int) -> tuple[Any, Matrices]:
-    """Random rates, two states more than levels, and a speed that grows."""
+    """Random rates, two states more than levels, and a speed that grows.
+
+    Q is [top + 3, top + 3].
+    """
     generator = _random(top + 3)
     return processes.from_generator(top, generator), of_generator(generator)
 
 
 def _chain(make: Callable[[int, int], Any], law: Callable[[int], Array], top: int) -> tuple[Any, Matrices]:
-    """Elements are replaced by draws from rows of `law`, ever more often."""
+    """Elements are replaced by draws from rows of `law`, ever more often.
+
+    Steps are [48, S, S] with shares 1 / (48 - k), k from 0 [Austin 2021, section 3.2 and appendix A.2].
+    """
     replaced, by = 1 / (_CHAIN - np.arange(_CHAIN))[:, None, None], law(top)
     return make(top, _CHAIN), of_steps((1 - replaced) * np.eye(len(by)) + replaced * by)
 
 
 def _observed(top: int) -> tuple[Any, Matrices]:
-    """A jump process with random rates, looked at now and then: every step has a matrix of its own."""
+    """A jump process with random rates, looked at now and then: every step has a matrix of its own.
+
+    Steps are [48, S, S].
+    """
     generator, times = _random(top + 2), logit_times(_CHAIN, 6.0, -12.0).numpy()
     steps = np.stack([chains.expm(generator * d) for d in np.diff(times)])
     return processes.DiscreteTimeChain(top, _CHAIN, steps), of_steps(steps)
@@ -677,6 +770,7 @@ def _random(size: int) -> Array:
 
 
 def _scaled(generator: Array) -> Array:
+    """A generator [S, S] over its second least rate of decay, so that the slowest mode decays as e^-t."""
     return generator / np.sort(-np.linalg.eigvals(generator).real)[1]
 
 
@@ -746,7 +840,7 @@ class Row(NamedTuple):
 
     @property
     def order(self) -> float:
-        """p where the error last fell as evaluations^-p; inf for an exact kernel."""
+        """p where the error last fell as evaluations^-p; inf for an exact kernel. A float, of the last two errors."""
         if max(self.errors) < EXACT:
             return math.inf
         return math.log(self.errors[-2] / self.errors[-1]) / math.log(self.evaluations[-1] / self.evaluations[-2])

@@ -43,6 +43,7 @@ class Data:
     """
 
     def __init__(self, name: str, p0: Array, size: int | None = None) -> None:
+        """p0, of one axis per element, with sum 1, and flat, [levels ** elements]."""
         self.name, self.elements, self.levels, self.size = name, p0.ndim, len(p0), size or len(p0)
         self.cube = p0 / p0.sum()
         self.p0 = self.cube.reshape(-1)
@@ -75,7 +76,7 @@ class Toy(Data):
         self.pixels, self.max_count = self.elements, self.levels - 1
 
     def thinning(self, q: float) -> Array:
-        """P(X_t | X_0) for pure death, [o, m]."""
+        """P(X_t | X_0) for pure death, [o, m]: elements are independent [Santos 2023, eq. 8]."""
         return reduce(np.kron, [thinning(self.max_count, q)] * self.pixels)
 
     def marginal(self, q: float) -> Array:
@@ -83,11 +84,14 @@ class Toy(Data):
         return self.p0 @ self.thinning(q)
 
     def posterior(self, q: float) -> Array:
-        """P(X_0 | X_t), [m, o]; of states that cannot occur, X_0 = X_t."""
+        """P(X_0 | X_t), [m, o], by Bayes' rule; of states that cannot occur, X_0 = X_t."""
         return normal_rows(self.thinning(q).T * self.p0, np.eye(len(self.p0)), 1e-300)
 
     def beliefs(self, q: float) -> Beliefs:
-        """The exact denoiser."""
+        """The exact denoiser: E[N | X_t], [R], P(N | X_t), [R, max_count + 1], and headroom [R], with N = X_0 - X_t.
+
+        The prediction y of [Santos 2023, eq. 15], summed over all X_0.
+        """
         levels, size = np.arange(self.max_count + 1), self.max_count + 1
         posterior = self.posterior(q).reshape(-1, *[size] * self.pixels)
         others = [tuple(axis for axis in range(1, self.pixels + 1) if axis != own) for own in range(1, self.pixels + 1)]
@@ -97,19 +101,22 @@ class Toy(Data):
         return Beliefs(missing @ levels, missing, self.max_count - start)
 
     def reverse(self, q_s: float, q_t: float) -> Array:
-        """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule."""
+        """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule. P(X_t | X_s) P(X_s) / P(X_t)."""
         forward = self.thinning(q_t / q_s) * self.marginal(q_s)[:, None]
         return normal_rows(forward.T, np.eye(len(self.p0)), 1e-300)
 
 
 def two_bumps() -> Toy:
-    """A 256-level pixel: an even mixture of two normal densities, 70 +- 20 and 185 +- 25. Entropy 5.1971 nats."""
+    """A 256-level pixel: an even mixture of two normal densities, 70 +- 20 and 185 +- 25.
+
+    Entropy 5.1971 nats. p0 is [256].
+    """
     levels = np.arange(256)
     return Toy("two bumps", stats.norm.pdf(levels, 70, 20) + stats.norm.pdf(levels, 185, 25))
 
 
 def rare_pixel(p: float = 0.3) -> Toy:
-    """A black-and-white pixel that is white with probability p."""
+    """A black-and-white pixel that is white with probability p: p0 is [2]."""
     return Toy("rare pixel", np.array([1 - p, p]))
 
 
@@ -117,10 +124,13 @@ def pixel_pair() -> Toy:
     """Two pixels of 16 levels, in one of two states: both dim and alike, or one bright and its fellow dark.
 
     p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
+
+    p0 is [16, 16].
     """
     grid = np.moveaxis(np.indices((16, 16)), 0, -1)
 
     def bump(centre: tuple[float, float], width: float, correlation: float) -> Array:
+        """The normal density N(centre, width, correlation) of the law on its grid, [16, 16]."""
         cov = width**2 * np.array([[1, correlation], [correlation, 1]])
         return stats.multivariate_normal.pdf(grid, centre, cov)
 
@@ -128,7 +138,10 @@ def pixel_pair() -> Toy:
 
 
 def exclusive_pair() -> Toy:
-    """Two pixels of 16 levels, of which one is always black: a birth in one takes all rate from the other."""
+    """Two pixels of 16 levels, of which one is always black: a birth in one takes all rate from the other.
+
+    p0 is [16, 16].
+    """
     lit = stats.norm.pdf(np.arange(16), 8, 3)
     p0 = np.zeros((16, 16))
     p0[1:, 0], p0[0, 1:] = 0.6 * lit[1:], 0.4 * lit[1:]
@@ -146,22 +159,22 @@ def three_pixels() -> Toy:
 
 
 def total_variation(p: Array, q: Array) -> float:
-    """Half the L1 distance of two distributions."""
+    """Half the L1 distance of two distributions, [S] each: a float. Ours (tests/laws/test_kernel_laws.py)."""
     return 0.5 * float(np.abs(p - q).sum())
 
 
 def divided(weights: Array, mass: Array, instead: Array | float = 0.0, least: float = 0.0) -> Array:
-    """weights / mass, or `instead` where the mass is at most `least`."""
+    """weights / mass, or `instead` where the mass is at most `least`; shapes broadcast, [...]."""
     return np.where(mass > least, weights / np.where(mass > least, mass, 1), instead)
 
 
 def normal_rows(weights: Array, instead: Array, least: float = 0.0) -> Array:
-    """Rows that sum to 1; `instead` where they sum to `least` or less."""
+    """Rows of [..., n] that sum to 1; `instead`, [..., n], where they sum to `least` or less."""
     return divided(weights, weights.sum(-1, keepdims=True), instead, least)
 
 
 def thinning(max_count: int, q: float) -> Array:
-    """P(X_t = m | X_0 = o) of one pixel, [o, m]."""
+    """P(X_t = m | X_0 = o) of one pixel, [o, m]: Binomial(o, q) [Santos 2023, eq. 8]."""
     return binomial_pmf(np.arange(max_count + 1)[:, None], q, max_count)
 
 
@@ -170,7 +183,10 @@ _LOG_FACTORIAL = special.gammaln(np.arange(4096) + 1.0)
 
 
 def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
-    """P(k) for k = 0..max_count along the last axis; n whole numbers [..., 1] or [R, 1], p likewise or a scalar."""
+    """P(k) for k = 0..max_count along the last axis; n whole numbers [..., 1] or [R, 1], p likewise or a scalar.
+
+    By logarithms of factorials. Ours (tests/laws/test_kernel_laws.py).
+    """
     k = np.arange(max_count + 1)
     kept = np.clip(n - k, 0, None)
     log_ways = _LOG_FACTORIAL[n] - _LOG_FACTORIAL[k] - _LOG_FACTORIAL[kept]
@@ -178,7 +194,7 @@ def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
 
 
 def shifted(rows: Array, by: Array) -> Array:
-    """Move row r by by[r] columns; what falls off is lost."""
+    """Move row r of [R, n] by by[r] columns, int64 [R]; what falls off is lost: [R, n]."""
     index = np.arange(rows.shape[1])[None, :] - by[:, None]
     inside = (index >= 0) & (index < rows.shape[1])
     return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)
@@ -219,14 +235,16 @@ class JumpToy(Data):
         return self.between(0.0, t)[: self.levels]
 
     def marginal(self, t: float) -> Array:
-        """The distribution of X_t, [states ** elements]."""
+        """The distribution of X_t, [states ** elements]: every axis of p0 times `forward`."""
         law = self.cube
         for _ in range(self.elements):  # the first axis is summed over, and its state becomes the last
             law = np.tensordot(law, self.forward(t), axes=(0, 0))
         return law.reshape(-1)
 
     def expectation(self, table: Array, t: float) -> Array:
-        """E[f(X_0,i, X_t,i) | X_t] for every element i; 0 where X_t cannot be.
+        """E[f(X_0,i, X_t,i) | X_t] for every element i, [states ** elements, elements, K]; 0 where X_t cannot be.
+
+        Bayes' rule.
 
         Args:
             table: P(X_t,i = m | X_0,i = o) f(o, m), [levels, states, K]: so nothing is divided by small probabilities
@@ -243,20 +261,23 @@ class JumpToy(Data):
         return divided(np.stack(found, axis=1), self.marginal(t)[:, None, None])
 
     def origins(self, t: float) -> Array:
-        """P(X_0,i = . | X_t), K = levels."""
+        """P(X_0,i = . | X_t), [states ** elements, elements, levels]."""
         return self.expectation(self.forward(t)[:, :, None] * np.eye(self.levels)[:, None, :], t)
 
     def before(self, s: float, t: float) -> Array:
-        """P(X_s,i = . | X_t), K = states."""
+        """P(X_s,i = . | X_t), [states ** elements, elements, states]."""
         return self.expectation(self.forward(s)[:, None, :] * self.between(s, t).T[None], t)
 
     def reverse_rates(self, t: float) -> Array:
-        """Rates of the reverse jumps into every state, Q[j, m] p_t(j) / p_t(m), K = states."""
+        """Rates of the reverse jumps into every state, Q[j, m] p_t(j) / p_t(m), [states ** elements, elements, states].
+
+        [Santos 2023, eq. 71], summed over X_0 [Campbell 2022, Proposition 1].
+        """
         jumps = self.rates.T * (1 - np.eye(self.size))
         return self.expectation(jumps[None] * self.forward(t)[:, None, :], t)
 
     def forward_rates(self, t: float) -> Array:
-        """Rates of the forward jumps into every state, K = states."""
+        """Rates of the forward jumps into every state, [states ** elements, elements, states]."""
         return (self.rates * (1 - np.eye(self.size)))[self.states]
 
     @property
@@ -267,7 +288,7 @@ class JumpToy(Data):
 
 
 def of_generator(generator: Array, ordered: bool = False) -> Matrices:
-    """exp(Q (t - s))."""
+    """exp(Q (t - s)) of rates Q [states, states], by scipy: Kolmogorov's equations."""
     return Matrices(lambda s, t: np.clip(expm(generator * (t - s)), 0.0, None), generator, ordered)
 
 
@@ -278,10 +299,14 @@ def of_steps(steps: Array) -> Matrices:
 
 
 def of_birth_death(mean: float, size: int) -> Matrices:
-    """Immigration and death on 0..size - 1: binomial survivors and Poisson newcomers."""
+    """Immigration and death on 0..size - 1: binomial survivors and Poisson newcomers.
+
+    [size, size]. Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     levels = np.arange(size)
 
     def between(s: float, t: float) -> Array:
+        """P(X_t | X_s), [size, size]: Binomial(X_s, e^(s - t)) + Poisson(mean (1 - e^(s - t)))."""
         survivors = binomial_pmf(levels[:, None], np.exp(s - t), size - 1)
         newcomers = stats.poisson.pmf(levels[None, :] - levels[:, None], -mean * np.expm1(s - t))
         return survivors @ newcomers
@@ -295,13 +320,13 @@ def product(steps: np.ndarray) -> np.ndarray:
 
 
 def birth_death_generator(births: float, size: int) -> np.ndarray:
-    """Immigration-death cut off at size - 1."""
+    """Immigration-death cut off at size - 1: rates [size, size], `births` up and k down from k."""
     q = np.diag(np.full(size - 1, births), 1) + np.diag(np.arange(1.0, size), -1)
     return q - np.diag(q.sum(1))
 
 
 def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0) -> np.ndarray:
-    """Off-diagonal rates exp(spread normal), each kept with probability `density`."""
+    """Off-diagonal rates exp(spread normal), each kept with probability `density`: [size, size], rows with sum 0."""
     q = np.exp(spread * rng.standard_normal((size, size))) * (rng.random((size, size)) < density)
     np.fill_diagonal(q, 0.0)
     return q - np.diag(q.sum(1))

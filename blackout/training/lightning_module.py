@@ -334,7 +334,10 @@ class HeldOutMean(CatMetric):
     """Of the mean that was computed last, where samples are independent; NaN of fewer than two."""
 
     def compute(self) -> Tensor:
-        """The mean; NaN of none, of which `CatMetric` has an empty list."""
+        """The mean of values [N], a scalar; NaN of none, of which `CatMetric` has an empty list.
+
+        `error` is the deviation over sqrt(N).
+        """
         values = torch.as_tensor(super().compute())
         self.error = float(values.std(correction=0)) / math.sqrt(len(values) - 1) if len(values) > 1 else math.nan
         return values.mean()

@@ -50,7 +50,9 @@ class EMA(nn.Module):
 
     @torch.no_grad()
     def update(self, network: nn.Module, updates: int) -> None:
-        """Move towards `network`; `updates` is how many came before (not kept on a device, so nothing waits for it)."""
+        """Move towards `network` as in the class: average += (1 - decay) (weight - average), of every shape;
+        `updates` is how many came before (not kept on a device, so nothing waits for it).
+        """
         if not self._weights or self._weights[0] is not next(network.parameters()):  # walking takes as long as moving
             self._averages, self._weights = list(self.module.parameters()), list(network.parameters())
             both = zip(self.module.modules(), network.modules(), strict=True)
@@ -65,8 +67,10 @@ class EMA(nn.Module):
 def ema_decay(config: Mapping[str, Any]) -> float | None:
     """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
 
+    2^(-images of a step / half-life). Ours (tests/training/test_optimization.py).
+
     Returns:
-        None for no average: a decay of 0 or null.
+        A number; None for no average: a decay of 0 or null.
 
     Raises:
         UserError: a half-life that is not positive.
@@ -115,7 +119,10 @@ class Optimization:
             )
 
     def factor(self, step: int) -> float:
-        """The learning rate at an optimiser step (0-based), relative to lr."""
+        """The learning rate at an optimiser step (0-based), relative to lr: a float.
+
+        [Loshchilov 2017, eq. 5] or [Vaswani 2017, eq. 3], see the class.
+        """
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         if self.noam:
             return min(warm, math.sqrt(self.warmup_steps / (step + 1)))
