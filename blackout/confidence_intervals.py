@@ -25,7 +25,7 @@ def spread(x: Tensor, place: Tensor | None = None) -> float:
 def _rest(x: Tensor, place: Tensor | None) -> tuple[Tensor, int]:
     """What differs from the mean of all, or of neighbours [groups, size of a group], and its degrees of freedom.
 
-    Of x [n], as `spread` says. Ours (tests/test_intervals.py).
+    Of x [n], as `spread` says. Ours (tests/test_confidence_intervals.py).
     """
     size = len(x) if place is None or len(x) < 2 * _NEIGHBOURS else _NEIGHBOURS
     groups = (x if place is None else x[place.argsort()])[: len(x) // size * size].view(-1, size)

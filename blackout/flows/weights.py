@@ -165,7 +165,7 @@ def _ends(
     Of log Z those of the mean weight; of a mean those of its jackknife's pseudo-values N h - (N - 1) h_-i. Groups are
     too few for either: 1.96 errors.
 
-    Ours (tests/test_intervals.py), of weights and values [N].
+    Ours (tests/test_confidence_intervals.py), of weights and values [N].
     """
     estimate, reach = values[name], NORMAL * values[f"{name}_error"]
     low, high = estimate - reach, estimate + reach

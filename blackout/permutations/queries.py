@@ -84,7 +84,7 @@ class Condition:
     def holds(self, orders: Tensor) -> Tensor:
         """Whether it does of orders [..., n], bool [...]; not of what is none.
 
-        Ours (tests/permutations/test_answers.py).
+        Ours (tests/permutations/test_queries.py).
         """
         whole = is_permutation(orders)
         places = inverse(torch.where(whole.unsqueeze(-1), orders, identity_like(orders)))
@@ -143,7 +143,7 @@ def answers(orders: Tensor, log_weights: Tensor, top: int, given: Condition | No
 def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
     """How likely every item is at every place by weighted orders, float64 [b, n, n], rows are places.
 
-    Sums of weights, as in `answers`. Ours (tests/permutations/test_answers.py).
+    Sums of weights, as in `answers`. Ours (tests/permutations/test_queries.py).
 
     Args:
         orders: int64 [b, K, n].

@@ -250,7 +250,7 @@ class Best(Greedy):
     """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
 
-    Ours (tests/permutations/test_answers.py).
+    Ours (tests/permutations/test_queries.py).
     """
 
     def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
@@ -378,7 +378,7 @@ def exact_law(denoiser: Denoiser, times: Times) -> Lists:
 def draws(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:
     """Orders int64 [1, 9600, m] of one list, drawn from the chain: the last step of 1,200 lists 8 times each.
 
-    The chain of [Zhang 2025, eq. 11]. Ours (tests/permutations/test_answers.py).
+    The chain of [Zhang 2025, eq. 11]. Ours (tests/permutations/test_queries.py).
     """
     states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
     for step, t in enumerate(reversed(times), 1):

@@ -232,7 +232,7 @@ class ShuffleDiffusion(Model):
         its own found. To 7 items all orders are gone through; above that, and without a condition, the likeliest are
         those of a beam.
 
-        Ours (tests/permutations/test_answers.py).
+        Ours (tests/permutations/test_queries.py).
         """
         fixed, times, told = self.data["first_fixed"], self.shuffle.times, list[dict[str, Tensor]]()
         for i, seed in enumerate(seeds):
