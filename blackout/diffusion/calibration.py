@@ -108,6 +108,7 @@ def calibration(
     total = float(mean.double().sum()) * shape[0]
 
     def pinned(xt: Tensor, t: Tensor) -> Prediction:
+        """Predictions of all states [n, ...] times one factor, the c of `calibration`, which is kept."""
         parts = [denoiser(part, t) for part in xt.split(batch_size)]
         log_mean = torch.cat([part.log_mean for part in parts if isinstance(part, CountPrediction)])
         prediction = CountPrediction(log_mean.exp(), log_mean)

@@ -368,6 +368,7 @@ def of_seen(
     share = seen.double().flatten(1).mean(1).clamp(min=1 / seen[0].numel())
 
     def of_what_was_seen(xt: Tensor, t: Tensor) -> CountPrediction:
+        """The prediction of states [B, *shape] with nothing missing where nothing was seen, as in `of_seen`."""
         prediction = denoiser(at_expectation(xt, t, seen, mean), t)
         assert isinstance(prediction, CountPrediction)
         log_mean = torch.where(seen, prediction.log_mean, NEVER)
@@ -480,6 +481,7 @@ def continuous_bits(
     pairs, end = repeats or math.ceil(PAIRS / len(counts)), module.schedule.times[-1]
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        """`likelihood_bound` in nats [b] of images [b, *shape], the mean over pairs of times v and 1 - v."""
         total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
         for repeat in range(pairs):
             v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * GOLDEN_RATIO)
@@ -524,6 +526,7 @@ def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | No
         return None
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        """`end_bound` in nats [b] of images [b, *shape]."""
         return end_bound(denoiser, process, x0, mean, SampleStreams(fold_seed(seed, _ENDS), index).at(0))
 
     return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:])
@@ -552,6 +555,7 @@ def finite_time_bits(
     assert isinstance(process, PureDeath)
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        """`start_bound` and `step_bound` in nats [3, b] of images [b, *shape]: start, path and last step."""
         parts = torch.zeros(3, len(x0), dtype=torch.float64, device=x0.device)
         parts[0] = start_bound(process, x0, times[-1], mean)
         streams = SampleStreams(fold_seed(seed, _FINITE), index)
@@ -576,6 +580,7 @@ def weighted_path_bits(
     assert isinstance(process, PureDeath)
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        """`weighted_path_bound` in nats [b] of images [b, *shape]."""
         streams = [SampleStreams(fold_seed(seed, _PATHS, path), index) for path in range(paths)]
         return weighted_path_bound(denoiser, process, times, x0, mean, streams)
 

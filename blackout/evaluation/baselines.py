@@ -118,6 +118,7 @@ def _best_shape(values: Array, times: Array, mean: float) -> float:
     from scipy.optimize import minimize_scalar
 
     def cost(log_r: float) -> float:
+        """Minus the log-likelihood of a number log r, a number, by `negative_binomial`."""
         return -float(times @ negative_binomial(values, mean, math.exp(log_r)))
 
     bounds = (math.log(_LEAST_SHAPE), math.log(_MOST_SHAPE))

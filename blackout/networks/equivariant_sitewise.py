@@ -205,6 +205,9 @@ def _views(x: Tensor, adjacent: Tensor) -> tuple[Tensor, Tensor]:
     selected, degree = adjacent @ x[..., None], adjacent.sum(-1, keepdim=True)
 
     def view(others: Tensor) -> Tensor:
+        """State, number of selected neighbours on three scales, and degree, [B, d, 5] of others [B, d, 1]; ours, see
+        `_views`.
+        """
         return torch.cat([x[..., None], others.clamp(max=1), others.clamp(max=2), others / 4, degree / 8], -1)
 
     return view(selected), view(selected - 1)

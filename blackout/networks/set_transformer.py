@@ -158,6 +158,9 @@ class Pointers:
         place, rows = 0, torch.arange(size, device=self.items.device).unsqueeze(-1)
 
         def row(parent: Tensor | None, item: Tensor | None) -> Tensor:
+            """Scores [N, prefixes, n] for the next place, given the prefix and item that each one follows; as in the
+            class.
+            """
             nonlocal place
             x = torch.zeros_like(self.chosen[:, :1])
             if parent is not None and item is not None:

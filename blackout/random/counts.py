@@ -327,6 +327,9 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     log_mode, log_odds = torch.lgamma(mode + 1) + torch.lgamma(n - mode + 1), torch.log(p) - torch.log1p(-p)
 
     def log_density(k: Tensor) -> Tensor:
+        """log of the mass at whole numbers k [B, ...] over that at the mode, less the hat's [Hoermann 1993, BTRS]:
+        [B, ...].
+        """
         return log_mode - torch.lgamma(k + 1) - torch.lgamma(n - k + 1) + (k - mode) * log_odds - log_hat
 
     return _transformed_rejection(draw, drawn, ~small, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
@@ -348,6 +351,7 @@ def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     log_hat, log_rate = torch.log(1.1239 + 1.1328 / (b - 3.4)), torch.log(rate)
 
     def log_density(k: Tensor) -> Tensor:
+        """log of the Poisson mass at whole numbers k [B, ...], less the hat's [Hoermann 1993, PTRS]: [B, ...]."""
         return k * log_rate - rate - torch.lgamma(k + 1) - log_hat
 
     squeeze, largest = 0.9277 - 3.6224 / (b - 2), torch.full_like(rate, torch.inf)
