@@ -66,6 +66,7 @@ class Coder:
     """
 
     def __init__(self, lanes: int, content: bytes | None = None) -> None:
+        """Numbers of the lanes, uint64 [lanes], 2^31 each at the start, and words, uint32 [words]: see the class."""
         self._initial = np.random.default_rng(_INITIAL)
         self._words: list[NDArray[np.uint32]] = []
         if content is None:
@@ -114,7 +115,7 @@ class Coder:
         return [slice(first, min(n, first + lanes)) for first in range(0, n, lanes)]
 
     def _taken(self, n: int) -> NDArray[np.uint32]:
-        """The n words on top, uint32 [n]."""
+        """The n words on top, uint32 [n]: see the class."""
         parts: list[NDArray[np.uint32]] = []
         while n:
             top = self._words.pop() if self._words else self._initial.integers(0, 1 << 32, n, dtype=np.uint32)
@@ -223,7 +224,9 @@ class _Law:
     def __init__(
         self, below: Callable[[slice | Integers, Integers], Reals], mean: Reals, std: Reals, most: Integers, spelt: bool
     ) -> None:
-        """Width of the bins, 2^bits, the first bin and the number of bins of every law, int64 [n] each."""
+        """Width of the bins, 2^bits, the first bin and the number of bins of every law, int64 [n] each: see the
+        class.
+        """
         self._below, self._most = below, most
         self._bits = np.floor(np.log2(np.maximum(std / _WIDEST, 1))).astype(np.int64)
         centre, reach = np.minimum(mean, most), _REACH * std + _FEW
@@ -234,7 +237,7 @@ class _Law:
         self._table: Integers | None = None
 
     def _at_edge(self, which: slice | Integers, symbols: Integers) -> Reals:
-        """P(X < the first count of a bin) of symbols int64 [m]: float64 [m]."""
+        """P(X < the first count of a bin) of symbols int64 [m]: float64 [m]: see the class."""
         return self._below(which, ((self._first[which] + symbols) << self._bits[which]) - 1)
 
     def start(self, which: slice | Integers, symbols: Integers) -> Integers:
@@ -295,7 +298,7 @@ class _Law:
 
 
 def _push_even(coder: Coder, symbols: Integers, bits: Integers) -> None:
-    """Numbers [m] below 2^bits [m], all equally probable: intervals of one width."""
+    """Numbers [m] below 2^bits [m], all equally probable: intervals of one width, for `Coder.push`."""
     coder.push(symbols << (PRECISION - bits), np.full(len(bits), 1) << (PRECISION - bits))
 
 
@@ -311,7 +314,7 @@ def _pop_even(coder: Coder, bits: Integers) -> Integers:
 
 
 def _poisson(rate: Reals, most: Integers) -> _Law:
-    """Poisson counts of rates [n], to most [n]: by scipy's distribution function."""
+    """Poisson counts of rates [n], to most [n]: by scipy's distribution function, for `_Law`."""
 
     def below(which: slice | Integers, counts: Integers) -> Reals:
         """P(X <= count), float64 [m], of Poisson(rate): see `_Law`."""

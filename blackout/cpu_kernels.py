@@ -122,7 +122,7 @@ class Winograd(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """With weight [K, C, 3, 3] and bias [K]: [N, K, H, W]."""
+        """With weight [K, C, 3, 3] and bias [K]: [N, K, H, W] [Lavin 2016]."""
         ctx.save_for_backward(x, weight)
         filters, y = _filters(weight), []
         for part in x.split(max(1, _PIXELS // x[0, 0].numel())):
@@ -133,8 +133,8 @@ class Winograd(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of y [N, K, H, W], to those of x [N, C, H, W], weight [K, C, 3, 3] and bias [K]: the transforms
-        transposed.
+        """Of y [N, K, H, W], to those of x [N, C, H, W], weight [K, C, 3, 3] and bias [K]: the transforms of
+        [Lavin 2016] transposed.
         """
         x, weight = ctx.saved_tensors
         filters, of_x, of_filters = _filters(weight), [], weight.new_zeros(36, *weight.shape[:2])

@@ -131,7 +131,7 @@ class Demo:
             x0: one for all samples, or for each.
 
         Returns:
-            States [n, *shape]: X_t by the forward process, then those of the sampler.
+            States [n, *shape]: X_t by the forward process, then those of the `Sampler`.
         """
         model, sampler, way = self.model, taken_apart(draw.sampler), Trajectory(len(index))
         times = model.times(sampler)

@@ -208,7 +208,10 @@ def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Map
 
 
 def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
-    """A curve with the extremes of its stretches alone, to six digits."""
+    """A curve, steps and values [n], with the extremes of its stretches alone, to six digits.
+
+    Ours (tests/programs/test_curves.py).
+    """
     x, chosen = np.array(values), np.arange(len(values))
     if len(x) > 2 * _STRETCHES:
         parts = np.array_split(chosen, _STRETCHES)

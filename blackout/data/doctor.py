@@ -77,8 +77,10 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def _units(counts: Tensor) -> Iterator[Finding]:
-    """A camera's offset and gain, of counts [N, *shape]: a least value that is none by chance, and a common divisor
-    of what is above it.
+    """A camera's offset and gain, of counts [N, *shape]: a least value that is none by chance, and a common divisor of
+    what is above it.
+
+    Ours (tests/data/test_doctor.py).
     """
     few = counts[:: max(1, counts.numel() // _MOST_NUMBERS)].flatten(1).numpy().astype(np.int64)
     low = int(counts.min())
@@ -95,7 +97,10 @@ def _units(counts: Tensor) -> Iterator[Finding]:
 
 
 def _strays(counts: Tensor) -> Iterator[Finding]:
-    """A few of counts [N, *shape] far above all others, and a few samples without units where all others have many."""
+    """A few of counts [N, *shape] far above all others, and a few samples without units where all others have many.
+
+    Ours (tests/data/test_doctor.py).
+    """
     top, totals = int(counts.max()), counts.flatten(1).sum(1, dtype=torch.int64)
     below, times = int((counts * (counts < top)).max()), int((counts == top).sum())
     if top > _FAR * max(below, _EMPTY) and times <= 0.01 * counts.numel():
@@ -108,7 +113,10 @@ def _strays(counts: Tensor) -> Iterator[Finding]:
 
 
 def _hot(counts: Tensor) -> Iterator[Finding]:
-    """Pixels [N, C, H, W] that are in every image three times as bright as their neighbours are in any."""
+    """Pixels [N, C, H, W] that are in every image three times as bright as their neighbours are in any.
+
+    Ours (tests/data/test_doctor.py).
+    """
     least, most = counts.amin(0), counts.amax(0)
     around = unfold(most[:, None].double(), 3, padding=1)
     around[:, 4] = 0  # the pixel itself
@@ -119,7 +127,10 @@ def _hot(counts: Tensor) -> Iterator[Finding]:
 
 
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
-    """Columns of counts [N, D] that are numbers of samples, batches, constants, or copies of others."""
+    """Columns of counts [N, D] that are numbers of samples, batches, constants, or copies of others.
+
+    Ours (tests/data/test_doctor.py).
+    """
     if counts.shape[1] > _MOST_COMPARED:
         return
     marked: dict[str, list[str]] = {what: [] for what in (_NUMBERS, _ABOUT, _CONSTANT, _EQUAL)}
@@ -141,6 +152,8 @@ def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
 def _kind(column: Array, named: bool) -> str | None:
     """What a column [N] is in place of counts, by its values and by whether its name says so.
 
+    Ours (tests/data/test_doctor.py).
+
     Numbers of samples rise or fall throughout, or are consecutive in any order, or merely different, by name. Batches
     have few values, by which rows are sorted, each of at least five rows.
     """
@@ -159,7 +172,10 @@ def _kind(column: Array, named: bool) -> str | None:
 
 
 def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """Rows of counts [N, D] that occur twice, have one total, or are genes rather than cells."""
+    """Rows of counts [N, D] that occur twice, have one total, or are genes rather than cells.
+
+    Ours (tests/data/test_doctor.py).
+    """
     number, size = counts.shape
     totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
     rounded = 0 < totals.var() <= min(size / 4, totals.mean() / 10)  # a twelfth for each; whole ones have one total
@@ -176,8 +192,10 @@ def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _duplicates(counts: Array) -> str | None:
-    """How many rows of counts [N, D] occur before, where they are more than ten times those that independent
-    elements would make, and lie alone: rows that agree by chance have neighbours.
+    """How many rows of counts [N, D] occur before, where they are more than ten times those that independent elements
+    would make, and lie alone: rows that agree by chance have neighbours.
+
+    Ours (tests/data/test_doctor.py).
     """
     if counts.max() < 2:
         return None

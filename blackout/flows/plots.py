@@ -35,7 +35,10 @@ _CELLS, _REACH, _DEPTH, _PLANE = 100, 0.75, 12.0, 400
 
 @torch.no_grad()
 def landscape(target: Target) -> Image.Image:
-    """log rho over the plane that states [n, 32] code, the highest the brightest."""
+    """log rho over the plane that states [n, 32] code, the highest the brightest.
+
+    Cells are coded by `encode`, [cells, 32]; the shade is 1 + (log rho - its largest) / 12. [Ou 2025, fig. 4].
+    """
     line = torch.linspace(-_REACH, _REACH, _CELLS, dtype=torch.float64) * 2 ** (BITS - 1)
     plane = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
     height = target.log_density(encode(plane, 1.0).to(target.device)).double().cpu()
@@ -119,6 +122,7 @@ def save_diagnostics(
 
 
 def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
+    """Densities of energies or the like, [n] of samples, of these weighted by shares [n], and of the target, [m]."""
     low, high = min(mine.min(), theirs.min()), max(mine.max(), theirs.max())
     bins = np.linspace(low - 0.5, high + 0.5, 42) if high - low > 4 else np.linspace(low - 0.05, high + 0.05, 34)
     axes.set_ylabel("probability density")

@@ -110,7 +110,10 @@ class Simulation(ABC):
         watch: Watch | None = None,
         observe: bool = False,
     ) -> Paths:
-        """Simulate the chains with these numbers, int64 [B]; whole groups of them, if they are resampled."""
+        """Simulate the chains with these numbers, int64 [B]; whole groups of them, if they are resampled.
+
+        States [B, d] and log-weights [B], the sums of what every `step` gains [Ou 2025, eq. 39].
+        """
         streams = SampleStreams(seed, indices)
         size, times = (len(indices), target.sites), torch.linspace(0, 1, self.num_steps + 1).double().tolist()
         states = States.uniform(target, streams.at(0).next_draw().uniform(size))
@@ -237,6 +240,8 @@ class Leap(_Stepwise):
         """States [B, d] after a step of this length at fixed rates [B, d, S].
 
         A site moves with probability 1 - e^(-length * its rate).
+
+        [Campbell 2022], see the class.
         """
         u = stream.next_draw().uniform(tuple(x.shape))
         total = rates.sum(-1)

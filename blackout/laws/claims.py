@@ -162,6 +162,8 @@ def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> A
         """Of every element in the second stage, [R, max_count + 1], bridges.
 
         N is of [2 P(N | X_rho) - P(N left | X_t)]_+, normalised.
+
+        Of `posterior_trapezoidal_law`.
         """
         levels = np.arange(toy.max_count + 1)
         missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
@@ -207,7 +209,10 @@ def fraction(q_s: float, q_t: float) -> float:
 
 
 def landing(births: Array, start: Array) -> Array:
-    """Distribution of the level reached, [R, levels] from [R]; what would go beyond the top stays there."""
+    """Distribution of the level reached, [R, levels] from [R]; what would go beyond the top stays there.
+
+    Clipping as of the samplers [Santos 2023, Algorithm 2].
+    """
     reached = shifted(births, start)
     reached[:, -1] += np.clip(1 - reached.sum(1), 0, None)
     return reached
@@ -404,7 +409,7 @@ class ExactDenoiser:
         self._table = lru_cache(maxsize=None)(self._made)
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Of states [n, elements] at a scalar time."""
+        """Of states [n, elements] at a scalar time: E[N | X_t] and P(N | X_t) of `Toy.beliefs`."""
         at = torch.from_numpy(numbers(xt, self.toy.size))
         mean, missing = (table[at] for table in self._table(float(t)))
         return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), TableOfCounts(missing))
@@ -432,7 +437,7 @@ class ExactJumpDenoiser:
         self._table = lru_cache(maxsize=None)(lambda t: torch.from_numpy(expected(toy, t)))
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        """Of states [n, elements] at a scalar time."""
+        """Of states [n, elements] at a scalar time: the mean of `expected`, and its logarithm."""
         # float64, where a network gives float32: the distributions compared with have it too
         mean = self._table(float(t))[torch.from_numpy(numbers(xt, self.toy.size))].movedim(-1, 1)
         log_mean = torch.log(mean.clamp(min=1e-300))
@@ -552,7 +557,10 @@ class Subject:
         return per_step * (len(times) - 2) + 1, total_variation(self.final_law(kernel, times), self.toy.p0)
 
     def final_law(self, kernel: str, times: Tensor) -> Array:
-        """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off."""
+        """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off.
+
+        Its steps one after another, see `Step`.
+        """
         toy, at = self.toy, [self.clock(t) for t in times.tolist()]
         law = self.start(toy, at[-1])
         for s, t in zip(at[-2::-1], at[:0:-1], strict=True):
@@ -609,7 +617,7 @@ class StaySubject(Subject):
         return f"{self.toy.name}, correctors"
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """Steps, and how far from the law at time 0.6, [S], it is after them: total variation, a float."""
+        """Steps, and how far from the law at time 0.6, [S], it is after them: `total_variation`, a float."""
         law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
@@ -694,12 +702,12 @@ _STAY: Grids = {"stay in so many parts": fisher_times}  # the grid itself is not
 
 
 def _evenly(top: int) -> Array:
-    """Rows of equal probabilities, [top + 1, top + 1]."""
+    """Rows of equal probabilities, [top + 1, top + 1]: of `_uniform`."""
     return np.full((top + 1, top + 1), 1 / (top + 1))
 
 
 def _masked(top: int) -> Array:
-    """Rows that are all in the last state, [top + 2, top + 2]."""
+    """Rows that are all in the last state, [top + 2, top + 2]: of `_absorbing`."""
     return np.eye(top + 2)[[top + 1] * (top + 2)]
 
 
@@ -730,7 +738,7 @@ def _ordinal(top: int, width: float | None = None, spread: float | None = None) 
 def _halving(top: int) -> tuple[Any, Matrices]:
     """The documentation's example: x to x // 2 at rate 3.
 
-    Q is [top + 1, top + 1].
+    Q is [top + 1, top + 1]. Ours (tests/laws/test_jump_kernel_laws.py).
     """
     generator = 3.0 * (np.eye(top + 1)[np.arange(top + 1) // 2] - np.eye(top + 1))
     return processes.from_generator(top, generator), of_generator(generator)
@@ -748,7 +756,7 @@ def _any(top: int) -> tuple[Any, Matrices]:
 def _chain(make: Callable[[int, int], Any], law: Callable[[int], Array], top: int) -> tuple[Any, Matrices]:
     """Elements are replaced by draws from rows of `law`, ever more often.
 
-    Steps are [48, S, S] with shares 1 / (48 - k), k from 0 [Austin 2021, section 3.2 and appendix A.2].
+    Steps [T, S, S] have shares 1 / (48 - k), k from 0 [Austin 2021, section 3.2 and appendix A.2].
     """
     replaced, by = 1 / (_CHAIN - np.arange(_CHAIN))[:, None, None], law(top)
     return make(top, _CHAIN), of_steps((1 - replaced) * np.eye(len(by)) + replaced * by)
@@ -757,7 +765,7 @@ def _chain(make: Callable[[int, int], Any], law: Callable[[int], Array], top: in
 def _observed(top: int) -> tuple[Any, Matrices]:
     """A jump process with random rates, looked at now and then: every step has a matrix of its own.
 
-    Steps are [48, S, S].
+    Steps are exp(Q d) of intervals d, [T, S, S]. Ours (tests/laws/test_jump_kernel_laws.py).
     """
     generator, times = _random(top + 2), logit_times(_CHAIN, 6.0, -12.0).numpy()
     steps = np.stack([chains.expm(generator * d) for d in np.diff(times)])
@@ -770,7 +778,10 @@ def _random(size: int) -> Array:
 
 
 def _scaled(generator: Array) -> Array:
-    """A generator [S, S] over its second least rate of decay, so that the slowest mode decays as e^-t."""
+    """A generator [S, S] over its second least rate of decay, so that the slowest mode decays as e^-t.
+
+    Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     return generator / np.sort(-np.linalg.eigvals(generator).real)[1]
 
 

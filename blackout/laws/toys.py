@@ -43,7 +43,7 @@ class Data:
     """
 
     def __init__(self, name: str, p0: Array, size: int | None = None) -> None:
-        """p0, of one axis per element, with sum 1, and flat, [levels ** elements]."""
+        """p0, [levels, levels, ...], one axis per element, with sum 1; and flat, [levels ** elements]."""
         self.name, self.elements, self.levels, self.size = name, p0.ndim, len(p0), size or len(p0)
         self.cube = p0 / p0.sum()
         self.p0 = self.cube.reshape(-1)
@@ -101,7 +101,10 @@ class Toy(Data):
         return Beliefs(missing @ levels, missing, self.max_count - start)
 
     def reverse(self, q_s: float, q_t: float) -> Array:
-        """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule. P(X_t | X_s) P(X_s) / P(X_t)."""
+        """The exact joint reverse transition P(X_s | X_t) = P(X_t | X_s) P(X_s) / P(X_t), [m, n], by Bayes' rule.
+
+        The bridge of [Santos 2023, eq. 12], averaged over X_0.
+        """
         forward = self.thinning(q_t / q_s) * self.marginal(q_s)[:, None]
         return normal_rows(forward.T, np.eye(len(self.p0)), 1e-300)
 
@@ -125,12 +128,12 @@ def pixel_pair() -> Toy:
 
     p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
 
-    p0 is [16, 16].
+    p0 is [16, 16]. Ours (tests/laws/test_kernel_laws.py).
     """
     grid = np.moveaxis(np.indices((16, 16)), 0, -1)
 
     def bump(centre: tuple[float, float], width: float, correlation: float) -> Array:
-        """The normal density N(centre, width, correlation) of the law on its grid, [16, 16]."""
+        """The normal density N(centre, width, correlation) on its grid, [16, 16]: of `pixel_pair`."""
         cov = width**2 * np.array([[1, correlation], [correlation, 1]])
         return stats.multivariate_normal.pdf(grid, centre, cov)
 
@@ -140,7 +143,7 @@ def pixel_pair() -> Toy:
 def exclusive_pair() -> Toy:
     """Two pixels of 16 levels, of which one is always black: a birth in one takes all rate from the other.
 
-    p0 is [16, 16].
+    p0 is [16, 16]. Ours (tests/laws/test_kernel_laws.py).
     """
     lit = stats.norm.pdf(np.arange(16), 8, 3)
     p0 = np.zeros((16, 16))
@@ -194,7 +197,10 @@ def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
 
 
 def shifted(rows: Array, by: Array) -> Array:
-    """Move row r of [R, n] by by[r] columns, int64 [R]; what falls off is lost: [R, n]."""
+    """Move row r of [R, n] by by[r] columns, int64 [R]; what falls off is lost: [R, n].
+
+    Of `Toy.beliefs` and `landing`.
+    """
     index = np.arange(rows.shape[1])[None, :] - by[:, None]
     inside = (index >= 0) & (index < rows.shape[1])
     return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)
@@ -244,7 +250,7 @@ class JumpToy(Data):
     def expectation(self, table: Array, t: float) -> Array:
         """E[f(X_0,i, X_t,i) | X_t] for every element i, [states ** elements, elements, K]; 0 where X_t cannot be.
 
-        Bayes' rule.
+        Bayes' rule, summed over X_0 of all elements. Ours (tests/laws/test_jump_kernel_laws.py).
 
         Args:
             table: P(X_t,i = m | X_0,i = o) f(o, m), [levels, states, K]: so nothing is divided by small probabilities
@@ -277,7 +283,7 @@ class JumpToy(Data):
         return self.expectation(jumps[None] * self.forward(t)[:, None, :], t)
 
     def forward_rates(self, t: float) -> Array:
-        """Rates of the forward jumps into every state, [states ** elements, elements, states]."""
+        """Rates of the forward jumps into every state, [states ** elements, elements, states]: rows of `rates`."""
         return (self.rates * (1 - np.eye(self.size)))[self.states]
 
     @property
@@ -288,7 +294,7 @@ class JumpToy(Data):
 
 
 def of_generator(generator: Array, ordered: bool = False) -> Matrices:
-    """exp(Q (t - s)) of rates Q [states, states], by scipy: Kolmogorov's equations."""
+    """exp(Q (t - s)) of rates Q [states, states], by scipy [Campbell 2022]."""
     return Matrices(lambda s, t: np.clip(expm(generator * (t - s)), 0.0, None), generator, ordered)
 
 
@@ -306,7 +312,7 @@ def of_birth_death(mean: float, size: int) -> Matrices:
     levels = np.arange(size)
 
     def between(s: float, t: float) -> Array:
-        """P(X_t | X_s), [size, size]: Binomial(X_s, e^(s - t)) + Poisson(mean (1 - e^(s - t)))."""
+        """P(X_t | X_s), [size, size]: Binomial(X_s, e^(s - t)) + Poisson(mean (1 - e^(s - t))). Of `of_birth_death`."""
         survivors = binomial_pmf(levels[:, None], np.exp(s - t), size - 1)
         newcomers = stats.poisson.pmf(levels[None, :] - levels[:, None], -mean * np.expm1(s - t))
         return survivors @ newcomers

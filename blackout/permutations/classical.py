@@ -112,7 +112,9 @@ class Mallows(OrderDistribution):
     """
 
     def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
-        """Of digit i the weight phi^v of every value v up to n - 1 - i, normalised, float64 [*batch, n, n]."""
+        """Of digit i the weight phi^v of every value v up to n - 1 - i, normalised, float64 [*batch, n, n]: see the
+        class.
+        """
         self.phi, self.reference = torch.as_tensor(phi, dtype=torch.float64), centre
         if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
             raise ValueError(f"phi must be a number that is not negative, not {phi}")
@@ -133,7 +135,7 @@ class Mallows(OrderDistribution):
         return digits_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Orders [*sample_shape, *batch, n] by digits, each drawn by inversion of its law."""
+        """Orders [..., n] by digits, each drawn by inversion of its law: see the class."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
         digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
@@ -218,12 +220,15 @@ class Mixture:
     laws: Sequence[Mallows | PlackettLuce]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
+        """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...].
+
+        See the class.
+        """
         each = torch.stack([law.log_prob(value) for law in self.laws], -1).double()
         return (each + self.weights.log()).logsumexp(-1)
 
     def sample(self, number: int, streams: StepStreams) -> Tensor:
-        """Orders of all items, int64 [number, n]."""
+        """Orders of all items, int64 [number, n]: a kind by its weight, then an order of its law, as in the class."""
         u = streams.next_draw().uniform((number, 1))
         kind = torch.searchsorted(self.weights.cumsum(0)[:-1], u.double())
         each = torch.stack([law.sample(Size([number]), streams) for law in self.laws], 1)

@@ -68,6 +68,8 @@ class OrderDistribution(Distribution):
 
         Raises:
             ValueError: k < 1.
+
+        By `_candidates` and `foremost`.
         """
         ensure(k >= 1, f"k must be at least 1, not {k}")
         with torch.no_grad():
@@ -214,7 +216,7 @@ class SequentialLaw(OrderDistribution):
         return mass.masked_fill_(mass == -torch.inf, 0.0)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Orders int64 [*sample_shape, *batch, n], one place after another by Gumbel noise: exact draws of the class.
+        """Orders int64 [..., n], one place after another by Gumbel noise: exact draws of the class.
 
         Raises:
             ValueError: the choices left no item for a place.
@@ -238,7 +240,8 @@ class SequentialLaw(OrderDistribution):
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """What a beam of max(k, width) finds [Zhang 2025, section 3.5, appendix D]: after each place the most
         probable prefixes go on. All are kept, and the search is exact, while there are no more. -inf where fewer
-        orders are possible, and then the order means nothing. Shapes as in `OrderDistribution._candidates`.
+        orders are possible, and then the order means nothing. Orders are [..., M, n], see
+        `OrderDistribution._candidates`.
         """
         n, total = self._n, self.scores.new_zeros(self.batch_shape.numel(), 1)
 
@@ -275,7 +278,7 @@ class PlackettLuce(SequentialLaw):
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Scores plus Gumbel noise, sorted: orders [*sample_shape, *batch, n], of the law of eq. 8."""
+        """Scores plus Gumbel noise, sorted: orders [..., n], of the law of [Zhang 2025, eq. 8]."""
         noisy = self.scores + self._gumbel(sample_shape, (self._n,), generator)
         return noisy.argsort(dim=-1, descending=True, stable=True)
 
@@ -384,7 +387,7 @@ class Matching(SequentialLaw):
         return digits_log_prob(self.scores, value)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """The best assignments of `noisy`, orders [*sample_shape, *batch, n] [Mena 2018, section 3.2]."""
+        """The best assignments of `noisy`, orders [..., n] [Mena 2018, section 3.2]."""
         return _assigned(self.noisy(sample_shape, generator))
 
     def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
@@ -441,19 +444,22 @@ class InverseRiffle(OrderDistribution):
         return found.masked_fill(number > 1, -torch.inf)
 
     def _cuts(self, z: Tensor) -> Tensor:
-        """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1]."""
+        """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1].
+
+        As in the class.
+        """
         left, right = F.logsigmoid(z), F.logsigmoid(-z)
         return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Packets drawn item by item and put together: orders [*sample_shape, *batch, n], as in the class."""
+        """Packets drawn item by item and put together: orders [..., n], as in the class."""
         left = self._uniform(sample_shape, (self._n,), generator) < torch.sigmoid(self.scores.double())
         return _sorted_by_packet(left)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others.
 
-        Shapes as in `OrderDistribution._candidates`.
+        Orders are [..., M, n], see `OrderDistribution._candidates`.
         """
         for wanted in (k + 2, 2 * k + 4, k + self._n + 1):  # the first are often enough
             left, log_probs = best_choices(self.scores, wanted)
@@ -518,9 +524,7 @@ class InverseTransposition(OrderDistribution):
         return taken(self._log_w, i) + taken(self._log_w, j) + either
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """A pair without replacement, by the two largest noisy scores, or none: orders [*sample_shape, *batch, n],
-        as in the class.
-        """
+        """A pair without replacement, by the two largest noisy scores, or none: orders [..., n], as in the class."""
         swaps = self._uniform(sample_shape, (1,), generator) < self.swap.double().sigmoid().unsqueeze(-1)
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
         first, second = noisy.topk(2).indices.split(1, -1)
@@ -529,7 +533,10 @@ class InverseTransposition(OrderDistribution):
         return identity.scatter(-1, first, second).scatter(-1, second, first)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """All M = 1 + n (n - 1) / 2 orders, int64 [*batch, M, n], and their log-probabilities [*batch, M]."""
+        """All M = 1 + n (n - 1) / 2 orders, int64 [*batch, M, n], and their log-probabilities [*batch, M].
+
+        [Zhang 2025, eq. 6].
+        """
         i, j = torch.triu_indices(self._n, self._n, 1, device=self.scores.device)
         swap = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair(i, j)
         orders = torch.arange(self._n, device=i.device).repeat(len(i) + 1, 1)
@@ -568,7 +575,7 @@ class InverseInsertion(OrderDistribution):
         return torch.where(place == self._n - 1, item, place + (place >= item))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """The item of largest noisy score to the end: orders [*sample_shape, *batch, n], as in the class."""
+        """The item of largest noisy score to the end: orders [..., n], as in the class."""
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
         return self._order(noisy.argmax(-1, keepdim=True))
 

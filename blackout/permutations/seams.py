@@ -87,7 +87,10 @@ class SeamNetwork(nn.Module):
         return self.scores(items, t)
 
     def encode(self, items: Tensor) -> Tensor:
-        """The pieces [b, n, C, h, w] in units of their picture's deviation."""
+        """The pieces [b, n, C, h, w] in units of their picture's deviation.
+
+        See the class.
+        """
         x = items.float()
         mean, std = x.mean((1, 2, 3, 4), keepdim=True), x.std((1, 2, 3, 4), keepdim=True)
         return (x - mean) / std.clamp(min=1e-3)
@@ -101,7 +104,7 @@ class SeamNetwork(nn.Module):
         return torch.stack([_both_ways(self._beside(x)) for x in (features, features.transpose(-1, -2))], 1)
 
     def _beside(self, x: Tensor) -> Tensor:
-        """Scores that j comes right of i, [b, n, n]."""
+        """Scores that j comes right of i, [b, n, n], of pieces [b, n, C, h, w]: the perceptron of the class."""
         edges = _edges(x, -1, -2), _edges(x, 0, 1)
         ends = [torch.cat([edge + 0.5 * (edge - next_), edge], 2).flatten(2) for edge, next_ in edges]
         differ = self.across((ends[0].unsqueeze(2) - ends[1].unsqueeze(1)).abs())
@@ -120,7 +123,7 @@ def fit(found: Tensor, columns: int, orders: Tensor) -> Tensor:
 
 
 def _edges(x: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
-    """A column at a border and the one beside it, [b, n, C, h]; itself where there is only one."""
+    """A column at a border and the one beside it, [b, n, C, h]; itself where there is only one. Of `seams`."""
     return x[..., first], x[..., second if x.shape[-1] > 1 else first]
 
 

@@ -277,6 +277,8 @@ def _places_by_key(keys: Tensor) -> Tensor:
 
     No two keys are equal, so they hold their order themselves: numpy sorts whole numbers in a twentieth of the time in
     which torch finds the order of others.
+
+    As `Riffle` and `RandomInsertion` need it.
     """
     if keys.device.type != "cpu":
         return keys.argsort(dim=-1)
@@ -287,7 +289,10 @@ def _places_by_key(keys: Tensor) -> Tensor:
 # small tensors that every draw needs: to make them anew takes longer than to sort a short deck
 @lru_cache
 def _places_and_powers(n: int, times: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """0..n-1 in a type that holds a label of as many bits and a place, and 2^times, float64 [k, 1]."""
+    """0..n-1 in a type that holds a label of as many bits and a place, and 2^times, float64 [k, 1].
+
+    As `Riffle` needs them.
+    """
     least, most = min(times), max(times)
     if not 0 <= least <= most <= MOST_RIFFLES:
         raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {least if least < 0 else most}")

@@ -80,7 +80,10 @@ def show_in_words(run: Path, shape: Sequence[int]) -> None:
 
 
 def sparkline(values: list[float]) -> str:
-    """A curve as a line of text, each bar the mean of a stretch."""
+    """A curve, values [n], as a line of text, each bar the mean of a stretch.
+
+    Ours (tests/programs/test_curves.py).
+    """
     means = np.array([part.mean() for part in np.array_split(np.array(values), min(_WIDE, len(values)))])
     heights = np.rint((means - means.min()) / (np.ptp(means) or 1) * (len(_BARS) - 1)).astype(int)
     return f"{''.join(_BARS[height] for height in heights)} {values[0]:.4g} to {values[-1]:.4g}"

@@ -55,7 +55,7 @@ class PairEnergy(SpinPairs, Learned):
     """
 
     def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
-        """No couplings, as many as pairs of sites, and no fields, [d], at the start."""
+        """No couplings, as many as pairs of sites, [d (d - 1) / 2], and no fields, [d], at the start: see the class."""
         super().__init__(2, [sites])
         ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
         self.l1, self.fields = l1, field
@@ -122,7 +122,7 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
         return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
 
     def whole(J: Tensor, h: Tensor) -> Tensor:
-        """Minus the mean log-likelihood of couplings [d, d] and fields [d], log Z a sum over all states: a scalar."""
+        """Minus the mean log-likelihood of couplings [d, d] and fields [d]: a scalar, for `most_likely`."""
         log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
         return log_z - (J * moments).sum() - h @ mean
 
@@ -133,7 +133,9 @@ def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
     for loss in (pseudo, whole) if exact else (pseudo,):
 
         def objective(given: np.ndarray, loss: Any = loss) -> tuple[float, np.ndarray]:
-            """The loss and its gradient, of parts of couplings above and below 0 and of fields, [2 p + d]."""
+            """The loss of `most_likely` and its gradient, of couplings above and below 0 and of fields,
+            [2 pairs + d].
+            """
             both = torch.tensor(given, requires_grad=True)
             above, below, h = both.split([pairs, pairs, d])
             J = h.new_zeros(d, d).index_put((upper[0], upper[1]), above - below)

@@ -88,7 +88,7 @@ class PersistentChains(NegativeSampler):
         self.chains, self.refine = chains, refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
-        """Chains begin uniformly: uint8 [chains, sites]."""
+        """Chains begin uniformly: uint8 [chains, sites], see the class."""
         uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
         self.state = nn.Buffer((uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 

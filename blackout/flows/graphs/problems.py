@@ -193,7 +193,7 @@ class OnGraphs(Target):
 
     @property
     def log_volume(self) -> Tensor:
-        """Of every row, [B]: as many log S as it has nodes."""
+        """Of every row, [B]: as many log S as it has nodes. -log eta of [Ou 2025, section 3]."""
         return self.nodes * math.log(2)
 
     def uniform(self, uniforms: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ class SpinPairs(Target):
         return {"magnetisation": m, "abs_magnetisation": m.abs()}
 
     def _spins(self, x: Tensor) -> Tensor:
-        """s = 2x - 1 of states [..., d], of that shape."""
+        """s = 2x - 1 of states [..., d], of that shape: see the class."""
         return 2 * x.to(self.field.dtype) - 1
 
 
@@ -201,7 +201,7 @@ class Couplings(SpinPairs):
     """
 
     def __init__(self, J: Numbers | None = None, h: Numbers | None = None, shape: Sequence[int] | None = None) -> None:
-        """P = J + J' without its diagonal, [d, d], whose sum is the constant; h, [d]."""
+        """P = J + J' without its diagonal, [d, d], whose sum is the constant; h, [d]: see the class."""
         given = h if J is None else J
         ensure(given is not None or shape is not None, "couplings need J, h or a shape")
         super().__init__(2, list(torch.as_tensor(given).shape[:1] if shape is None else shape))
@@ -291,7 +291,7 @@ class Ising(Couplings):
 
     @property
     def numbers(self) -> Tensor:
-        """Of the laws that validation looks at, those at the ends of the ranges: int64."""
+        """Of the laws that validation looks at, those at the ends of the ranges: int64 [4], see `of`."""
         ends = torch.tensor([0, _STEPS - 1])
         return (ends[:, None] * _STEPS + ends).flatten()
 

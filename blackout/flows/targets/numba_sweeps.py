@@ -32,7 +32,7 @@ class Sweeps:
 
     def __init__(self, pairs: Tensor, fields: Tensor, start: Tensor | None, order: Tensor) -> None:
         """Neighbours of each site, int64 [m], weights [m] and fields [d, S]; of spins half of what levels differ by,
-        [d].
+        [d]: see the class.
         """
         one, other = pairs.nonzero(as_tuple=True)
         degrees, weights = (pairs != 0).sum(1), pairs[one, other]
@@ -51,6 +51,8 @@ class Sweeps:
 
     def swept(self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights gain (t_{k+1} - t_k) log rho(x), then every site is drawn from p_{t_{k+1}}, K times.
+
+        Annealed importance sampling [Neal 2001] by Gibbs sweeps.
 
         Args:
             x, log_density: states uint8 [B, d] and their log rho, float64 [B].

@@ -272,7 +272,7 @@ class CodeTransformer(nn.Module):
         dropout: float = 0.0,
     ) -> None:  # fmt: skip
         """Embeddings of digits [n (n + 1), width] and places [n, width], and who may attend to whom, bool
-        [rows, rows].
+        [rows, rows]: see the class.
         """
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:

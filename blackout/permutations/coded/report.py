@@ -89,7 +89,7 @@ class PermutationScores:
         self._sums: dict[str, Tensor] = {}
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Add samples [b, n] with their numbers."""
+        """Add samples [b, n] with their numbers int64 [b]: sums and numbers of figures [b], for `compute`."""
         here = {name: values.cpu() for name, values in samples.items()}
         x = here["samples"]
         whole = is_permutation(x)
