@@ -1,4 +1,4 @@
-"""How processes share samples, by few collective operations, each a no-op in a single process; rows of all samples."""
+"""How processes share samples and gather results, by few collective operations, each a no-op in a single process."""
 
 from __future__ import annotations
 

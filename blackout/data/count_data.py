@@ -26,7 +26,7 @@ from blackout.data.count_statistics import (
 )
 from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import Level, divided
-from blackout.data.shards import Rows
+from blackout.data.on_disk import Rows
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure
 from blackout.protocols import Split

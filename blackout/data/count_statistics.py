@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.data.shards import Rows
+from blackout.data.on_disk import Rows
 
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
 _AT_ONCE = 1 << 24  # elements widened at a time

@@ -1,4 +1,5 @@
-"""Datasets of images as counts: a user's folder, MNIST and its like, CIFAR-10, CelebA, scikit-learn's own.
+"""Datasets of images as counts: a user's folder, MNIST and its like, CIFAR-10, CelebA, scikit-learn's own; cropped,
+resized, in black and white.
 
 Images of folders are decoded, turned, cropped and resized. Of torchvision's layout on disk existing files are checked
 against the published MD5 sums; torchvision downloads only a dataset that is absent.
@@ -27,7 +28,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import CountData, taken
 from blackout.data.count_statistics import CHUNK
-from blackout.data.shards import packed, stays_on_disk
+from blackout.data.on_disk import packed, stays_on_disk
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes

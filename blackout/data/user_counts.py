@@ -30,7 +30,7 @@ from blackout.data.file_formats import (
 )
 from blackout.data.images import read_folder
 from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
-from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
+from blackout.data.on_disk import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.data.splits import group_split, held_out_split
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import reading

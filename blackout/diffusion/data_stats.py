@@ -15,7 +15,7 @@ from blackout.component import Plain
 from blackout.counts import LARGEST_COUNT
 from blackout.data.count_statistics import Sums, parts, sums
 from blackout.data.labels import Level
-from blackout.data.shards import Rows
+from blackout.data.on_disk import Rows
 from blackout.errors import UserError, refuse
 from blackout.networks.inputs import Elements, concentration, gain
 

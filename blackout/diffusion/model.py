@@ -1,4 +1,4 @@
-"""The model: it wires process, network, head, loss and sampler together and draws batches; it has no formula."""
+"""The model: it wires process, network, head, loss and sampler together, and draws batches of samples. No formula."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.shards import Rows
+from blackout.data.on_disk import Rows
 
 Array = npt.NDArray[Any]
 _MOST_ELEMENTS = 2048

@@ -1,4 +1,5 @@
-"""Scores of counts that are no pictures: `metrics=counts`.
+"""Scores of counts that are no pictures (`metrics=counts`): two-sample tests, distances of marginals and totals, a
+classifier, copies of training data.
 
 What tells samples from held-out counts: classifiers, distances, copies.
 """
@@ -20,7 +21,7 @@ from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.data.count_statistics import loaded
 from blackout.data.labels import divided
-from blackout.data.shards import Rows
+from blackout.data.on_disk import Rows
 from blackout.data.user_counts import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse

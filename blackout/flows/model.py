@@ -1,4 +1,6 @@
-"""The model: a target, rates that carry noise to it, and how they are trained. It contains no formula."""
+"""The model: a target, rates that carry noise to it, and how they are trained. It contains no formula: those of the
+rates are the network's.
+"""
 
 from __future__ import annotations
 

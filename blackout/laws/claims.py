@@ -1,4 +1,5 @@
-"""What is claimed of the kernels of every process: how wrong each is with a perfect network, how fast that vanishes.
+"""What is claimed of the kernels of every process, and the check that prints how wrong each is with a perfect network,
+how fast that vanishes, and what is allowed.
 
 A `Subject` is a process and data, with the exact distributions of its kernels and the package's own draws from them.
 `CLAIMS` says of each on which grids its errors, by whole matrices, fall with which order (`Study`, `Row`), and that

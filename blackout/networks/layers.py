@@ -1,4 +1,4 @@
-"""Building blocks of the networks: precision, initialisation, normalisation, time embedding, attention.
+"""Building blocks of the networks: precision, initialisation, normalisation, dropout, time embedding, attention.
 
 They follow NCSN++ [Song 2021, appendix H] closely enough for its weights to carry over; everything is plain PyTorch.
 """

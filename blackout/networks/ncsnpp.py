@@ -1,4 +1,4 @@
-"""NCSN++, the network of the paper's experiments.
+"""NCSN++, the network of the paper's experiments: its residual blocks, FIR resampling and attention.
 
 In the form `vp/cifar10_ncsnpp_continuous` with a positional time embedding [Song 2021, appendix H; Santos 2023, section
 3].

@@ -1,4 +1,6 @@
-"""A small, plain U-Net [Ronneberger 2015], for images of 8x8 to 32x32 pixels, series and small volumes, on a CPU."""
+"""A small, plain U-Net [Ronneberger 2015] of residual blocks, for images of 8x8 to 32x32 pixels, series and small
+volumes, on a CPU.
+"""
 
 from __future__ import annotations
 

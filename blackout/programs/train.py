@@ -1,4 +1,4 @@
-"""`train.py`: from settings to a trained, sampled and exported model in its run directory.
+"""`train.py`: from settings to a trained, sampled, scored (if that is affordable) and exported model in its directory.
 
 `train` reads as a run goes: everything that can fail because of a wrong setting or file, the model it starts from,
 Lightning's Trainer, and what is left at the end. The end takes no more network evaluations than training did, so that

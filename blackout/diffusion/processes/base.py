@@ -1,4 +1,5 @@
-"""What every forward process offers. A process knows only probability: no network, no configuration.
+"""What every forward process offers: forward draws, bridges, rates, and the law from which sampling starts. A process
+knows only probability: no network, no configuration.
 
 A reverse jump has one of R types [Santos 2023, appendix G]. Its rate given X_0 is linear in a statistic of X_0 and X_t:
 so the rate of the time-reversed process, which averages over X_0 given X_t, is `rates(E[statistic | X_t], X_t, t)`, and

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from blackout.data import CountData, counts, image_folder, shards
+from blackout.data import CountData, counts, image_folder, on_disk
 from blackout.data.count_statistics import loaded
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
@@ -78,7 +78,7 @@ def read(path: Path, in_memory: bool | None, **settings: Any) -> CountData:
 def test_rows_on_the_disk_are_those_in_memory(tmp_path: Path, kind: str) -> None:
     path, settings = SETS[kind](tmp_path)
     memory, disk = (read(path, held, **settings) for held in (True, False))
-    assert isinstance(disk.train, shards.Rows)
+    assert isinstance(disk.train, on_disk.Rows)
     for split in ("train", "test"):
         assert torch.equal(getattr(memory, split), getattr(disk, split)[:])
         assert memory.fingerprint(split) == disk.fingerprint(split)
@@ -138,10 +138,10 @@ def test_sparse_rows_that_lie_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_large_beside_the_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "memory", lambda: 8 * 100)
-    assert not shards.stays_on_disk((10, 10), 1, None) and shards.stays_on_disk((10, 11), 1, None)
-    assert shards.stays_on_disk((10, 10), 8, None)  # as 32 bits
-    assert shards.stays_on_disk((1, 1), 1, False) and not shards.stays_on_disk((1000, 1000), 1, True)
+    monkeypatch.setattr(on_disk, "memory", lambda: 8 * 100)
+    assert not on_disk.stays_on_disk((10, 10), 1, None) and on_disk.stays_on_disk((10, 11), 1, None)
+    assert on_disk.stays_on_disk((10, 10), 8, None)  # as 32 bits
+    assert on_disk.stays_on_disk((1, 1), 1, False) and not on_disk.stays_on_disk((1000, 1000), 1, True)
 
 
 def test_scores_are_those_of_counts_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
