@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check every claim of `claims.py` on the kernels of every process; exit code 1 if one fails."""
+"""`python -m blackout.laws`: check all of `claims.py` on the kernels of every process; exit code 1 if a claim fails."""
 
 import argparse
 import sys
