@@ -390,7 +390,7 @@ class TableOfCounts:
     pmf: Tensor
 
     def log_prob(self, missing: Tensor) -> Tensor:
-        """log P(N = missing): float32, shape of the integers `missing`, [...]."""
+        """log P(N = missing), of the table of the class: float32, shape of the integers `missing`, [...]."""
         return torch.log(self.pmf.gather(-1, missing.long().unsqueeze(-1)).squeeze(-1)).float()
 
     def sample(self, generator: RandomSource = None) -> Tensor:
@@ -473,7 +473,7 @@ def numbers(x: Tensor, size: int) -> Array:
 
 
 def histogram(x: Tensor, size: int) -> Array:
-    """How often each state is among x [n, elements], int64 [size ** elements]."""
+    """How often each state is among x [n, elements], int64 [size ** elements]: the counts of `p_value`."""
     return np.bincount(numbers(x, size), minlength=size ** x.shape[1])
 
 
@@ -560,7 +560,7 @@ class Subject:
     def final_law(self, kernel: str, times: Tensor) -> Array:
         """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off.
 
-        Its steps one after another, see `Step`.
+        Its steps one after another, see `Step`. Ours (tests/laws/test_kernel_laws.py).
         """
         toy, at = self.toy, [self.clock(t) for t in times.tolist()]
         law = self.start(toy, at[-1])

@@ -167,7 +167,10 @@ def total_variation(p: Array, q: Array) -> float:
 
 
 def divided(weights: Array, mass: Array, instead: Array | float = 0.0, least: float = 0.0) -> Array:
-    """weights / mass, or `instead` where the mass is at most `least`; shapes broadcast, [...]."""
+    """weights / mass, or `instead` where the mass is at most `least`; shapes broadcast, [...].
+
+    Of `JumpToy.expectation`.
+    """
     return np.where(mass > least, weights / np.where(mass > least, mass, 1), instead)
 
 
@@ -332,7 +335,10 @@ def birth_death_generator(births: float, size: int) -> np.ndarray:
 
 
 def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0) -> np.ndarray:
-    """Off-diagonal rates exp(spread normal), each kept with probability `density`: [size, size], rows with sum 0."""
+    """Off-diagonal rates exp(spread normal), each kept with probability `density`: [size, size], rows with sum 0.
+
+    Ours (tests/laws/test_jump_kernel_laws.py).
+    """
     q = np.exp(spread * rng.standard_normal((size, size))) * (rng.random((size, size)) < density)
     np.fill_diagonal(q, 0.0)
     return q - np.diag(q.sum(1))

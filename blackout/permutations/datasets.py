@@ -225,6 +225,8 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
 class RankedLists(Puzzles):
     """Items of lists of any length; the right order is by falling relevance, equals in a random order, anew each time.
 
+    Ours (tests/permutations/test_datasets.py).
+
     Shorter lists are filled with zeros, which come last. Batches also hold `relevance`, int64 [b, n], of these 0.
 
     Args:

@@ -106,6 +106,8 @@ _SWEEPS = 1000
 def planar_points(density: Density = "moons", number: int = 100_000, seed: int = 0) -> CountData:
     """Points of one of seven densities in the plane, 16 Gray-coded bits a coordinate; 4,000 more are held out.
 
+    Points [n, 2] of [Dai 2020] as bits [n, 32] [Ou 2025, section 4.1].
+
     Args:
         density: see `blackout.flows.energies.data`.
         number: of points to train on.
