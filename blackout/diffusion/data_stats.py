@@ -87,9 +87,7 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a fact is missing, of another kind, or none of a diffusion model's.
     """
-    data = description.get("data")
-    if not isinstance(data, Mapping):
-        raise UserError("there is no description of the data")
+    data = description.get("data") or {}
     for name in ("shape", "max_count", *data):
         fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
         refuse(not fits(data.get(name)), f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")

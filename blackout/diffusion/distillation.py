@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.likelihood import GOLDEN_RATIO
@@ -27,7 +27,9 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.samplers import BinomialBridge, ReverseStep
 from blackout.errors import UserError, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
+from blackout.training.allowed_components import check
 from blackout.training.export import read_model
+from blackout.training.instantiate import is_component
 
 _ROUND = 1e-4
 """Added to squared distances: their root then has a gradient where two draws are equal, and the score stays proper."""
@@ -129,13 +131,15 @@ class Distillation(CountDiffusion):
     title = "A student of a diffusion model"
     made: ClassVar[type[BlackoutDiffusion]] = Student
 
-    def described_parts(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+    def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The teacher's, with noise; raises UserError for a teacher that is none for images."""
-        found, _ = _teacher(settings)
-        body, shape = found["network"].get("body", {}), [*source.shape]
-        if body.get("_target_") != "blackout.networks.UNet" or len(shape) != 3:
+        description, _ = _teacher(settings)
+        self.check(description)
+        check(found := description["model"], "model")
+        body, shape = found["network"].get("body"), [*source.shape]
+        if not is_component(body) or body["_target_"] != "blackout.networks.UNet" or len(shape) != 3:
             raise UserError("teacher: only models of images with network=unet or unet_8x8 have students so far")
-        if body.get("num_classes") or body.get("noise") or body["shape"] != shape or source.train_seen is not None:
+        if body.get("num_classes") or body.get("noise") or body.get("shape") != shape or source.train_seen is not None:
             ours = f"{source.name} of shape {shape}"
             raise UserError(f"teacher: it must be trained on all of {ours} without classes, and be no student")
         planes = settings["sampler"]["kernel"].get("planes", JointBridge.planes)
@@ -144,11 +148,7 @@ class Distillation(CountDiffusion):
         return super().described_parts({**settings, **taught, "network": network}, source)
 
     def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
+        self, description: Plain, tensors: Mapping[str, Tensor], settings: Plain | None = None, **training: Any
     ) -> Any:
         """As any model; one in training begins with the teacher's weights, and its own small ones of the noise."""
         model = super().build(description, tensors, settings, **training)
@@ -166,17 +166,17 @@ class Distillation(CountDiffusion):
         with error_context("network"), torch.no_grad():
             model.network(*model.example())
 
-    def report(self, model: Any, source: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, model: Any, source: CountData, settings: Plain) -> dict[str, Any]:
         """Nothing: draws are no means, and have no bits."""
         return {"values": {}}
 
-    def baselines(self, source: CountData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def baselines(self, source: CountData, settings: Plain) -> dict[str, dict[str, float]]:
         """None of bits."""
         return {}
 
 
-def _teacher(settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
-    """Components of the teacher, described, and its network's weights; raises UserError, see `read_model`."""
+def _teacher(settings: Plain) -> tuple[Plain, dict[str, Tensor]]:
+    """The teacher's description and its network's weights; raises UserError, see `read_model`."""
     with error_context("teacher"):
         description, weights, _ = read_model(Path(str(settings["teacher"])).expanduser())
-    return description["model"], weights
+    return description, weights

@@ -95,12 +95,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         data = make_dataset(settings, description, trusted)
         refuse(not isinstance(data, CountData), f"dataset: counts are needed, CountData, not {type(data).__name__}")
         if description is not None:
-            shape, largest = tuple(description["data"]["shape"]), description["data"]["max_count"]
-            if data.shape != shape or data.max_count != largest:
-                raise UserError(
-                    f"the model makes {shape}-shaped counts up to {largest}, but {data.name} has shape {data.shape} "
-                    f"and counts up to {data.max_count}"
-                )
+            facts = description["data"]
+            theirs = f"counts of shape {tuple(facts['shape'])} up to {facts['max_count']}"
+            mine = f"counts of shape {tuple(data.shape)} up to {data.max_count}"
+            refuse(mine != theirs, f"the model makes {theirs}, but {data.name} has {mine}")
         with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
@@ -250,10 +248,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         if asked["finite_steps"] and not isinstance(process, PureDeath):
             raise UserError("likelihood.finite_steps bounds the Poisson sampler of pure death: leave it out here")
         if asked["finite_steps"] and process.max_count > LARGEST_TABLE:
-            raise UserError(
-                f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}:"
-                " leave it out, and the bound in continuous time remains"
-            )
+            told = f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}"
+            raise UserError(f"{told}: leave it out, and the bound in continuous time remains")
 
     def report(self, model: BlackoutDiffusion, source: CountData, settings: Plain) -> dict[str, Any]:
         """Bits per dimension on both splits, by the bounds asked for.

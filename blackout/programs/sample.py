@@ -143,8 +143,10 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
         return chosen
     own = settings_of(run).get("dataset")
     known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
-    if known is None or known[1].ask is None or (chosen and _file(chosen) != _file(own)):
+    if known is None or "path" not in own or (chosen and _file(chosen) != _file(own)):
         return chosen
+    if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
+        raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
     if (own := {**plain(own, "dataset"), **(chosen or {})}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own

@@ -14,7 +14,7 @@ from blackout.component import Plain
 from blackout.errors import UserError, error_context, refuse
 from blackout.protocols import Draw, Source
 from blackout.training.allowed_components import named_in_file, pathless
-from blackout.training.instantiate import fill, is_component, make, with_defaults
+from blackout.training.instantiate import fill, fits, in_words, is_component, make, with_defaults
 from blackout.training.model import Model
 
 
@@ -38,6 +38,8 @@ class ComponentFamily(ABC):
     """How a loaded `model` is used, in Python."""
     closing: ClassVar[str] = ""
     """What else the card says, in Markdown."""
+    values: ClassVar[Mapping[str, Any]] = {}
+    """Dotted names of plain values that a description holds beside its parts -> annotations with which they agree."""
 
     @abstractmethod
     def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> Any:
@@ -127,19 +129,30 @@ class ComponentFamily(ABC):
         Raises:
             UserError: a part is missing, a component refused its arguments, or tensors of another shape.
         """
-        model = description.get("model")
-        if not isinstance(model, Mapping):
-            raise UserError("there is no description of a model")
-        if wrong := [name for name in _MAPPINGS if not isinstance(description.get(name) or {}, Mapping)]:
-            raise UserError(f"the description of the model is damaged: {wrong[0]} must be a mapping")
-        if missing := [part for part in self.parts if not is_component(model.get(part))]:
-            raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
+        self.check(description)
         if settings is not None:
             training |= self.training(settings)
         with error_context("model"):
             made = self.assemble(description, tensors, **training)
         made.config = dict(description)
         return made
+
+    def check(self, description: Plain) -> None:
+        """Refuse the description of no model of this family, by its parts and `values`, before anything of it is used.
+
+        Raises:
+            UserError: a part is missing, or a value is of another kind.
+        """
+        model = description.get("model")
+        if not isinstance(model, Mapping):
+            raise UserError("there is no description of a model")
+        for name, kind in {**_VALUES, **self.values}.items():
+            section, _, last = name.rpartition(".")
+            value = ((description.get(section) or {}) if section else description).get(last)
+            told = f"{name} must be {in_words(kind)}, not {reprlib.repr(value)}"
+            refuse(not fits(value, kind), f"the description of the model is damaged: {told}")
+        if missing := [part for part in self.parts if not is_component(model.get(part))]:
+            raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
 
     def made_parts(self, description: Plain, *names: str) -> dict[str, Any]:
         """What the descriptions of these parts stand for, by name."""
@@ -183,8 +196,9 @@ class ComponentFamily(ABC):
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
 
 
-_MAPPINGS = ("dataset", "metrics", "data", "truth", "calibration")
-"""What a description holds beside its model."""
+_VALUES: dict[str, Any] = dict.fromkeys(("dataset", "metrics", "data", "truth", "calibration"), dict | None)
+_VALUES |= {"data.units": tuple[int, int] | None}
+"""What the descriptions of all families may hold beside the model."""
 
 
 def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
@@ -199,12 +213,11 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
         UserError: there is none, or it cannot be made.
     """
     dataset = settings.get("dataset")
-    if not dataset and description is not None:
-        dataset = description.get("dataset")
-        dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
+    if not dataset and description is not None and (dataset := description.get("dataset")):
+        dataset = named_in_file(dataset, "dataset", settings["data_dir"], trusted)
     of_model = "the model does not say which dataset it is of: " if description is not None else ""
     refuse(not dataset, f"{of_model}dataset=... must be given")
     # a model's counts are in its own units, whatever another file of its kind looks like
     data = (description or {}).get("data")
-    units = dict(zip(("offset", "gain"), data.get("units", (0, 1)), strict=True)) if data else {}
+    units = dict(zip(("offset", "gain"), data.get("units") or (0, 1), strict=True)) if data else {}
     return make(fill(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")

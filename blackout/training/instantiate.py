@@ -27,6 +27,7 @@ from blackout.component import Mark, Stats, mark_of
 from blackout.errors import UserError, error_context, nearest, refuse
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_KINDS |= {dict: "a mapping"}
 _PLAIN = (bool, int, float, str, list, dict, type(None))
 _ALSO = {int: float, str: Path, dict: collections.abc.Mapping, type(None): None}
 """Kind of a plain value -> another annotation that it agrees with."""
@@ -96,12 +97,14 @@ def check_arguments(
         closed: refuse a component whose annotations cannot be read, rather than not look at them.
 
     Raises:
-        UserError: an unknown or missing argument, or one of the wrong kind.
+        UserError: an unknown or missing argument, one of the wrong kind, or a whole number beyond 64 bits.
     """
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # some classes of C code have no signature
         return
+    for key, value in given.items():
+        refuse(type(value) is int and value.bit_length() > 63, f"{where}.{key}: {value} is no number of 64 bits")
     name = getattr(target, "__name__", str(target))
     named = [key for key, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     unknown = [key for key in given if key not in named]
@@ -137,7 +140,8 @@ def fits(value: Any, hint: Any) -> bool:
     if kind is typing.Literal:
         return value in inner
     if isinstance(value, list):
-        return _is_sequence(kind) and all(fits(item, inner[0]) for item in value if inner)
+        length = len(inner) if kind is tuple and inner[1:] != (...,) else len(value)
+        return _is_sequence(kind) and len(value) == length and all(fits(item, inner[0]) for item in value if inner)
     return kind in (type(value), _ALSO.get(type(value), type(value)))
 
 

@@ -5,6 +5,10 @@ import json
 import pytest
 import torch
 
+from blackout.diffusion.distillation import Distillation
+from blackout.errors import UserError
+from blackout.flows.energies import EnergyFamily
+from blackout.programs.sample import _own_dataset
 from tests.security.attacks import ATTACKS, EVALUATE, VICTIM, action, hide_in_a_tuple, interpolation
 
 
@@ -54,6 +58,24 @@ def test_attacks_in_a_checkpoint(run, place, section, edit):
     for arguments in ((), ("sampler.num_steps=2",)):
         run("sample", f"ckpt={place / 'x.ckpt'}", "num_samples=2", f"out={place / 'out'}", *arguments).assert_refused()
     assert written(place) == before
+
+
+def test_laws_teachers_and_datasets_of_runs_are_read_by_the_same_rules(place):
+    act = {"_target_": "torch.save", "obj": 1, "f": f"{place}/owned"}
+    rewrite(place, lambda description, _: description["model"]["network"].update(body=act))
+    (place / "config.yaml").write_text(
+        json.dumps({"dataset": {"_target_": "blackout.data.counts", "path": "x", "holdout": act}})
+    )
+    truth = {"truth": {"target": act, "number": 4}}
+    for read, word in (
+        (lambda: EnergyFamily().source({}, truth), "target: the model file asks for 'torch.save'"),
+        (lambda: EnergyFamily().check({"model": {}, "data": {"units": [act, 1]}}), "data.units must be"),
+        (lambda: Distillation().described_parts({"teacher": place / "model"}, None), "asks for 'torch.save'"),
+        (lambda: _own_dataset(place, None), "plain values"),
+    ):
+        with pytest.raises(UserError, match=word):
+            read()
+    assert not (place / "owned").exists()
 
 
 def many_times_the_same():

@@ -70,6 +70,17 @@ def test_a_part_without_an_address_is_refused(made):
             family.build(damaged, model.tensors())
     with pytest.raises(UserError, match="dataset must be a mapping"):
         family.build({**model.config, "dataset": 1.5}, model.tensors())
+    for name in ("data.units", *family.values):  # a mapping is none of them
+        section, _, last = name.rpartition(".")
+        damaged = {last: {"a": 1}}
+        damaged = {section: {**model.config.get(section, {}), **damaged}} if section else damaged
+        with pytest.raises(UserError, match=f"{name} must be"):
+            family.build({**model.config, **damaged}, model.tensors())
+
+
+def test_a_size_beyond_64_bits_is_refused():
+    with pytest.raises(UserError, match=r"rates\.sites: 9+ is no number of 64 bits"):
+        make({"_target_": "blackout.networks.LESite", "sites": int("9" * 20), "levels": 2, "channels": 4}, "rates")
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():

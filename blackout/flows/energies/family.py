@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from blackout.flows.weights import effective_sample_size, jackknife, log_mean_ex
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw, Source
 from blackout.random import fold_seed
+from blackout.training.allowed_components import check, pathless
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import make, resolve
 
@@ -164,6 +165,7 @@ class EnergyFamily(ComponentFamily):
 
     monitor: str = "val/nll"
     parts = ("energy", "network", "simulation")
+    values: ClassVar[Plain] = {"truth.number": int | None, "truth.data_seed": int | None}
     title = "An energy, and a discrete neural flow sampler of it"
     usage = "x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)"
 
@@ -178,10 +180,12 @@ class EnergyFamily(ComponentFamily):
             advice = "dataset=... must be given, such as dataset=counts dataset.path=binary.npy"
             refuse(description is None and not settings.get("dataset"), advice)
             return _states(make_dataset(settings, description, trusted))
+        if description is not None:
+            check({"target": made["target"]}, "model", trusted)
         law = make_target(made["target"])
         number, most = made.get("number", 0), memory() // (16 * law.sites)  # both halves, and their chains
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
-        return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
+        return known_samples(law, number, made.get("data_seed") or 0, type(law).__name__.lower())
 
     def source_of(self, data: Any) -> StateData:
         """States from `CountData`, or what `CountData.from_array` takes."""
@@ -193,10 +197,9 @@ class EnergyFamily(ComponentFamily):
         return {part: resolve(settings[name], source.facts, part) for part, name in chosen.items()}
 
     def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
-        """Where the data are from: a dataset, or a target whose samples are learned from."""
-        if settings.get("dataset"):
-            return {}
-        return {"truth": {name: settings[name] for name in ("target", "number", "data_seed")}}
+        """Where the data are from: a dataset, or a target, of no file, whose samples are learned from."""
+        truth = {name: settings.get(name) for name in ("target", "number", "data_seed")}
+        return {} if settings.get("dataset") or pathless(truth) != truth else {"truth": truth}
 
     def tensors(self, source: StateData) -> dict[str, Tensor]:
         """`states`, from which pair energies start; exported models have none."""
@@ -214,7 +217,7 @@ class EnergyFamily(ComponentFamily):
         if energy.levels != network.levels:
             advice = "energy=mlp takes any number" if isinstance(energy, PairEnergy) else "they must agree"
             raise UserError(f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}")
-        energy.plane = (description.get("dataset") or {}).get("density") in DENSITIES
+        energy.plane = (description.get("dataset") or {}).get("density") in list(DENSITIES)
         alone, negative = training.pop("alone", 0), training.get("negative")
         if training.get("pretraining", 0) is None:
             training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from blackout.component import Plain, component
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
-from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passes
+from blackout.permutations.coded.model import CODES, CodeModel, Objective, Order, Passes
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
 from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
@@ -36,6 +36,11 @@ class CodeFamily(ComponentFamily):
 
     monitor: str = "val/nll_bits"
     parts = ("network",)
+    values: ClassVar[Plain] = {
+        "data.num_items": int, "data.name": str, "data.kind": str | None, "data.labels": list[str] | None,
+        "model.code": str, "model.objective": Objective, "model.order": Order, "model.passes": int,
+        "model.greedy": bool,
+    }  # fmt: skip
     title = "A distribution over permutations"
     usage = "permutations = model.sample(16, seed=0)  # int64 [16, n]; in fewer or more passes with passes=..."
     closing = "\nA model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.\n"
@@ -88,16 +93,10 @@ class CodeFamily(ComponentFamily):
 
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
         """The network, with the code and how samples are drawn."""
-        parts, data = description["model"], description.get("data")  # perhaps of a damaged file
-        length = data.get("num_items") if isinstance(data, Mapping) else None
-        if type(length) is not int or not 2 <= length <= 4096:
-            raise UserError("there is no description of a model of permutations")
-        for name in ("code", "objective", "passes", "order", "greedy"):
-            refuse(parts.get(name) is None, f"{name} is missing in the description")
-        if parts["code"] not in tuple(CODES) or parts["objective"] not in _OBJECTIVES:
-            raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
+        parts, n = description["model"], description["data"]["num_items"]
+        refuse(parts["code"] not in CODES or not 2 <= n <= 4096, f"there is no code {parts['code']!r} of {n} items")
         network = make(parts["network"], "network")
-        refuse(getattr(network, "num_items", None) != length, f"network: it must be of {length} digits, as the data")
+        refuse(getattr(network, "num_items", None) != n, f"network: it must be of {n} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 

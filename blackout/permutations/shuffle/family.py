@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import fill, find, make, resolve
 
 _AT_ONCE = 256
-_FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": float, "kind": str}
+_FACTS = {"num_items": int, "item_shape": list[int], "first_fixed": bool, "std": float, "kind": str}
 
 
 @component("family")
@@ -42,6 +42,7 @@ class ShuffleFamily(ComponentFamily):
 
     monitor: str = "val/nll_bits"
     parts = ("network", "shuffle", "reverse", "loss", "sampler")
+    values: ClassVar[Plain] = {f"data.{name}": kind for name, kind in _FACTS.items()}
     title = "A shuffle diffusion"
     usage = "orders = model.sample(16, seed=0)  # of held-out puzzles; `python sample.py ckpt=... input=...` for others"
 
@@ -55,7 +56,7 @@ class ShuffleFamily(ComponentFamily):
         if not isinstance(source, Puzzles):
             raise UserError(f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ...")
         if description is not None:
-            data = _checked_facts(description)
+            data = description["data"]
             theirs = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
             mine = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
             refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
@@ -90,7 +91,10 @@ class ShuffleFamily(ComponentFamily):
 
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
         """The model of a description."""
-        data = _checked_facts(description)
+        data, sharpness = description["data"], description.get("sharpness", 1.0)
+        whole = min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
+        whole = whole and type(sharpness) is float and 0 <= sharpness <= 1
+        refuse(not whole, "the description of the puzzles a model is of is impossible")
         return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
@@ -171,15 +175,3 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     several = reverse.undoes is not None and max(process.gaps) > 1
     refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")
     return described
-
-
-def _checked_facts(description: Plain) -> dict[str, Any]:
-    """The facts of the puzzles, of a description that may come from a damaged file."""
-    data = description.get("data")
-    if not isinstance(data, Mapping) or any(type(data.get(name)) is not kind for name, kind in _FACTS.items()):
-        raise UserError("there is no description of the puzzles a model is of")
-    shape, sharpness = data["item_shape"], description.get("sharpness", 1.0)
-    whole = all(type(side) is int and side > 0 for side in shape) and data["num_items"] > 1 and data["std"] > 0
-    if not whole or type(sharpness) is not float or not 0 <= sharpness <= 1:
-        raise UserError("the description of the puzzles a model is of is impossible")
-    return dict(data)
