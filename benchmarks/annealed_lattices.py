@@ -15,7 +15,7 @@ import torch
 
 from blackout.errors import UserError, run_command
 from blackout.flows import Clusters
-from blackout.flows.annealing import _walk, anneal, spaced
+from blackout.flows.annealed_importance import _walk, anneal, spaced
 from blackout.flows.path import States
 from blackout.flows.plots import reference
 from blackout.flows.targets import Ising, Potts, exact_values

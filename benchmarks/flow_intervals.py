@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout import load_model
 from blackout.errors import UserError, run_command
 from blackout.flows import FlowSampler
-from blackout.flows.annealing import anneal, group_size, temper
+from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.simulation import Events, Leap, Simulation
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, enumerated, exact_values

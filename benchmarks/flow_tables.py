@@ -32,7 +32,7 @@ from benchmarks.measure import arguments, report
 from benchmarks.planar import uniform_weights
 from benchmarks.proposals import GradientDMALA, LocallyInformed, taylor_ratios
 from blackout.flows import FlowSampler
-from blackout.flows.annealing import anneal
+from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import known_samples
 from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains

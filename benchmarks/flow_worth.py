@@ -18,7 +18,7 @@ from torch import Tensor
 from blackout import load_model
 from blackout.errors import UserError, run_command
 from blackout.flows import Clusters, FlowSampler
-from blackout.flows.annealing import anneal, group_size, temper
+from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.refinement import Refinement, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blackout.errors import UserError, run_command
 from blackout.files import save_picture
-from blackout.flows.annealing import anneal
+from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
 from blackout.flows.model import ChainSampler
 from blackout.flows.simulation import Paths, run_backwards

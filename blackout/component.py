@@ -1,4 +1,4 @@
-"""The mark of a component: that a model file may name a class or function, and for which argument of what it is in.
+"""What marks a component: that a model file may name a class or function, and for which argument of what it is in.
 
 A model file is data from strangers. What it may ask for is what carries a mark, given explicitly where the class or
 function is defined: it is never inferred from annotations, nor inherited, nor taken over by a wrapper.

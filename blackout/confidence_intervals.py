@@ -1,4 +1,4 @@
-"""95 % intervals of means: 2.5 % on either side, of few draws and of skewed ones."""
+"""95 % confidence intervals of means, of few draws and of skewed ones: 2.5 % on either side."""
 
 from __future__ import annotations
 

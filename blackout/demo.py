@@ -1,4 +1,4 @@
-"""`python -m blackout.demo <run>`: draw from a model in a browser on this machine, and watch samples become.
+"""`python -m blackout.demo <run>`: draw from a model in a browser on this machine, or make a Hugging Face Space of it.
 
 Needs `pip install "blackout-diffusion[demo]"`. `Demo` is what the page asks, and needs nothing beyond this package.
 """

@@ -102,17 +102,17 @@ def _formula(match: re.Match[str]) -> str:
 
 
 def _index() -> str:
-    """Every file with the first paragraph that it says of itself."""
-    said = {
-        path.relative_to(ROOT): ast.get_docstring(ast.parse(path.read_text()))
-        for path in sorted((ROOT / "blackout").rglob("*.py"))
-    }
-    rows = [
-        f"| `{path}` | {' '.join(text.split(chr(10) * 2)[0].split()).replace('|', chr(92) + '|')} |"
-        for path, text in said.items()
-        if text
-    ]
-    return "\n".join(["## Where things are", "", "| file | what is in it |", "|---|---|", *rows])
+    """Every file with the first paragraph that it says of itself, and what it offers to others."""
+    rows = []
+    for path in sorted((ROOT / "blackout").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        if not (text := ast.get_docstring(tree)):
+            continue
+        first = " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+        made = [part.name for part in tree.body if isinstance(part, ast.ClassDef | ast.FunctionDef)]
+        public = ", ".join(f"`{name}`" for name in made if not name.startswith("_"))
+        rows.append(f"| `{path.relative_to(ROOT)}` | {first} | {public} |")
+    return "\n".join(["## Where things are", "", "| file | what is in it | names |", "|---|---|---|", *rows])
 
 
 def _page(package: Path) -> str:

@@ -1,4 +1,4 @@
-"""The form of every dataset: two tensors of counts, what they must be, and facts about them."""
+"""The form of every dataset: two tensors of counts, what they must be, a hash of them, and facts about them."""
 
 from __future__ import annotations
 

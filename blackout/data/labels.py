@@ -1,4 +1,6 @@
-"""Classes of samples from what a file says of them: names, numbers, total counts, and several of these together."""
+"""Classes of samples from what a file says of them: names, numbers (each one or in levels), total counts, and several
+of these together.
+"""
 
 from __future__ import annotations
 

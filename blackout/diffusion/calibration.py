@@ -1,4 +1,4 @@
-"""What brings samples in line with the data, or with what is asked of them: totals, brightness, pairs that are equal.
+"""Corrections that bring samples in line with the data, or with what is asked of them: totals, brightness, equal pairs.
 
 Predicted means are scaled on the way, to a total that is given (`TotalDenoiser`) or so that samples are as bright as
 the training data (`calibration`); pairs of elements are made equal at the end as often as in the data (`tied`).

@@ -1,4 +1,5 @@
-"""Few steps: a student that draws whole images X_0, so that exact bridges between its draws lose nothing.
+"""Distillation to few steps: a student that draws whole images X_0, so that exact bridges between its draws lose
+nothing.
 
 The bridge given X_0 is exact however long the step. What few steps lose is that births are drawn element by element,
 where elements go together given X_t. A student has its teacher's network with planes of noise beside the counts;

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
-from blackout.flows.annealing import anneal, group_size, temper
+from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.diagnostics import judge, said
 from blackout.flows.plots import named, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.flows.annealing import anneal
+from blackout.flows.annealed_importance import anneal
 from blackout.flows.model import ChainSampler
 from blackout.flows.path import Near
 from blackout.flows.plots import reference

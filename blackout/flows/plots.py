@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from blackout.files import laid_out, replacing, save_picture, write_table
-from blackout.flows.annealing import samples_of
+from blackout.flows.annealed_importance import samples_of
 from blackout.flows.path import along_path
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths

@@ -1,4 +1,4 @@
-"""What is estimated from weights of chains: log Z, ESS and means, with errors."""
+"""Importance weights of chains, and what is estimated from them: log Z, ESS and means, with errors."""
 
 from __future__ import annotations
 

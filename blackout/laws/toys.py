@@ -1,4 +1,5 @@
-"""Toys: distributions on a few elements of a few levels, and processes, whose every conditional law is a matrix.
+"""Toys: distributions on a few elements of a few levels, with their exact denoisers, and processes, whose every
+conditional law is a matrix.
 
 `Toy` is data under pure death, `JumpToy` data under any process that scipy makes the matrices of (`of_generator`,
 `of_steps`, `of_birth_death`). Nothing here uses the package: what it draws and computes is compared with this. Ours.

@@ -1,4 +1,5 @@
-"""Locally equivariant networks: one evaluation gives the rates out of a state and into it, the heat bath's added.
+"""Locally equivariant networks (perceptron, convolutions, transformer, on graphs too): one evaluation gives the rates
+out of a state and into it, the heat bath added.
 
 G(tau, i | x) = -G(x_i, i | Swap(x, i, tau)) holds by construction [Ou 2025, Prop. 2]: row i of the hollow features H(x)
 does not depend on x_i, and G(tau, i | x) = (omega_tau - omega_{x_i}) . H_i. What makes H hollow, for each network:

@@ -1,4 +1,4 @@
-"""From counts and time to the raw output of a network: scaled input, time label, and the body that is told both.
+"""From counts, time and class to the raw output of a network: scaled input, time label, and the body that is told all.
 
 Input scaling turns counts at a time into what a network likes to read. Counts of very different scale are measured in
 every element's own mean and dispersion: an element's concentration r is that of the negative binomial distribution with

@@ -1,4 +1,5 @@
-"""How a measurement y is seen given its noiseless value m: log p(y | m), elementwise, for real m too.
+"""How a measurement y is seen given its noiseless value m, by Gaussian, Poisson or thinned noise or exactly:
+log p(y | m), elementwise, for real m too.
 
 Settings such as `survival` are maps: one number, or one for every element of a measurement.
 """

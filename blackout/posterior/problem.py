@@ -1,4 +1,5 @@
-"""Inverse problems: a trained model as their prior, a pointwise likelihood, and the measurements that are explained.
+"""Inverse problems: a trained model as their prior, a pointwise likelihood, and measurements, read or simulated from
+data.
 
 `Measured` is the problem of the package: y = G(x) with noise. A likelihood of your own needs `Problem` alone.
 `Measurements` are simulated from data or from the model, a truth by its number, or come from a file.

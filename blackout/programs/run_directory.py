@@ -1,5 +1,5 @@
-"""Directories: that of a run, with its name, configuration, what may change when it is continued, and copy at an
-address; and of results.
+"""Directories: that of a run, with its name, configuration, the lock of the one process that trains it, what may change
+when it is continued, and copy at an address; and of results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sample.py`: draws samples from a model, with a grid and, on request, an animation and scores.
+"""`sample.py`: draws samples from a model, goes on if it was killed, with a grid and, on request, animation and scores.
 
 Batches are kept by `drawn_once` until all are drawn, so that a command that was killed goes on where it stopped.
 """

@@ -1,4 +1,6 @@
-"""Scores of a model's samples, or of samples in a file, with their provenance: `sample.py evaluate=true`."""
+"""Scores of a model's samples, over several seeds if asked, or of samples in a file, with their provenance:
+`sample.py evaluate=true`.
+"""
 
 from __future__ import annotations
 

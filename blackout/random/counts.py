@@ -1,4 +1,4 @@
-"""Exact draws of binomial, Poisson and finite laws, from a torch generator or from counter-based streams.
+"""Exact draws of binomial, Poisson and finite laws (categories), from a torch generator or from counter-based streams.
 
 Binomials of uint8 counts whose elements share p are looked up in tables, exact in law for p per sample. For the
 rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by

@@ -1,4 +1,4 @@
-"""Poisson and binomial draws from streams, compiled for a CPU by numba; what is looked up in tables needs none.
+"""Poisson and binomial draws from streams, compiled for a CPU by numba; `counts.py` says when.
 
 Element by element, from the same addresses and by the same formulas as in `blackout.random.counts`, so that the counts
 are the same. Only logarithms, exp and log k! may differ, in their last bits, which moves a count as seldom as

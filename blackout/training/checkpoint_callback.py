@@ -1,4 +1,6 @@
-"""When a run is saved, and how it continues: only at boundaries between optimiser steps, after previews due there."""
+"""When a run is saved, and how it continues, with a warning if elsewhere: only at boundaries between optimiser steps,
+after previews due there.
+"""
 
 from __future__ import annotations
 

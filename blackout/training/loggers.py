@@ -1,4 +1,4 @@
-"""Loggers: metrics.csv, which every run has, and TensorBoard and Weights & Biases beside it."""
+"""Loggers: metrics.csv, which every run has and continues, TensorBoard, and Weights & Biases, online or offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The base class of every family's models: a network with averaged weights that can train, sample and describe itself.
+"""The base class of every family's models: a network that can train, describe itself, and sample with its averaged
+weights.
 
 Nothing here needs Lightning, so that a trained model is loaded and sampled without it;
 `blackout.training.lightning_module` is the LightningModule around a model in training.

@@ -24,7 +24,7 @@ from benchmarks import (
 )
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
-from blackout.flows.annealing import anneal
+from blackout.flows.annealed_importance import anneal
 from blackout.flows.path import States
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Ising, enumerated, exact_values

@@ -11,7 +11,7 @@ from scipy import stats
 
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
-from blackout.flows.annealing import _walk, anneal, samples_of, spaced, temper
+from blackout.flows.annealed_importance import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.path import Near, States, along_path
 from blackout.flows.plots import correlations
@@ -142,6 +142,6 @@ def test_times_follow_the_deviation_of_what_weights_gain_in_a_pilot(monkeypatch:
     times = [k / 1000 for k in range(1001)]
     gained = [torch.tensor([-1.0, 1.0]) * (min(t, 0.5) + 3 * max(t - 0.5, 0)) for t in times]
     pilot = SimpleNamespace(times=times, log_weights_at=gained)
-    monkeypatch.setattr("blackout.flows.annealing.anneal", lambda *_, **__: pilot)
+    monkeypatch.setattr("blackout.flows.annealed_importance.anneal", lambda *_, **__: pilot)
     middle = 0.8 / 4 + 0.2 * (1 - math.sqrt(0.5))
     assert abs(float(spaced(Ising(2, 0.1), 1000)[round(1000 * middle)]) - 0.5) < 2e-3

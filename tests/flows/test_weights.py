@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
 from blackout.flows import Clusters, FlowSampler, Rollout
-from blackout.flows.annealing import anneal, samples_of
+from blackout.flows.annealed_importance import anneal, samples_of
 from blackout.flows.diagnostics import judge, modes, upper_bound
 from blackout.flows.path import States, along_path
 from blackout.flows.plots import save_path

@@ -1,4 +1,4 @@
-"""Finite generator matrices Q, and exp(Q tau): any from an array or a file [Santos 2023, appendix B]; ordinal jumps."""
+"""Finite generator matrices Q, and exp(Q tau): any of an array or a file [Santos 2023, appendix B], ordered levels."""
 
 from __future__ import annotations
 

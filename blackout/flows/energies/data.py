@@ -19,7 +19,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import refuse
 from blackout.files import memory
-from blackout.flows.annealing import samples_of
+from blackout.flows.annealed_importance import samples_of
 from blackout.flows.targets import Target
 from blackout.flows.targets.energy_network import BITS, encode
 from blackout.random import fold_seed

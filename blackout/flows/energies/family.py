@@ -18,7 +18,7 @@ from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
 from blackout.files import memory
-from blackout.flows.annealing import anneal
+from blackout.flows.annealed_importance import anneal
 from blackout.flows.draw import preview, requested
 from blackout.flows.energies.data import DENSITIES, StateData, known_samples
 from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found, most_likely

@@ -1,4 +1,4 @@
-"""The model: an energy that learns from data, and a flow that learns the energy, in one.
+"""The model: an energy that learns from data (couplings by likelihood too), and a flow that learns the energy, in one.
 
 Energies of pairs have a start from their data: the couplings of greatest likelihood, or of pseudo-likelihood.
 """
