@@ -43,7 +43,7 @@ from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
-from blackout.networks.inputs import Elements, concentration, measure
+from blackout.networks.inputs import CountInputs, Elements, concentration, measure
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import find, make, resolve
@@ -54,8 +54,6 @@ _LARGEST_HISTOGRAM = 255
 """Largest count of which histograms are a baseline: above it most cells were never seen."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
-_MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
-"""Components that know every element's mean and concentration."""
 _PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
 """Of a perceptron, which costs a quarter of the others and needs more, and of the others; passes over the data beyond
 which a perceptron learns few samples by heart, and steps that it takes at least."""
@@ -179,11 +177,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """The model of a description, with what it keeps of its data."""
         shape, described = checked_facts(description)["shape"], description["model"]
         classes = "num_classes" in description["data"]
-        measured = any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(described))
-        known: dict[str, Any] = _kept(tensors, shape, measured, classes)
-        elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make(described["network"], "network")
+        known: dict[str, Any] = _kept(tensors, shape, _measures(parts["network"], described["head"]), classes)
+        elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
             plain, of_class = tensors.get("plain_mean"), known.get("class_mean")
             learnt = None if plain is None or of_class is None else torch.log(with_none(plain / of_class))
@@ -348,6 +345,13 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
     if len(known) < len(shapes) or (of_classes is not None and list(of_classes.shape[1:]) != shape):
         raise UserError(f"the weights are not those of {shape}-shaped data")
     return known if of_classes is None else {**known, "class_mean": of_classes}
+
+
+def _measures(network: object, head: Plain) -> bool:
+    """Whether inputs of the network, or a head or one within it, know every element's mean and concentration."""
+    kinds = [find({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")]
+    asked = any("elements" in inspect.signature(kind).parameters for kind in kinds)
+    return asked or (isinstance(network, nn.Module) and any(isinstance(x, CountInputs) for x in network.modules()))
 
 
 def make_head(config: Plain, process: Process, elements: Elements | None = None) -> Head:

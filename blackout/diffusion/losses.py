@@ -68,9 +68,9 @@ def weigh(weight: Tensor, x: Tensor) -> Tensor:
     return per_row(weight, x) * x
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Weighted:
-    """A loss with a weighting by name, and a scale that multiplies every weight."""
+    """A loss with a weighting by name, and a scale that multiplies every weight; both are given by name."""
 
     weightings: ClassVar[Mapping[str, Weight]]
     weighting: str = "paper"

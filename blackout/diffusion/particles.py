@@ -90,7 +90,9 @@ _FASTEST = 3.0
 _GUARD = 0.1
 """Of the mean guess of a group's likelihood: what a guess of 0 is raised to."""
 _AT_ONCE = 4096
+"""Neighbours of states that are valued together."""
 _VALUES = 1
+"""Key of the random numbers by which states are valued, apart from those of the walk."""
 
 INPAINTING_PARTICLES = 16
 """Of every sample with known elements, unless the sampler says otherwise."""
@@ -107,9 +109,7 @@ def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpain
 
 def taken_apart(sampler: Sampler) -> Sampler:
     """The sampler for walks whose states are exchanged or given: by single steps, between ends that suit these."""
-    if not isinstance(sampler.kernel, MultistepLeap):
-        return sampler
-    return replace(sampler, kernel=sampler.kernel.single)
+    return replace(sampler, kernel=sampler.kernel.single) if isinstance(sampler.kernel, MultistepLeap) else sampler
 
 
 @dataclass(frozen=True)

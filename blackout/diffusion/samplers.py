@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 import yaml
@@ -73,7 +73,7 @@ from blackout.training.instantiate import make
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 """(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
 
-FOR_RATES = "a head that predicts what rates need"
+_FOR_RATES = "a head that predicts what rates need"
 """What is asked of a prediction, for messages."""
 
 
@@ -339,7 +339,7 @@ def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
     return (x + births).clamp_(max=process.max_count).to(x.dtype)
 
 
-LARGEST = 1023
+_ENUMERATED = 1023
 """Largest max_count of `PosteriorTrapezoidal`: every number a missing count can be is enumerated in every element."""
 
 
@@ -361,14 +361,13 @@ class PosteriorTrapezoidal:
     It keeps max_count + 1 float32 numbers per element a few times over. The law: tests/laws/test_kernel_laws.py.
 
     Raises:
-        ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond `LARGEST`.
+        ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond 1,023.
     """
 
     def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
         top = at.process.max_count
-        if top > LARGEST:
-            raise ValueError(f"the posterior trapezoidal step takes counts up to {LARGEST}, not {top}")
+        ensure(top <= _ENUMERATED, f"the posterior trapezoidal step takes counts up to {_ENUMERATED}, not {top}")
         if float(at.s) == 0:
             return PosteriorBridge()(at)
         first = at.distribution("trapezoidal step", self)
@@ -485,18 +484,16 @@ class TauLeap:
         jump = require(at.process, JumpProcess, self, at.process, "a process in continuous time")
         if float(at.s) == 0.0 and isinstance(jump, FiniteProcess):
             return LevelBridge()(at)
-        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, FOR_RATES)
+        prediction = fitting(at.denoiser(at.x, at.t), jump.prediction, self, jump, _FOR_RATES)
         moves = [(reverse_rates(jump, prediction, at.x, at.t), jump.reverse_jumps(at.x))]
         return leap(jump, at.x, moves, float(at.t - at.s), at.generator)
 
 
 def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:
     """The prediction, if it is of this kind, or a pair of such ones to be guided; see `require`."""
-    if not isinstance(prediction, GuidedPair):
-        return require(prediction, kind, part, process, needed)
-    require(prediction.unconditional, kind, part, process, needed)
-    require(prediction.conditional, kind, part, process, needed)
-    return prediction
+    for one in prediction.both if isinstance(prediction, GuidedPair) else (prediction,):
+        require(one, kind, part, process, needed)
+    return cast("Kind | GuidedPair", prediction)
 
 
 def reverse_rates(process: JumpProcess, prediction: Prediction, xt: Tensor, t: Tensor) -> Tensor:
@@ -559,7 +556,7 @@ def leap(
 
 # --- correctors
 
-MOST_STEPS = 1_000_000
+_MOST_STEPS = 1_000_000
 """Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
 _NEEDED = "a process in continuous time: a chain of steps has no rates"
 
@@ -628,7 +625,7 @@ class LevelCorrector:
     def __call__(self, kernel: Kernel, at: ReverseStep) -> Tensor:
         """Another X_s, of the shape [B, ...] and dtype of `at.x`: see `Corrector`."""
         jump = require(at.process, JumpProcess, self, at.process, _NEEDED)
-        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, FOR_RATES)
+        prediction = fitting(at.denoiser(at.x, at.s), jump.prediction, self, jump, _FOR_RATES)
         moves = [
             (reverse_rates(jump, prediction, at.x, at.s), jump.reverse_jumps(at.x)),
             (jump.forward_rates(at.x, at.s), jump.forward_jumps(at.x)),
@@ -657,7 +654,7 @@ class Correction:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        ensure(0 <= self.steps <= MOST_STEPS, f"corrector_steps must be in 0..{MOST_STEPS:,}, not {self.steps}")
+        ensure(0 <= self.steps <= _MOST_STEPS, f"corrector_steps must be in 0..{_MOST_STEPS:,}, not {self.steps}")
         check_range(self.between, "corrector_between")
 
     def at(self, s: float) -> int:
@@ -873,8 +870,8 @@ class Sampler:
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size", "inpainting_particles"):
             value, free = getattr(self, name), name == "inpainting_particles"
-            if not (free and value is None) and (type(value) is not int or not 1 <= value <= MOST_STEPS):
-                raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
+            if not (free and value is None) and (type(value) is not int or not 1 <= value <= _MOST_STEPS):
+                raise ValueError(f"{name} must be a whole number in 1..{_MOST_STEPS:,}, not {value!r}")
         correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
         object.__setattr__(self, "correction", correction)
         towards = Guidance(self.guidance, self.guidance_between, self.guidance_particles)

@@ -356,8 +356,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:
             raise ValueError(f"continuous times need num_steps of at least 2, not {self.num_steps}")
-        if not bool((self.times.diff() > 0).all()) or self.times[0] != 0:
-            raise ValueError("a grid of times must start at 0 and increase")
+        ensure(self.times[0] == 0 and (self.times.diff() > 0).all(), "a grid of times must start at 0 and increase")
 
     @cached_property
     def times(self) -> Tensor:

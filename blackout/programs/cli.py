@@ -82,13 +82,14 @@ _CALLED = {
 
 
 def _nearest(word: str, names: list[str]) -> str:
-    asked = _CALLED.get(word, (word,))
-    near = [name for last in asked for name in names if name.rpartition(".")[2] == last]
+    group, _, last = word.rpartition(".")
+    asked = _CALLED.get(last, (last,))
+    near = [name for last in asked for name in names if name.startswith(group) and name.rpartition(".")[2] == last]
     return f" (did you mean {near[0]}?)" if near else nearest(word, names)
 
 
 def _default_keys(where: str) -> list[str]:
-    """Dotted names in the configuration of the groups the command chooses, and all arguments of `where`'s part."""
+    """Dotted names in the configuration of the groups the command chooses, and all arguments of `where`'s parts."""
     if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
     chosen = [word for word in sys.argv[1:] if (CONF / f"{word.split('=')[0]}.yaml").is_file()]
@@ -96,7 +97,9 @@ def _default_keys(where: str) -> list[str]:
     with suppress(*_OF_HYDRA):  # another word is wrong, too
         config = composed(program, chosen)
     settings = (accumulate(name.split("."), "{}.{}".format) for name, _ in leaves(OmegaConf.to_container(config)))
-    return [*dict.fromkeys(chain(*settings)), *(f"{where}.{name}" for name in options(config, where))]
+    known = list(dict.fromkeys(chain(*settings)))
+    parts = [name for name in known if where and f"{name}.".startswith(f"{where}.")]
+    return [*known, *(f"{part}.{name}" for part in parts for name in options(config, part))]
 
 
 def composed(program: str, words: list[str]) -> DictConfig:

@@ -19,7 +19,7 @@ from blackout.random import SampleStreams
 
 
 def loss_weights(times: torch.Tensor, kind: str, weighting: str = "paper") -> torch.Tensor:
-    return CountLoss(weighting, kind=kind).weights(times[:-1], times[1:])
+    return CountLoss(kind, weighting=weighting).weights(times[:-1], times[1:])
 
 
 def test_the_paper_weights_have_their_published_sums_and_ratio():
@@ -48,7 +48,7 @@ def test_likelihood_weights_are_the_step_fractions():
 )
 def test_unknown_losses_are_refused(kind, weighting, scale):
     with pytest.raises(ValueError):
-        CountLoss(weighting, scale, kind)
+        CountLoss(kind, weighting=weighting, scale=scale)
 
 
 @pytest.mark.parametrize("loss, process, head", [

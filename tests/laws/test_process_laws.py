@@ -199,7 +199,7 @@ def test_the_birth_death_loss_is_the_loss_of_the_rates_of_both_kinds_of_units():
     factors = torch.stack([torch.exp(-t), torch.ones_like(t)], 1)[..., None] / -torch.expm1(-t)[:, None, None]
 
     def both(y):
-        loss = BirthDeathLoss("likelihood")(BirthDeathPrediction(y, y.log()), target, s, t)
+        loss = BirthDeathLoss(weighting="likelihood")(BirthDeathPrediction(y, y.log()), target, s, t)
         return loss, ((t - s)[:, None, None] * rate_loss(factors * y, factors * target.statistic)).sum(1).float()
 
     (loss, rates), (loss_of_other, rates_of_other) = both(one), both(other)

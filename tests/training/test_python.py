@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
 from blackout.data import CountData
-from blackout.diffusion import PoissonLeap, Sampler, nearest_rounding
+from blackout.diffusion import GammaHead, PoissonLeap, Sampler, nearest_rounding
 from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
-from blackout.networks import LESite, ResidualMLP, UNet
+from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.training.instantiate import described, make
 from blackout.training.lightning_module import HeldOutMean, TrainingModule
@@ -167,6 +167,25 @@ def test_what_could_not_be_made_again_is_refused(tmp_path):
     with pytest.raises(UserError, match="from_data"):
         model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+class OwnHead(GammaHead):
+    """Asks for the data's elements, as the head that it extends."""
+
+
+class OwnInputs(CountInputs):
+    """Is given them."""
+
+
+def test_heads_and_inputs_of_ones_own_know_the_elements_of_the_data():
+    plain = {"_target_": "blackout.networks.StandardisedInputs"}
+    body = {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
+    wrapped = {"_target_": "blackout.networks.CountNetwork", "inputs": plain, "body": body}
+    model = made(network=wrapped, head={"_target_": f"{__name__}.OwnHead"}).model
+    assert torch.equal(model.head.elements.mean, model.mean) and model.head.elements.gain > 1
+    own = {**wrapped, "inputs": {"_target_": f"{__name__}.OwnInputs"}}
+    model = made(network=own, head={"_target_": "blackout.diffusion.SoftplusHead"}).model
+    assert torch.equal(model.network.inputs.mean, model.mean) and model.mean.shape == (4,)
 
 
 def test_descriptions_name_public_addresses():
