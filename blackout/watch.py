@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the list or with a report, and with nothing else."""
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost"):
+        if self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
             return self.send_error(HTTPStatus.FORBIDDEN)  # another site's name that leads here
         content = b""
         with suppress(OSError, UserError):
@@ -106,8 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
             ("Content-Security-Policy", POLICY), ("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"),
         ):  # fmt: skip
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # a browser may leave
+            self.end_headers()
+            self.wfile.write(content)
 
     def _content(self, place: str) -> Iterator[bytes]:
         folder = self.server.folder

@@ -193,6 +193,7 @@ class HollowLinear(nn.Module):
         offset = torch.zeros(0, dtype=torch.int64)
         if lattice is not None:  # number of the translation from site j to site i of the torus, [j, i]
             height, width = lattice
+            ensure(height * width == sites, f"a lattice of {height} x {width} sites has not {sites}")
             row, column = torch.arange(sites) // width, torch.arange(sites) % width
             offset = (row[None] - row[:, None]) % height * width + (column[None] - column[:, None]) % width
         self.register_buffer("offset", offset, persistent=False)

@@ -143,15 +143,12 @@ class ComponentFamily(ABC):
         Raises:
             UserError: a part is missing, or a value is of another kind.
         """
-        model = description.get("model")
-        if not isinstance(model, Mapping):
-            raise UserError("there is no description of a model")
         for name, kind in {**_VALUES, **self.values}.items():
             section, _, last = name.rpartition(".")
             value = ((description.get(section) or {}) if section else description).get(last)
             told = f"{name} must be {in_words(kind)}, not {reprlib.repr(value)}"
             refuse(not fits(value, kind), f"the description of the model is damaged: {told}")
-        if missing := [part for part in self.parts if not is_component(model.get(part))]:
+        if missing := [part for part in self.parts if not is_component(description["model"].get(part))]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
 
     def made_parts(self, description: Plain, *names: str) -> dict[str, Any]:
@@ -196,8 +193,8 @@ class ComponentFamily(ABC):
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
 
 
-_VALUES: dict[str, Any] = dict.fromkeys(("dataset", "metrics", "data", "truth", "calibration"), dict | None)
-_VALUES |= {"data.units": tuple[int, int] | None}
+_VALUES: dict[str, Any] = {"model": dict, "data": dict | None, "data.units": tuple[int, int] | None}
+_VALUES |= dict.fromkeys(("dataset", "metrics", "truth", "calibration"), dict | None)
 """What the descriptions of all families may hold beside the model."""
 
 

@@ -97,14 +97,15 @@ def check_arguments(
         closed: refuse a component whose annotations cannot be read, rather than not look at them.
 
     Raises:
-        UserError: an unknown or missing argument, one of the wrong kind, or a whole number beyond 64 bits.
+        UserError: an unknown or missing argument, one of the wrong kind, or a whole number beyond 2^48 that is no seed.
     """
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # some classes of C code have no signature
         return
     for key, value in given.items():
-        refuse(type(value) is int and value.bit_length() > 63, f"{where}.{key}: {value} is no number of 64 bits")
+        bits = 63 if "seed" in key else 48  # a few sizes are multiplied before torch says that there is no memory
+        refuse(type(value) is int and value.bit_length() > bits, f"{where}.{key}: {value} is too large a number")
     name = getattr(target, "__name__", str(target))
     named = [key for key, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     unknown = [key for key in given if key not in named]

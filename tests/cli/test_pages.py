@@ -156,7 +156,7 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
         )
         for path in (*refused, f"/x/{quote(attack)}/report.html", "/digits/a", "/digits/a/report.html/"):
             assert get(path)[0] == 404, path
-        assert get("/", "evil.example")[0] == 403
+        assert get("/", "evil.example")[0] == get("/", "[")[0] == 403
         server.shutdown()
 
 

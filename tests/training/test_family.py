@@ -78,9 +78,13 @@ def test_a_part_without_an_address_is_refused(made):
             family.build({**model.config, **damaged}, model.tensors())
 
 
-def test_a_size_beyond_64_bits_is_refused():
-    with pytest.raises(UserError, match=r"rates\.sites: 9+ is no number of 64 bits"):
-        make({"_target_": "blackout.networks.LESite", "sites": int("9" * 20), "levels": 2, "channels": 4}, "rates")
+@pytest.mark.parametrize("wrong, word", [
+    ({"sites": int("9" * 20)}, r"rates\.sites: 9+ is too large"), ({"levels": 2**62}, r"rates\.levels: .* too large"),
+    ({"lattice": [2**62, 2]}, "lattice"), ({"lattice": [1, 3]}, "lattice"),
+])  # fmt: skip
+def test_sizes_that_cannot_be_are_refused(wrong, word):
+    with pytest.raises(UserError, match=word):
+        make({"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4} | wrong, "rates")
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
