@@ -141,7 +141,7 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     """
     if not (run / "config.yaml").exists():
         return chosen
-    own = settings_of(run).get("dataset")
+    own: Any = settings_of(run).get("dataset")
     known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
     if known is None or "path" not in own or (chosen and _file(chosen) != _file(own)):
         return chosen
