@@ -21,6 +21,7 @@ from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.permutations.shuffle.decoding import Denoiser, Sample, with_first
 from blackout.random import SampleStreams
 from blackout.training.export import load_model
+from blackout.training.model import evaluating
 
 MOST_ITEMS, _ORDERS = 5, 24
 """Up to here all orders are gone through."""
@@ -91,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
     model = load_model(given.model)
     assert isinstance(model, ShuffleDiffusion)
     batch = model.require_source().batch("test", torch.arange(1))
-    with model.using():
+    with torch.no_grad(), evaluating(model.averaged):
         denoiser = model.denoiser(arranged(batch["items"], batch["given"]))
         draw_laws(denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), given.out)
 

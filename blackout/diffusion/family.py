@@ -47,6 +47,7 @@ from blackout.networks.inputs import CountInputs, Elements, concentration, measu
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import find, make, resolve
+from blackout.training.model import evaluating
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""
@@ -214,10 +215,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
         with error_context("process"):
             xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
-        training = model.network.training
-        with error_context("network"), torch.no_grad():
-            raw = model.network.eval()(xt, t)
-            model.network.train(training)
+        with error_context("network"), torch.no_grad(), evaluating(model.network):
+            raw = model.network(xt, t)
         if raw.shape != (expected := (1, model.head.outputs, *model.shape)):
             raise UserError(f"network: its output is {list(raw.shape)}, where the head reads {list(expected)}")
         with error_context("head"):

@@ -29,8 +29,8 @@ nothing needs weighing. They are therefore what mends guidance and inpainting wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
@@ -69,6 +69,7 @@ from blackout.errors import UserError, ensure, refuse
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams, bernoulli, categorical, poisson, uniform
 from blackout.training.instantiate import make
+from blackout.training.model import evaluating
 
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 """(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
@@ -884,22 +885,9 @@ class Sampler:
         """Whether it may start early: no other start may."""
         return isinstance(self.kernel, MultistepLeap) and self.poisson_start
 
-    @contextmanager
-    def evaluating(self, network: nn.Module) -> Iterator[None]:
-        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
-        modes = {module: module.training for module in network.modules()}
-        device = next((p.device.type for p in network.parameters()), "cpu")
-        # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
-        frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
-        network.train(self.keep_dropout)
-        try:
-            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
-                yield
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad_(False)
-            for module, mode in modes.items():
-                module.training = mode
+    def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Inside, the network is evaluated like this; see `blackout.training.model.evaluating`."""
+        return evaluating(network, self.keep_dropout, self.bfloat16)
 
 
 def count_evaluations(

@@ -8,7 +8,8 @@ Nothing here needs Lightning, so that a trained model is loaded and sampled with
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -30,6 +31,29 @@ def finite_output(values: Tensor) -> Tensor:
     if not torch.is_grad_enabled() and not bool(torch.isfinite(values).all()):
         raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
     return values
+
+
+@contextmanager
+def evaluating(network: nn.Module, dropout: bool = False, bfloat16: bool | None = None) -> Iterator[None]:
+    """Inside, a network is evaluated, with its dropout or without; then every submodule is in the mode it was in.
+
+    Args:
+        bfloat16: whether in half precision; None leaves the precision as it is.
+    """
+    modes = {module: module.training for module in network.modules()}
+    device = next((p.device.type for p in network.parameters()), "cpu")
+    precision = nullcontext() if bfloat16 is None else torch.autocast(device, torch.bfloat16, enabled=bfloat16)
+    # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
+    frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
+    network.train(dropout)
+    try:
+        with precision:
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for module, mode in modes.items():
+            module.training = mode
 
 
 DROPOUT, INITIALISATION = 2, -2

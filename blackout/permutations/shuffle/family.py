@@ -26,6 +26,7 @@ from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import fill, find, make, resolve
+from blackout.training.model import evaluating
 
 _AT_ONCE = 256
 _FACTS = {"num_items": int, "item_shape": list[int], "first_fixed": bool, "std": float, "kind": str}
@@ -107,7 +108,7 @@ class ShuffleFamily(ComponentFamily):
         Means, floats by name, of `nll_bits` [Zhang 2025, eq. 12] and figures [b] of `ceilings` and the like.
         """
         scores: dict[str, float] = defaultdict(float)
-        with model.using():
+        with torch.no_grad(), evaluating(model.averaged):
             for index in torch.arange(source.held_out).split(_AT_ONCE):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
@@ -35,7 +34,7 @@ from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.protocols import Drawn, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
-from blackout.training.model import Model
+from blackout.training.model import Model, evaluating
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 _WALKS, VALIDATION = 0, 3
@@ -92,17 +91,6 @@ class ShuffleDiffusion(Model):
         features: Tensor = network.encode(items)  # type: ignore[operator]
         return Denoiser(network, self.reverse, features, self.data["first_fixed"], items, sharpness)
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """Inside, the averaged network is in eval mode and nothing is differentiated."""
-        network, before = self.averaged, self.averaged.training
-        network.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            network.train(before)
-
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
@@ -118,7 +106,7 @@ class ShuffleDiffusion(Model):
         """Of lists [b, n, ...] the bound of `nll_bits`, and whether and where `Greedy` puts them right, [b] each."""
         items, given, index = batch["items"], batch["given"], batch["index"]
         streams = SampleStreams(fold_seed(self.seed, VALIDATION), index)
-        with self.using():
+        with torch.no_grad(), evaluating(self.averaged):
             self.record("val/nll_bits", self.nll_bits(items, streams.at(0)))
             orders, _ = Greedy()(self.denoiser(arranged(items, given)), self.shuffle.times, streams)
         # the place in the right order of the item that ends up at every place
@@ -154,7 +142,7 @@ class ShuffleDiffusion(Model):
             streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
             return float(self.nll_bits(items, streams).mean())
 
-        with self.using():
+        with torch.no_grad(), evaluating(self.averaged):
             self.config["sharpness"] = min(SHARPNESS, key=bits)
 
     # --- sampling
@@ -188,7 +176,7 @@ class ShuffleDiffusion(Model):
             given = self._held_out(rows) if puzzles is None else {k: v[rows % len(v)] for k, v in puzzles.items()}
             streams = SampleStreams(seed, rows.to(self.device))
             items, how = given["items"].to(self.device), decoder or self.sampler
-            with self.using():
+            with torch.no_grad(), evaluating(self.averaged):
                 solved, lists = self._solve(items, how, streams, watch)
                 solved = {name: values[: len(part)] for name, values in solved.items()}
                 if asked != Asked():
@@ -279,6 +267,6 @@ class ShuffleDiffusion(Model):
         with error_context(f"network: it cannot read {self.data['kind']} of shape {list(items.shape[2:])}"):
             denoiser = self.denoiser(items, self.network)
         lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
-        with error_context("shuffle"), self.using():
+        with error_context("shuffle"), torch.no_grad(), evaluating(self.averaged):
             deepcopy(self.loss)(lesson)  # what it counts and averages stays as it is
             self.nll_bits(items, SampleStreams(0, index).at(1))
