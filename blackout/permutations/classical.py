@@ -122,8 +122,7 @@ class Mallows(OrderDistribution):
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), 2)
         if centre is not None and (centre.shape != (n,) or not bool(is_permutation(centre))):
             raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
-        outside = ~Lehmer.support(n, self.phi.device)
-        self.digit_log_probs = self.scores.masked_fill(outside, -math.inf).log_softmax(-1)
+        self.digit_log_probs = self.scores.masked_fill(~Lehmer.support(n, self.phi.device), -math.inf).log_softmax(-1)
         """Of every digit's values, float64 [*batch, n, n]."""
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -149,14 +149,15 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
 
 
 @lru_cache
-def stirling_numbers(t: int) -> tuple[int, ...]:
-    """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind) [Diaconis 1992].
+def stirling_numbers(t: int, most: int) -> tuple[int, ...]:
+    """Into how many ways t elements fall into m = 0, ..., most non-empty sets (Stirling's second kind) [Diaconis 1992].
 
-    Ours (tests/permutations/test_mixing.py): integers [t + 1].
+    By inclusion and exclusion over sets that stay empty, so that a large t costs no more than its powers. Ours
+    (tests/permutations/test_mixing.py): integers [most + 1].
     """
-    from scipy.special import stirling2
-
-    return tuple(stirling2(t, range(t + 1), exact=True))
+    powers = [j**t for j in range(most + 1)]
+    onto = [sum((-1) ** (m - j) * math.comb(m, j) * powers[j] for j in range(m + 1)) for m in range(most + 1)]
+    return tuple(ways // math.factorial(m) for m, ways in enumerate(onto))
 
 
 def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:

@@ -82,10 +82,6 @@ class SeamNetwork(nn.Module):
         self.out = nn.Linear(features, 1)
         self.where = nn.Sequential(nn.Linear(size, 2 * features), nn.ReLU(), nn.Linear(2 * features, num_items))
 
-    def forward(self, items: Tensor, t: Tensor) -> Tensor:
-        """As `scores`."""
-        return self.scores(items, t)
-
     def encode(self, items: Tensor) -> Tensor:
         """The pieces [b, n, C, h, w] in units of their picture's deviation.
 
@@ -98,6 +94,8 @@ class SeamNetwork(nn.Module):
     def scores(self, features: Tensor, t: Tensor) -> Tensor:
         """Every piece's scores by itself for every place, [b, n places, n pieces]."""
         return self.where(features.flatten(2)).transpose(1, 2)
+
+    forward = scores
 
     def seams(self, features: Tensor) -> Tensor:
         """As `blackout.permutations.seams.seams`, of pieces from `encode`: [b, 2, n, n]."""

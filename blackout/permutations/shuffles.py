@@ -175,7 +175,7 @@ def _insertion_ways(n: int, times: int) -> list[int]:
 
     Integers [n], sums of Stirling numbers as in `RandomInsertion` [Diaconis 1992].
     """
-    ways = [*stirling_numbers(times), *[0] * n]
+    ways = stirling_numbers(times, n)
     return [sum(ways[n - run : n + 1]) for run in range(1, n + 1)]
 
 

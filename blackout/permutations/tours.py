@@ -43,10 +43,8 @@ def shortest_tours(points: Tensor) -> Tensor:
     By `held_karp` [Held 1962], and beyond its cities `integer_programme`.
     """
     distances = np.linalg.norm(points.double().numpy()[:, :, None] - points.double().numpy()[:, None], axis=-1)
-    if points.shape[1] <= MOST_AT_ONCE:
-        tours = held_karp(distances)
-    else:
-        tours = np.stack([integer_programme(one) for one in distances])
+    few = points.shape[1] <= MOST_AT_ONCE
+    tours = held_karp(distances) if few else np.stack([integer_programme(one) for one in distances])
     return counter_clockwise(points, torch.from_numpy(tours))
 
 
