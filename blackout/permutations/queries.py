@@ -45,19 +45,21 @@ class Condition:
         Args:
             text: what has to hold, all of it, parted by commas or `and`.
             n: items.
-            names: of the items, if they have any; else they are 0, 1, 2, ... or A, B, C, ...
+            names: of the items, if they have any; they are also 0, 1, 2, ... or A, B, C, ... unless one is called so.
 
         Raises:
-            UserError: other words, an item that there is none of, or what no order fulfils.
+            UserError: other words, an item that there is none of, or are two of, or what no order fulfils.
         """
         known = {chr(ord("A") + i): i for i in range(min(n, 26))} | {str(i): i for i in range(n)}
-        known |= {name: i for i, name in enumerate(names)}
+        own = {name: i for i, name in enumerate(names)}
+        known = own if own.keys() & known.keys() else known | own
         least, most, pairs = [0] * n, [n - 1] * n, list[tuple[int, int]]()
 
         def item(name: str) -> int:
             if name not in known:
                 told = ", ".join(names[:5]) if names else f"0..{n - 1}" + (f", A..{chr(64 + n)}" if n <= 26 else "")
                 raise UserError(f"given: there is no item {name!r}, but {told}")
+            refuse(names.count(name) > 1, f"given: {names.count(name)} items are called {name!r}")
             return known[name]
 
         for clause in re.split(r",|\s+and\s+", text):

@@ -52,6 +52,12 @@ def test_what_cannot_be_is_refused_in_words(text, word):
     with pytest.raises(UserError, match=word):
         Condition.read(text, 4)
     assert Condition.read("tea before milk", 2, ("milk", "tea")).before.tolist() == [[1, 0]]
+    # what names mean is not guessed: numbers and letters are items only where none is called so
+    assert Condition.read("0 before B", 2, ("Roe, Ann", "Doe")).before.tolist() == [[0, 1]]
+    assert Condition.read("1 before 2", 2, ("2", "1")).before.tolist() == [[1, 0]]
+    for names, one in ((("1", "2"), "0"), (("B", "C"), "A"), (("tea", "tea"), "tea")):
+        with pytest.raises(UserError, match=f"2 items are called 'tea'|there is no item '{one}'"):
+            Condition.read(f"{one} first", 2, names)
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -44,6 +44,7 @@ _HELD_OUT, _FIRST = 2000, 64
 _MADE_HELD_OUT = 512
 _REPETITIONS = 2**24
 _MOST_PLACES, _NUMBER = 10**8, re.compile("[0-9]{1,9}")
+_ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
 VOTES = (".soc", ".soi", ".toc", ".toi")
 _LEAST_PHI, _PHIS = 0.1, (0.2, 0.5, 0.8, 1.0)
 
@@ -357,10 +358,10 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         UserError: no such file, or anything else in it; the message names the line.
     """
     lines = [line.strip() for line in read_text(file).splitlines()]
-    labels = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
+    named = sorted((int(one[1]), one[2]) for line in lines if (one := _ALTERNATIVE.fullmatch(line)))
     votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
-    if (n := len(labels)) < 2 or not votes:
-        raise UserError(f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib")
+    if (n := len(named)) < 2 or not votes or [k for k, _ in named] != [*range(1, n + 1)]:
+        raise UserError(f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib with NAME 1, 2, ...")
     levels, voters = torch.empty(len(votes), n, dtype=torch.int64), list[int]()
     for row, (line, count, vote) in enumerate(votes):
         groups = [[a for a in one.strip("{}").split(",") if a.strip()] for one in re.findall(r"{[^{}]*}|[^,{}]+", vote)]
@@ -376,7 +377,7 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         voters.append(int(count))
     if (total := sum(voters) * n) > _MOST_PLACES:
         raise UserError(f"{file}: {total:,} places of all votes together are more than {_MOST_PLACES:,}")
-    return levels.repeat_interleave(torch.tensor(voters), 0), tuple(labels)
+    return levels.repeat_interleave(torch.tensor(voters), 0), tuple(label for _, label in named)
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:

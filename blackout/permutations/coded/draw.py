@@ -96,8 +96,11 @@ class CodeDraw(Draw):
         if (self.top == 1 and self.under is None) or self.model.conditional:
             return {}
         told = {name: values[0] for name, values in self._answers(seed, {}).items()}
-        for order, log_prob in zip(told["top"].tolist(), told["top_log_prob"].exp().tolist(), strict=True):
-            print(f"order:   {' '.join(map(str, order))} (probability {log_prob:.4f})")
+        names = self.model.config.get("data", {}).get("labels")
+        for order, p in zip(told["top"].tolist(), told["top_log_prob"].exp().tolist(), strict=True):
+            if -1 not in order:  # there are fewer
+                called = ", ".join(names[i] for i in order) if names else " ".join(map(str, order))
+                print(f"order:   {called} (probability {p:.4f})")
         return told
 
     def _drawn(self, indices: Tensor, seed: int, size: int | None = None, watch: Watch | None = None) -> Drawn:

@@ -61,7 +61,8 @@ def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, stream
 
     [Severo 2025, section 5.3].
 
-    items[x] is the user's order: falling ratings, equal ones in the random order.
+    items[x] is the user's order: falling ratings, equal ones in a random order of their own, which the order of the
+    items given tells nothing of: else whoever keeps to it knew the ties.
 
     Args:
         sizes: ratings of every user, int64 [all users].
@@ -72,9 +73,9 @@ def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, stream
     """
     u = streams.next_draw().uniform((len(users), int(sizes[users].max())))
     absent = torch.arange(u.shape[1]) >= sizes[users].unsqueeze(1)
-    first = (sizes.cumsum(0) - sizes)[users].unsqueeze(1)
-    at = first + u.masked_fill_(absent, 2.0).argsort(dim=1)[:, :length]
-    x = given.rating[at].argsort(dim=1, descending=True, stable=True)
+    at = (sizes.cumsum(0) - sizes)[users].unsqueeze(1) + u.masked_fill_(absent, 2.0).argsort(dim=1)[:, :length]
+    anew = streams.next_draw().uniform(tuple(at.shape)).argsort(dim=1)
+    x = anew.gather(1, given.rating[at].gather(1, anew).argsort(dim=1, descending=True, stable=True))
     return {"x": x, "items": given.item[at], "ratings": given.rating[at]}
 
 
@@ -100,8 +101,8 @@ def rankings(
         seed: of split and choice.
 
     Raises:
-        UserError: a file that is missing, lacks a column or holds NaN; too few items or users are left. The message
-            says how many remain.
+        UserError: a file that is missing, lacks a column or holds NaN, or in which a user rates an item twice; too few
+            items or users are left. The message says how many remain.
         ValueError: values out of range.
     """
     check_length("rankings", 2 if length is None else length)
@@ -136,6 +137,10 @@ def from_ratings(
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows, minlength=len(users))
     given = Ratings(rows[order], torch.searchsorted(kept, item[own][order]), given.rating[own][order])
+    pairs = (given.user * len(kept) + given.item).sort().values
+    for pair in pairs[1:][pairs.diff() == 0].tolist()[:1]:
+        user, twice = users[pair // len(kept)], names[kept[pair % len(kept)]]
+        raise UserError(f"{name}: user {user} rates item {twice} more than once: leave one rating of each")
     usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
     length = usual if length is None else length
     active = (sizes >= length).nonzero().squeeze(1)

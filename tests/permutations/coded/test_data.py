@@ -128,6 +128,16 @@ def test_rankings_are_a_users_order_of_items_he_rated(tmp_path):
     assert torch.equal(alone["items"], source.batch("train", index[:6], torch.full((6,), 0.5))["items"][3:4])
 
 
+def test_equal_ratings_are_in_an_order_that_the_items_given_do_not_tell(tmp_path):
+    """All orders are as frequent where all ratings are equal: nobody has fewer bits than a uniform order."""
+    path = write_ratings(tmp_path / "ratings.csv", [(u, m, 3.0, 0) for u in range(60) for m in range(3)])
+    source = rankings(path, length=3)
+    index = torch.arange(source.size("train")).repeat(100)
+    x = source.batch("train", index, torch.rand(len(index), generator=torch.Generator().manual_seed(0)))["x"]
+    seen, expected = torch.bincount(number(x), minlength=6), len(x) / 6
+    assert float(((seen - expected) ** 2 / expected).sum()) < 20.5  # chi-square with 5 degrees, one in a thousand
+
+
 @pytest.mark.parametrize("rows, header, arguments, word", [
     ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is missing"),
     ([(1, 2, "nan")], "userId,movieId,rating", {}, "NaN"),
@@ -135,6 +145,7 @@ def test_rankings_are_a_users_order_of_items_he_rated(tmp_path):
     ([(1, 2, 99.0)], "userId,movieId,rating", {}, "from 0 to 30"),
     ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {}, "1 users rated 5 or more"),
     ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {"min_raters": 2}, "0 items have 2 raters"),
+    ([(u, m % 7, 3.0) for m in range(9) for u in (4, 5)], "userId,movieId,rating", {}, "user 4 rates item 0 more than"),
 ])  # fmt: skip
 def test_ratings_that_cannot_be_ranked_are_refused(tmp_path, rows, header, arguments, word):
     path = write_ratings(tmp_path / "ratings.csv", rows, header)
@@ -158,13 +169,15 @@ def test_votes_of_preflib_are_read(tmp_path):
     assert set(found) == {(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2), (3, 1, 2, 0)}
     assert all(number > 150 for number in found.values()) and (x[:450] != x[450:]).any()
     path, names = tmp_path / "votes.soc", "".join(f"# ALTERNATIVE NAME {i}: {i}\n" for i in (1, 2, 3))
-    path.write_text(f"{names}10: 2,1,3\n2: 3,2,1\n")
+    path.write_text("".join(reversed(names.splitlines(True))) + "10: 2,1,3\n2: 3,2,1\n")  # numbers tell them apart
     strict = permutations(path, holdout=0.5)
+    assert strict.labels == ("1", "2", "3")
     assert torch.equal(strict.batch("train", torch.arange(6))["x"].unique(dim=0), torch.tensor([[1, 0, 2], [2, 1, 0]]))
     for text, word in (
         (f"{names}9: 1,2,4\n", "line 4: not a number"), (names, "3 alternatives and 0 votes"),
         (f"{names}9: 1,1\n", "each once"), ("3\n1,a\n9,1,2\n", "0 alternatives"), ("", "no file of PrefLib"),
         (f"{names}999999999: 1,2\n", "places of all votes"),
+        (names.replace("3:", "4:") + "9: 1,2\n", "with NAME 1, 2, ..."),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(UserError, match=word):
