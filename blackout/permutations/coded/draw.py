@@ -99,7 +99,7 @@ class CodeDraw(Draw):
         names = self.model.config.get("data", {}).get("labels")
         for order, p in zip(told["top"].tolist(), told["top_log_prob"].exp().tolist(), strict=True):
             if -1 not in order:  # there are fewer
-                called = ", ".join(names[i] for i in order) if names else " ".join(map(str, order))
+                called = " > ".join(names[i] for i in order) if names else " ".join(map(str, order))
                 print(f"order:   {called} (probability {p:.4f})")
         return told
 
