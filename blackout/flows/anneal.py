@@ -23,6 +23,7 @@ from blackout.flows.diagnostics import judge, said
 from blackout.flows.plots import named, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target, read_energy
+from blackout.flows.targets.base import NOT_FINITE
 from blackout.flows.weights import estimates, known_values
 from blackout.random import fold_seed
 
@@ -49,13 +50,14 @@ def run(given: argparse.Namespace) -> None:
     """Anneal, and write samples.npz, metrics.json, diagnostics.png; of all temperatures path.csv and path.png.
 
     Raises:
-        UserError: numbers out of range, or no such target.
+        UserError: numbers out of range, no such target, or one that is not finite everywhere.
     """
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
     if given.tempering and (given.resample_below or not 2 <= given.tempering <= given.chains / 4):
         raise UserError("--tempering is from 2 temperatures to a quarter of --chains, and does not resample")
     target, moves = _target(given), Clusters() if given.moves == "clusters" else None
+    target.try_once()
     if given.composition is not None:
         with error_context("--composition"):
             target = Conserved(target, given.composition)
@@ -71,6 +73,7 @@ def run(given: argparse.Namespace) -> None:
             paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below, moves, power=None)
             groups = torch.arange(given.chains) // group_size(given.chains) if given.resample_below else None
         seconds = time.process_time() - began
+        refuse(not bool(torch.isfinite(paths.log_weights).all()), NOT_FINITE)
         arrays = named(paths, target.shape)
         del arrays["jumps"], arrays["evaluations"]
         x, weights, last = arrays["samples"].flatten(1), arrays["log_weights"], errors[-1] if errors else None

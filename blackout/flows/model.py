@@ -193,17 +193,9 @@ class FlowSampler(ChainSampler):
         """Evaluate target and network once.
 
         Raises:
-            UserError: a log-density that is not finite, or of another shape.
+            UserError: see `Target.try_once`.
         """
-        x = torch.zeros(2, self.target.sites, dtype=torch.uint8, device=self.device)
-        x[1] = self.target.levels - 1
-        density, ratios = self.target.log_density(x), self.target.log_ratios(x)
-        if density.shape != (2,) or ratios.shape != (2, self.target.sites, self.target.levels):
-            shapes = f"{list(density.shape)} and {list(ratios.shape)}"
-            raise UserError(f"target: log_density and log_ratios of 2 states have shapes {shapes}")
-        if not bool(torch.isfinite(density).all() and torch.isfinite(ratios).all()):
-            raise UserError("target: the log-density is not finite at some state")
-        self.rates(trained=True)(States.of(self.target, x), 0.5)
+        self.rates(trained=True)(States.of(self.target, self.target.try_once()), 0.5)
 
     def tensors(self) -> dict[str, Tensor]:
         """The target's."""

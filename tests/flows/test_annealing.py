@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
+from blackout.flows.anneal import run
 from blackout.flows.annealed_importance import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.path import Near, States, along_path
@@ -42,6 +46,25 @@ def test_parts_of_the_chains_may_be_at_times_of_their_own(target: Target, refine
     for rows, own in zip(torch.arange(140).view(2, 70), times, strict=True):
         alone, its = walk(states.rows(rows), own, streams.rows(rows), 1)
         assert torch.equal(alone.x, moved.x[rows]) and torch.allclose(its, gain[rows])
+
+
+class Forbidding(Target):
+    """Eight bits, of which neither two nor six may be set; what is looked at before annealing is far from these."""
+
+    def __init__(self) -> None:
+        super().__init__(2, [8])
+
+    def log_density(self, x: Tensor) -> Tensor:
+        set_ = x.double().sum(-1)
+        return torch.where((set_ == 2) | (set_ == 6), -math.inf, set_)
+
+
+def test_a_law_is_refused_where_annealing_meets_states_that_it_forbids(tmp_path: Path) -> None:
+    without = dict.fromkeys(("ckpt", "composition", "tempering", "resample_below"))
+    how = {"target": f"{__name__}.Forbidding", "settings": [], "chains": 64, "sweeps": 4, "moves": "gibbs", "seed": 0}
+    with pytest.raises(UserError, match="not finite at some state"):
+        run(Namespace(**without, **how, out=tmp_path / "a"))
+    assert not (tmp_path / "a" / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("refine", [None, Clusters()])

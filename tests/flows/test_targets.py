@@ -176,6 +176,33 @@ def test_a_users_class_needs_only_a_log_density() -> None:
     assert ratios[0].tolist() == [[0, 1, 2], [-2, -1, 0], [-1, 0, 1], [0, 1, 2]]
 
 
+class Blocked(Target):
+    """No two neighbours in a row are both 1: a law with states of no probability, which no path from noise takes."""
+
+    def __init__(self) -> None:
+        super().__init__(2, [6])
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return torch.where((x[..., 1:] * x[..., :-1] > 0).any(-1), -math.inf, x.double().sum(-1))
+
+
+class Mistaken(Couplings):
+    """Log-ratios of other couplings."""
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        return 1.1 * super().log_ratios(x)
+
+
+@pytest.mark.parametrize("target, message", [
+    (Blocked(), "not finite at some state"), (Mistaken(h=[0.3, -1.0]), "are up to 0.2 from differences of log_density"),
+])  # fmt: skip
+def test_what_is_no_target_is_refused_before_it_is_annealed(target: Target, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        target.try_once()
+    for sound in targets():
+        assert sound.try_once().shape == (3, sound.sites)
+
+
 @pytest.mark.parametrize("density", planar.DENSITIES)
 def test_points_in_the_plane_are_coded(density: str) -> None:
     points = torch.from_numpy(planar.sample_density(density, 500, 0))

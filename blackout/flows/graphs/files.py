@@ -52,10 +52,8 @@ def read_graphs(path: str | Path) -> list[Graph]:
             refuse(file.stat().st_size > _MOST_BYTES, "it is larger than 1 GiB")
             check_size(file, file.stat().st_size, stored_bytes(file))
             graphs.append(replace(READERS[file.suffix.lower()](file), name=file.stem))
-        except UserError as error:
-            raise UserError(f"target.path: {file}: {error}") from None
-        except OSError as error:
-            raise UserError(f"target.path: {file} cannot be read: {error.strerror}") from None
+        except (UserError, OSError) as error:
+            raise UserError(f"target.path: {file}: {getattr(error, 'strerror', error)}") from None
     if shifted := [graph for graph in graphs if graph.labels and str(graph.labels[0]) == "1"]:
         said = f"nodes of {shifted[0].name}" + (f" and {len(shifted) - 1} more" if shifted[1:] else "")
         print(f"{said} are numbered from 1: node 1 comes first in solutions", file=sys.stderr)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,11 @@ from blackout.training.instantiate import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
 """Neighbouring states that brute force evaluates together, and states that enumeration does."""
+_TRIED = 64
+"""Sites whose log-ratios are compared with those of brute force."""
 MOST_STATES = 1 << 20
 """States that are enumerated."""
+NOT_FINITE = "target: the log-density is not finite at some state; let forbidden ones have a low one"
 
 
 class Target(nn.Module):
@@ -132,6 +136,25 @@ class Target(nn.Module):
             swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
             parts.append(self.log_density(swapped) - self.log_density(part)[:, None, None])
         return torch.cat(parts)
+
+    def try_once(self) -> Tensor:
+        """Evaluate it at three states, uint8 [3, d], which are returned, and at neighbours of the last.
+
+        Raises:
+            UserError: a log-density that is not finite or of another shape, or log-ratios that are not its differences.
+        """
+        site = torch.arange(self.sites, device=self.device)
+        x = torch.stack([0 * site, 0 * site + self.levels - 1, site % self.levels]).to(torch.uint8)
+        density, ratios = self.log_density(x), self.log_ratios(x)
+        shapes = list(density.shape), list(ratios.shape)
+        if shapes != ([3], [3, self.sites, self.levels]):
+            raise UserError(f"target: log_density and log_ratios of 3 states have shapes {shapes[0]} and {shapes[1]}")
+        refuse(not bool(torch.isfinite(density).all() and torch.isfinite(ratios).all()), NOT_FINITE)
+        bare = Wrapped(SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density))
+        off = float((ratios[2:, :_TRIED] - bare.ratios_at(x[2:], site[:_TRIED])).abs().max())
+        rounding = 1e-2 + 1e-5 * float(density.abs().max())
+        refuse(off > rounding, f"target: log_ratios are up to {off:.3g} from differences of log_density")
+        return x
 
     def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
         """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S].
@@ -307,7 +330,6 @@ def read_arrays(path: str | Path, alone: str = "") -> dict[str, NDArray[Any]]:
     Raises:
         UserError: it does not exist, is no .npz, is damaged, or holds objects.
     """
-    refuse(not Path(path).is_file(), f"target.path: {path} does not exist")
     try:
         arrays = load_arrays(Path(path))
     except UserError as error:
