@@ -79,12 +79,9 @@ class Direct(Method):
 
     @staticmethod
     def _found(prior: Prior, problem: Problem) -> tuple[Tensor, float]:
-        found = conjugate(prior.process, problem, prior.shape)
+        found, name = conjugate(prior.process, problem, prior.shape), type(prior.process).__name__
         if found is None:
-            raise ValueError(
-                f"posterior=direct: this measurement is not the forward process of {type(prior.process).__name__}: "
-                "use posterior=sgdd"
-            )
+            raise ValueError(f"posterior=direct: {name} is not how this was measured: use posterior=sgdd")
         return found
 
 

@@ -66,11 +66,8 @@ def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
         if given.get(name, neutral) not in (None, neutral) and not (whole and name == "corrector"):
             raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
     for name in () if whole or walks else ("num_steps", "poisson_start"):
-        if given.get(name) is not None:
-            raise UserError(
-                f"sampler.{name} is not for this posterior, whose reverse runs take one step per unit of the logit of "
-                "survival: posterior.sweeps, moves or steps set its length"
-            )
+        why = "a reverse run takes one step per unit of the logit of survival; posterior.sweeps, moves or steps set it"
+        refuse(given.get(name) is not None, f"sampler.{name} is not for this posterior: {why}")
 
 
 def prior_of(model: Any, sampler: Sampler) -> Prior:

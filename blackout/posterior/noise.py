@@ -375,16 +375,10 @@ class Camera(Poisson):
     readout: Map = 1.0
     allowed: ClassVar = {**Poisson.allowed, "gain": "be positive", "readout": "be positive", "offset": "be finite"}
 
-    def _photons(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(y - offset) / gain and the error's deviation in photons, of measurements [n, *measured], of that shape; see
-        the class.
-        """
-        gain = like(self.gain, y, "gain")
-        return (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
-
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout), float64 [n, *measured], see the class."""
-        (near, deviation), rate = self._photons(y), Poisson.mean(self, m)
+        gain, rate = like(self.gain, y, "gain"), Poisson.mean(self, m)
+        near, deviation = (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
         reach = math.ceil(_TAIL * float(deviation.max()))
         n = near.round() + torch.arange(-reach, reach + 1, device=y.device).double().view(-1, *[1] * y.ndim)
         scale = (math.sqrt(2 * math.pi) * like(self.readout, y, "readout")).log()

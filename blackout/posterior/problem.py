@@ -290,9 +290,12 @@ class Measured:
         self.noise.check(y := self.y(shape))
         if self.operator.incidence(shape) is None:
             return
+        levels = torch.linspace(0, max_count, min(max_count, 4096) + 1).round().unique()
+        # all alike; and of either end at random, where a difference of elements is what is measured
+        ends = max_count * torch.randint(2, (_TRIED, *shape), generator=torch.Generator().manual_seed(0)).double()
         possible = torch.zeros(len(y), y[0].numel(), dtype=torch.bool)
-        for level in torch.linspace(0, max_count, min(max_count, 4096) + 1).round().unique().tolist():
-            possible |= ~torch.isneginf(self.terms(torch.full((len(y), *shape), level, dtype=torch.float64)))
+        for x in (*levels.double().view(-1, *[1] * len(shape)), *ends):
+            possible |= ~torch.isneginf(self.terms(x.expand(len(y), *shape)))
         if impossible := (~possible).nonzero().tolist():
             row, number = impossible[0]
             value = float(y[row].flatten()[number])
@@ -315,6 +318,8 @@ STRIDE = 1 << 32
 _SIMULATION, _TRUTH = 11, 12
 _TRUTHS_AT_ONCE = 64
 _MOST = 1_000_000
+_TRIED = 32
+"""Data of random ends among which a measurement may be possible."""
 _SIMULATED = re.compile(r"(test|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 
@@ -430,9 +435,7 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     try:
         store = read_store(path)
     except UserError as error:
-        raise UserError(
-            f"measurement={path} is neither test:..., train:..., model:... nor a readable file: {error}"
-        ) from None
+        raise UserError(f"measurement={path} is no test:..., train:..., model:... or readable file: {error}") from None
     if store.tabular:
         if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
             raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")

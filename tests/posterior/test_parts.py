@@ -235,6 +235,16 @@ def test_what_cannot_work_is_refused():
     assert z.tolist() == [[1, 5]] and level == pytest.approx(math.log(2))
 
 
+@pytest.mark.parametrize("operator, noise, y", [
+    (Matrix(torch.tensor([[1.0, -1.0]])), Poisson(), [3.0]), (Xor(0.5), Binomial(0.9), [1.0]),
+])  # fmt: skip
+def test_differences_of_elements_are_not_called_impossible(operator, noise, y):
+    """Data all of one level give 0."""
+    Measured(operator, noise, torch.tensor(y)).check((2,), 1)
+    with pytest.raises(ValueError, match="y = 4, element 0 of measurement 0, is impossible"):
+        Measured(operator, Binomial(0.5), torch.tensor([4.0])).check((2,), 1)
+
+
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_heat_bath_passes_over_all_forests_as_often_as_it_is_told(passes):
     problem = Measured(Pool(3), Flips(), torch.zeros(4))
