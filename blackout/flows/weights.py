@@ -27,7 +27,8 @@ def log_mean_exp(log_weights: Tensor) -> Tensor:
 
 
 def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor | None = None) -> float:
-    """An error of log-mean-exp(w), or of sum softmax(w) h: the estimate +- 1.96 of it is an interval of at least 95 %.
+    """An error of log-mean-exp(w): the estimate +- 1.96 of it is an interval of at least 95 %. Or of sum softmax(w) h,
+    whose interval holds the truth less often where h is skewed; `_ends` knows that.
 
     The standard error by leaving out one independent group after the other [Efron 1981], times what Student's t of so
     few groups asks for, and for log Z the skewness of their sums [Johnson 1978]; the laws of flows count how often
