@@ -114,7 +114,7 @@ def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
 
 
 WRONG = {
-    "target.path=/nowhere.npz target=couplings": "does not exist", "target=couplings": "path must be given",
+    "target.path=/nowhere.npz target=couplings": "no such file", "target=couplings": "path must be given",
     "network=leconv network.kernels=[2]": "odd", "network=leconv network.kernels=[7]": "wraps around",
     "network=leconv target=couplings target.path=COUPLINGS": "lattice", "network=mlp": "network", "flip=true": "flip",
     "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "makes one",
