@@ -82,7 +82,7 @@ _CALLED = {
 
 
 def _nearest(word: str, names: list[str]) -> str:
-    group, _, last = word.rpartition(".")
+    group, _, last = word.lower().rpartition(".")
     asked = _CALLED.get(last, (last,))
     near = [name for last in asked for name in names if name.startswith(group) and name.rpartition(".")[2] == last]
     return f" (did you mean {near[0]}?)" if near else nearest(word, names)

@@ -29,7 +29,7 @@ SETTINGS = {
     "nodes that nobody knows": (["trainer.num_nodes=2", "trainer.accelerator=cpu"], "torchrun"),
     "how a component is made": (["schedule.grid._partial_=false"], "no such option"),
     "a name near one of the chosen data": (["dataset=counts", "dataset.label=x"], "did you mean dataset.labels?"),
-    "an option of a part, asked of the whole": (["network=unet", "network.channels=16"], "did you mean network.body.channels?"),
+    "an option of a part, asked of the whole": (["network=unet", "network.channels=16"], "mean network.body.channels?"),
     "an experiment outside runs_dir": (["experiment_name=.."], "experiment_name"),
     "no batch": (["batch_size=0"], "batch_size"),
     "a negative learning rate": (["optimizer.lr=-1"], "lr"),

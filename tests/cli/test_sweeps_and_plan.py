@@ -134,7 +134,10 @@ def test_a_job_that_runs_again_has_one_row(tmp_path):
         assert [(row["job"], row["loss"]) for row in csv.DictReader(file)] == [("2", "0.4"), ("10", "0.1")]
 
 
-@pytest.mark.parametrize(("word", "meant"), [("lr", "optimizer.lr"), ("epochs", "trainer.max_steps"), ("b", None)])
+@pytest.mark.parametrize(("word", "meant"), [
+    ("lr", "optimizer.lr"), ("epochs", "trainer.max_steps"), ("b", None), ("optimizer.LR", "optimizer.lr"),
+    ("trainer.steps", "trainer.max_steps"), ("sampler.steps", "sampler.num_steps"),
+])  # fmt: skip
 def test_short_names_are_completed(word, meant):
     said = _nearest(word, ["seed", "batch_size", "optimizer.lr", "trainer.max_steps", "sampler.num_steps"])
     assert said == (f" (did you mean {meant}?)" if meant else "")

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.flows.model import GraphFlow
+from blackout.programs.run_directory import kept_setting
 from blackout.programs.train import make_model
 from blackout.training.allowed_components import check, plain
 from blackout.training.instantiate import make, resolve, with_defaults
@@ -85,6 +86,12 @@ def test_a_part_without_an_address_is_refused(made):
 def test_sizes_that_cannot_be_are_refused(wrong, word):
     with pytest.raises(UserError, match=word):
         make({"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4} | wrong, "rates")
+
+
+def test_settings_of_a_damaged_run_are_none(tmp_path):
+    for written in ("sampler: [1]", "sampler: 3", "[1]", "{"):
+        (tmp_path / "config.yaml").write_text(written)
+        assert kept_setting(tmp_path, "sampler", "num_steps") is None
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
