@@ -232,6 +232,7 @@ def read_store(path: Path, layer: str | None = None) -> Store:
         what = "folder" if kind == ".zarr" else "file"
         raise UserError(f"{path}: {f'not a {what}' if path.exists() else f'no such {what}'}")
     formats = ".npy or .npz" if reader is _numpy else kind
+    refuse(kind in (".gz", ".xz", ".bz2", ".zip"), f"{path}: unpack it first; what is read is {', '.join(_READERS)}")
     with reading(path, f"not a readable {formats} file of numbers"):
         return reader(path, layer)
 
@@ -263,6 +264,7 @@ def _csv(path: Path, layer: str | None) -> Store:
     found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
     refuse(len(lengths) != 1, f"{path}: every row needs as many fields as the first, found {found}")
     headed = not all(map(is_number, rows[0]))
+    refuse(len(rows) == headed, f"{path}: there is a head and no row below it")
     head = list(map(_text, rows[0])) if headed else [f"column {number}" for number in range(lengths[0])]
     return _table(path, head, list(zip(*rows[headed:], strict=True)))
 
@@ -277,7 +279,7 @@ def _parquet(path: Path, layer: str | None) -> Store:
         parts = library.ParquetFile(file, read_dictionary=texts)
         size = parts.metadata.num_rows * len(chosen) * 8
         check_size(path, size, stored_bytes(path))
-        with taking_at_most(_AROUND + 4 * size):
+        with taking_at_most(2 * _AROUND + 4 * size):  # its allocator begins with addresses for 1 GiB
             table = parts.read(chosen, use_threads=False)
     return _table(path, table.column_names, [_arrow(path, column) for column in table.columns])
 
@@ -515,16 +517,17 @@ def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Arr
 
 
 def write_h5ad(
-    path: Path, counts: Any, features: Sequence[str], columns: Mapping[str, Array], layer: str | None, **more: Any
+    path: Path, counts: Any, numbers: Array, features: Sequence[str], columns: Mapping[str, Array], **more: Any
 ) -> None:
     """Write samples as an .h5ad of AnnData, whole or not at all.
 
     Args:
         path: of the file.
-        counts: a sparse matrix, for `X` and for the layer of this name too, if there is one.
+        counts: a sparse matrix, for `X`.
+        numbers: of the samples.
         features: names of its columns.
-        columns: of `obs`; `index` numbers the samples.
-        more: `obsm` and `uns`.
+        columns: of `obs`, by name.
+        more: `layers`, `obsm` and `uns`.
 
     Raises:
         ImportError: anndata is not installed.
@@ -532,12 +535,10 @@ def write_h5ad(
     import anndata
     import pandas
 
-    layers = {} if layer is None else {layer: counts}
     # names as plain text: the text of pandas 3 is one that anndata does not write
     with pandas.option_context("future.infer_string", False), replacing(path) as part:
-        observed = pandas.DataFrame(columns)
-        observed.index = "sample " + observed.pop("index").astype(str)
-        made = anndata.AnnData(counts, obs=observed, layers=layers, **more)
+        observed = pandas.DataFrame(columns, index=[f"sample {number}" for number in numbers])
+        made = anndata.AnnData(counts, obs=observed, **more)
         made.var_names = list(features)
         made.write_h5ad(part)
 
@@ -588,9 +589,8 @@ def to_counts(name: str, array: Any, series: bool | None = None) -> Tensor:
 
 def sample_shape(name: str, shape: tuple[int, ...], series: bool | None = None) -> tuple[int, ...]:
     """The shape of a sample of counts; raises ValueError. See `to_counts`."""
-    if len(shape) not in (2, 3, 4, 5):
-        allowed = "[N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W]"
-        raise ValueError(f"{name} must be {allowed}, got {list(shape)}")
+    allowed = "[N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W]"
+    ensure(len(shape) in (2, 3, 4, 5), f"{name} must be {allowed}, got {list(shape)}")
     if len(shape) == 4 and shape[-1] in (1, 3, 4) and shape[1] == shape[2] > 4:
         advice = "read as [N, C, H, W]: if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
         warnings.warn(f"{name} has the shape {list(shape)}, {advice}", stacklevel=2)
@@ -743,9 +743,8 @@ def _header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]
     if read is None:
         raise ValueError("named fields are no numbers")
     shape, fortran, dtype = read(file)
-    if dtype.hasobject or dtype.kind not in "biufcUSmM":
-        advice = "objects are never loaded; text is saved by array.astype(str)"
-        raise ValueError(f"{dtype} is no type of numbers or text: {advice}")
+    advice = "objects are never loaded; text is saved by array.astype(str)"
+    ensure(not dtype.hasobject and dtype.kind in "biufcUSmM", f"{dtype} is no type of numbers or text: {advice}")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - file.tell():
         raise ValueError(f"{size:,} bytes do not hold {dtype} {list(shape)}")
     return dtype, shape, fortran

@@ -124,8 +124,7 @@ def named_column(name: str, columns: Mapping[str, Array]) -> Array:
     Raises:
         ValueError: there is no such column, or it is none, or it has missing entries.
     """
-    if name not in columns:
-        raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
+    ensure(name in columns, f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
     column, number = np.asarray(columns[name]), len(columns[TOTAL])
     ensure(column.shape == (number,), f"one label per sample is needed, [{number}], got {list(column.shape)}")
     ensure(column.dtype.kind in "iufbU", f"column {name!r} must hold text or numbers, got {column.dtype}")

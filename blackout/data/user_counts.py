@@ -109,11 +109,9 @@ def counts(
     parts["annotated"] = bool(store.features)
     try:
         if {"train", "test"} & arrays.keys() and not store.tabular and not store.features:
-            if asked or mask not in (None, FINITE):
-                advice = "labels, covariates, group and mask are for one array to be split"
-                raise ValueError(f"'train' and 'test' are given: {advice}")
-            if "train" not in arrays or "test" not in arrays:
-                raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
+            advice = "labels, covariates, group and mask are for one array to be split"
+            ensure(not asked and mask in (None, FINITE), f"'train' and 'test' are given: {advice}")
+            ensure({"train", "test"} <= arrays.keys(), f"'train' and 'test' must come together, found {_names(arrays)}")
             for split in ("test", "train"):  # the split that the file gives
                 matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
                 data, seen, offset = _read(split, matrix, mask, arrays, series, offset or 0, gain)
@@ -194,8 +192,7 @@ def _selected(
     ensure(len(matrix.shape) == 2, f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
     places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
     for name in map(str, [*columns, *exclude]):
-        if name not in places:
-            raise ValueError(f"there is no column {name!r}, only {few(list(places))}")
+        ensure(name in places, f"there is no column {name!r}, only {few(list(places))}")
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
     ensure(left, "columns and exclude leave no column")
     numbers = [places[name] for name in left]

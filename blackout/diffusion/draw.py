@@ -164,19 +164,19 @@ class AnnotatedSamples:
 
     draw: CountDraw
     seed: int
-    _parts: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+    _parts: list[tuple[Any, ...]] = field(default_factory=list)
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Take the next samples."""
         from scipy.sparse import csr_matrix
 
         counts, (offset, gain) = samples["samples"].cpu(), self.draw.units
-        part = {"index": indices.numpy()}
+        latent = None
         with suppress(ValueError):  # of a network that has no such representation
-            part["X_blackout"] = self.draw.model.latent(counts).numpy()
-        if "classes" in samples:
-            part |= self._conditions(samples["classes"].cpu().numpy())
-        self._parts.append((csr_matrix(counts.numpy().astype(np.int32) * gain + offset), part))
+            latent = self.draw.model.latent(counts).numpy()
+        columns = self._conditions(samples["classes"].cpu().numpy()) if "classes" in samples else {}
+        rows = csr_matrix(counts.numpy().astype(np.int32) * gain + offset)
+        self._parts.append((rows, indices.numpy(), latent, columns))
 
     def _conditions(self, labels: Any) -> dict[str, Any]:
         data, asked = self.draw.data, self.draw.condition.get("given") or {}
@@ -194,12 +194,14 @@ class AnnotatedSamples:
         """Write samples.h5ad; without the library a warning says so."""
         from scipy.sparse import vstack
 
-        rows, parts = zip(*self._parts, strict=True)
-        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        obsm = {name: found.pop(name) for name in ("X_blackout",) if name in found}
-        matrix, of, uns = vstack(rows, format="csr"), self.draw.data, dict(self.draw.about(self.seed))
+        rows, indices, latent, columns = zip(*self._parts, strict=True)
+        matrix, numbers, of = vstack(rows, format="csr"), np.concatenate(indices), self.draw.data
+        obs = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+        obsm = {} if latent[0] is None else {"X_blackout": np.concatenate(latent)}
+        layers = {name: matrix for name in [of.get("layer")] if name}
+        more = {"layers": layers, "obsm": obsm, "uns": dict(self.draw.about(self.seed))}
         try:
-            write_h5ad(directory / "samples.h5ad", matrix, of["features"], found, of.get("layer"), obsm=obsm, uns=uns)
+            write_h5ad(directory / "samples.h5ad", matrix, numbers, of["features"], obs, **more)
         except ImportError:
             warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
         return {}

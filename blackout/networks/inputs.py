@@ -245,8 +245,10 @@ class CountNetwork(nn.Module):
         return raw
 
 
-_LEAST, _MOST = 0.02, 1e4
-"""Bounds of the concentration: an element that is hardly ever above 0; counts that are Poisson or less dispersed."""
+_LEAST, _MOST, _ROUNDING = 0.02, 1e4, 1e-12
+"""Bounds of the concentration: an element that is hardly ever above 0; counts that are Poisson or less dispersed. A
+share of a sum below which a difference is rounding.
+"""
 
 
 @dataclass(frozen=True)
@@ -275,13 +277,16 @@ class Elements:
 
 
 def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """R, float64 []: from the variance of totals beyond the sum of variances. Ours (tests/networks/test_elements.py).
+    """R, float64 []: from the variance of totals beyond the sum of variances; its most where one element has all units.
+
+    Ours (tests/networks/test_elements.py).
 
     Args:
         total_variance: Var(sum X_0), [].
         mean, variance: of every element, float64 [*shape].
     """
-    shared = (total_variance - variance.sum()) / (mean.sum().square() - mean.square().sum()).clamp(min=1e-30)
+    pairs = mean.sum().square() - mean.square().sum()
+    shared = torch.where(pairs > _ROUNDING * mean.sum().square(), (total_variance - variance.sum()) / pairs, 0.0)
     return 1 / shared.clamp(min=1 / _MOST, max=1 / _LEAST)
 
 
@@ -340,7 +345,8 @@ class CountInputs(nn.Module):
         """
         survival = per_row(torch.exp(-t).float(), xt)
         expected, r = survival * (self.mean if shift is None else self.mean * torch.exp(shift)), self.concentration
-        ratio = torch.log1p((xt.float() - expected) / (r + expected))
+        beside = (xt.float() - expected) / (r + expected)  # near -1 it has lost what is left of r
+        ratio = torch.where(beside < -0.9999, torch.log((r + xt) / (r + expected)), torch.log1p(beside))
         return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
 
     def told(self, t: Tensor, shift: Tensor) -> Tensor:

@@ -271,6 +271,7 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
     Raises:
         UserError: unreadable, or a line that is no tour; the message names the line.
     """
+    refuse(not path.is_file(), f"{path}: no such file")
     lines = [line for line in read_text(path).splitlines() if line.strip()]
     refuse(len(lines) < 2, f"{path}: at least two tours are needed, found {len(lines)}")
     points, tours = list[list[float]](), list[list[int]]()

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
@@ -181,8 +182,8 @@ def surprises(y: Tensor, simulated: Tensor) -> Tensor:
     """In what measurements are unlike simulated ones, float64 [n, 3], by the rank of every element among these.
 
     How far ranks lie in the tails (large where elements are not what others of the measurement let expect), how they go
-    with the mean (a gain, a background, saturation), and with their neighbour's (a region). The choice is ours
-    (tests/posterior/test_parts.py).
+    with the mean (a gain, a background, saturation), of length 1 so that dim and bright measurements are alike, and
+    with their neighbour's (a region). The choice is ours (tests/posterior/test_parts.py).
 
     Args:
         y: float64 [n, K].
@@ -190,7 +191,8 @@ def surprises(y: Tensor, simulated: Tensor) -> Tensor:
     """
     u = ((simulated < y).sum(0) + 0.5 * ((simulated == y).sum(0) + 1)) / (len(simulated) + 1)
     off, tails = u - 0.5, -(2 * torch.minimum(u, 1 - u)).log()
-    return torch.stack([tails.sum(1), (off * simulated.mean(0)).sum(1), (off[:, 1:] * off[:, :-1]).sum(1)], 1)
+    with_mean = (off * F.normalize(simulated.mean(0), dim=1)).sum(1)
+    return torch.stack([tails.sum(1), with_mean, (off[:, 1:] * off[:, :-1]).sum(1)], 1)
 
 
 def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
@@ -200,16 +202,18 @@ def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
     are not normal, the less so the fewer numbers y has, so that there are as few degrees of freedom, and at most 20:
     ours (tests/posterior/test_parts.py).
 
-    NaN of fewer than 16 of the model's own, or where all are alike.
+    A kind in which the model's own do not differ is left out, as one number has no neighbours. NaN of fewer than 16 of
+    the model's own, or where none differ with the mean.
 
     Args:
         found: `surprises` of one, float64 [3], averaged over what is known of its data.
         own: of measurements of draws of the model, float64 [N, 3].
         numbers: in a measurement.
     """
-    (number, kinds), off = own.shape, found - own.mean(0)
-    if number < FEWEST or float(own.var(0).min()) <= 0:
+    number, off, differ = len(own), found - own.mean(0), own.var(0) > 0
+    if number < FEWEST or not bool(differ[1]):
         return math.nan
+    kinds, off = int(differ.sum()), off * differ
     covariance, left = torch.cov(own.T) * (1 + 1 / number), min(number - kinds, numbers, _FREEDOM)
     together = float(off @ torch.linalg.pinv(covariance) @ off) * (number - kinds) / (kinds * (number - 1))
     alone = float(off[1] ** 2 / covariance[1, 1])

@@ -189,6 +189,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
         "type": np.array(["a", "b"])[np.arange(80) % 2],
         "batch": np.arange(80) // 2 % 2,
         "dose": np.arange(80) // 4 % 2,
+        "index": np.array(["one", "two"])[np.arange(80) // 8 % 2],  # a name that tables have for their own
     }
     layers = {"counts": counts}
     with pandas.option_context("future.infer_string", False):  # plain text
@@ -196,12 +197,22 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
         named = pandas.DataFrame(index=list("wxyz"))
         anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(tmp_path / "x.h5ad")
     given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.layer=counts", "conditional=true")
-    given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose]")
+    given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose,index]")
     assert run("train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a").code == 0
-    run("sample", *(asked := (f"ckpt={tmp_path / 'x/a'}", "num_samples=30", "given={type: b, total: 12.5, dose: .25}")))
+    run(
+        "sample",
+        *(
+            asked := (
+                f"ckpt={tmp_path / 'x/a'}",
+                "num_samples=30",
+                "given={type: b, total: 12.5, dose: .25, index: two}",
+            )
+        ),
+    )
     made = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
     assert list(made.var_names) == list("wxyz") and set(made.obs["batch"]) == {"0", "1"}
-    assert [set(made.obs[name]) for name in ("type", "total", "dose")] == [{"b"}, {12.5}, {0.25}]
+    assert [set(made.obs[name]) for name in ("type", "total", "dose", "index")] == [{"b"}, {12.5}, {0.25}, {"two"}]
+    assert list(made.obs_names) == [f"sample {k}" for k in range(30)]
     assert (made.layers["counts"] != made.X).nnz == 0
     assert np.array_equal(made.obsm["X_blackout"], load_model(tmp_path / "x/a").latent(torch.tensor(made.X.toarray())))
     outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
@@ -214,6 +225,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
     ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
     ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
+    ("a,b\n", (), "there is a head and no row below it"),
     ("\x00\xff", (), "x.csv"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(run, tmp_path, content, options, message):

@@ -168,6 +168,9 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
         counts(tmp_path / "nowhere.npy")
     with pytest.raises(UserError, match="not a file"):
         counts(tmp_path)
+    (tmp_path / "x.csv.gz").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"x\.csv\.gz: unpack it first; what is read is \.npy, "):
+        counts(tmp_path / "x.csv.gz")
 
 
 def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def with_value(value: float) -> np.ndarray:
 
 RUNNING = np.arange(N)
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "one sample": (lambda: np.ones((1, 10), int), "one sample, which is held out, too"),
     "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
     "an id column, shuffled": (
         lambda: beside(np.random.default_rng(2).permutation(N) + 1),

@@ -37,6 +37,24 @@ def test_moments_find_concentration_and_gain() -> None:
     assert torch.allclose(found.own_concentration, torch.full((3,), 2.0), rtol=0.06)
 
 
+@pytest.mark.parametrize("silent", [0, 2])
+def test_one_element_has_no_gain_to_share(silent: int) -> None:
+    """Its dispersion is its own: a gain that is made of 0 / 0 would leave it none of its mean."""
+    x = torch.poisson(torch.full((2000, 1), 3.0), generator=torch.Generator().manual_seed(0)).long()
+    found = elements_of(torch.cat([x, torch.zeros(2000, silent).long()], 1), torch.full((1 + silent,), 3.0))
+    assert found.gain.item() == 1e4 and float(found.own_concentration[0]) > 50
+
+
+def test_inputs_of_the_largest_counts_are_finite() -> None:
+    """A state of 0 beside a mean of 10^8: float32 rounds (0 - m) / (r + m) to -1, whose logarithm is none."""
+    inputs = CountInputs([1])
+    inputs.measure(Elements(torch.tensor([1e8]), torch.tensor([0.3]), torch.tensor(1e4)))
+    z = inputs(torch.tensor([[0], [3], [2**31 - 1]]), torch.zeros(3).double())
+    r, x, m = 0.3, torch.tensor([[0.0], [3.0], [2.0**31]]).double(), 1e8
+    expected = torch.log((r + x) / (r + m)) * math.sqrt(r * (r + m) / (1 + m))
+    assert torch.allclose(z.double(), expected, rtol=1e-5)
+
+
 def test_counts_without_dispersion_are_poisson() -> None:
     mean = torch.tensor([5.0, 5.0], dtype=torch.float64)
     assert concentration(mean, torch.tensor([5.0, 0.0], dtype=torch.float64)).tolist() == [60_000.0, 60_000.0]

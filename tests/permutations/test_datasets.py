@@ -230,6 +230,8 @@ def test_tours_are_read_from_a_file(tmp_path):
         (tmp_path / "bad.txt").write_text(f"0 0 1 1 1 0 output 1 2 3 1\n{line}\n")
         with pytest.raises(UserError, match=word):
             tsp(path=tmp_path / "bad.txt")
+    with pytest.raises(UserError, match=r"not\.txt: no such file"):
+        tsp(path=tmp_path / "not.txt")
 
 
 def test_your_own_items_and_puzzles(tmp_path):

@@ -390,6 +390,21 @@ def test_measurements_that_the_model_would_not_give_are_told_from_others():
     assert np.isnan([prior_p_value(own[0], few, 48) for few in (own[:15], own[:1].repeat(20, 1))]).all()
 
 
+@pytest.mark.parametrize("numbers", [48, 1])
+def test_bright_measurements_are_no_less_like_the_model(numbers):
+    """Totals that differ a thousandfold: of right ones p is small no more often than it says, also of one number."""
+    rng = np.random.default_rng(0)
+
+    def found(n):
+        mean = np.exp(2 * rng.normal(size=(n, 1))) * rng.gamma(4.0, 2.0, (n, numbers))
+        y, simulated = (rng.poisson(mean * rng.gamma(50.0, 0.02, (*size, n, numbers))) for size in ((), (64,)))
+        return surprises(*(torch.from_numpy(one.astype(float)) for one in (y, simulated)))
+
+    own = found(64)
+    p = np.array([prior_p_value(one, own, numbers) for one in found(600)])
+    assert np.isfinite(p).all() and (p < 0.05).mean() < 0.08 and (p < 1e-3).mean() < 0.004
+
+
 def test_a_noise_without_variance_has_no_predictive_p_value():
     assert math.isnan(predictive_p_value(Exact(), torch.ones(1, 3), torch.ones(2, 3), None, 0))
 

@@ -76,7 +76,7 @@ class DiscreteTimeChain(FiniteProcess):
     def _index(self, t: Tensor) -> Tensor:
         """Times as int64 numbers of steps."""
         k = t.round().long()
-        if bool((t != k).any()) or int(k.min()) < 0 or int(k.max()) > self.num_steps:
+        if bool(((t != k) | (k < 0) | (k > self.num_steps)).any()):  # of no times, none
             raise ValueError(
                 f"the times of this chain are whole numbers 0..{self.num_steps}: use schedule=steps with "
                 f"schedule.num_steps={self.num_steps}"

@@ -288,6 +288,7 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
     file = Path(path).expanduser()
+    refuse(not file.is_file(), f"{file}: no such file")
     if file.suffix in (".csv", *VOTES):
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):

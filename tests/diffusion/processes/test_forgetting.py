@@ -43,6 +43,7 @@ def test_thousands_of_levels_take_no_matrix() -> None:
 @pytest.mark.parametrize("process", [Uniform(3), Absorbing(3), Ordinal(3), UniformChain(3, 10)])
 def test_batches_may_be_empty_and_elements_need_no_axis(process: FiniteProcess) -> None:
     s, t, numbers = torch.tensor(2.0), torch.tensor(5.0), torch.tensor([0, 1, 3])
+    assert process.sample(torch.zeros(0, 2, dtype=torch.uint8), torch.zeros(0)).shape == (0, 2)  # a time of each
     for x in (torch.zeros(0, 2, dtype=torch.uint8), numbers):
         xt = process.observe(x, t, torch.Generator().manual_seed(0))[0]
         assert xt.shape == process.bridge(x, xt, s, t).shape == x.shape

@@ -76,8 +76,9 @@ def test_own_permutations_are_read_or_refused(tmp_path):
         np.save(path, content)
         with pytest.raises(UserError, match=word):
             permutations(path)
-    with pytest.raises(UserError, match="no such file"):
-        permutations(tmp_path / "not.npy")
+    for name in ("not.npy", "not.csv", "not.soc"):
+        with pytest.raises(UserError, match=f"{name}: no such file"):
+            permutations(tmp_path / name)
 
 
 def test_imagined_votes_are_of_the_fitted_mixture_and_as_many_as_asked_for(tmp_path):
