@@ -195,13 +195,12 @@ class AnnotatedSamples:
         from scipy.sparse import vstack
 
         rows, indices, latent, columns = zip(*self._parts, strict=True)
-        matrix, numbers, of = vstack(rows, format="csr"), np.concatenate(indices), self.draw.data
+        x, numbers, of = vstack(rows, format="csr"), np.concatenate(indices), self.draw.data
         obs = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
         obsm = {} if latent[0] is None else {"X_blackout": np.concatenate(latent)}
-        layers = {name: matrix for name in [of.get("layer")] if name}
-        more = {"layers": layers, "obsm": obsm, "uns": dict(self.draw.about(self.seed))}
+        layers, uns = {name: x for name in [of.get("layer")] if name}, dict(self.draw.about(self.seed))
         try:
-            write_h5ad(directory / "samples.h5ad", matrix, numbers, of["features"], obs, **more)
+            write_h5ad(directory / "samples.h5ad", x, numbers, of["features"], obs, layers=layers, obsm=obsm, uns=uns)
         except ImportError:
             warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
         return {}

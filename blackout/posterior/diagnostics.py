@@ -210,14 +210,13 @@ def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
         own: of measurements of draws of the model, float64 [N, 3].
         numbers: in a measurement.
     """
-    number, off, differ = len(own), found - own.mean(0), own.var(0) > 0
-    if number < FEWEST or not bool(differ[1]):
+    number, variance, off = len(own), own.var(0), found - own.mean(0)
+    if number < FEWEST or float(variance[1]) <= 0:
         return math.nan
-    kinds, off = int(differ.sum()), off * differ
-    covariance, left = torch.cov(own.T) * (1 + 1 / number), min(number - kinds, numbers, _FREEDOM)
+    covariance, kinds = torch.cov(own.T) * (1 + 1 / number), int((variance > 0).sum())
     together = float(off @ torch.linalg.pinv(covariance) @ off) * (number - kinds) / (kinds * (number - 1))
     alone = float(off[1] ** 2 / covariance[1, 1])
-    return min(1.0, 2 * float(stats.f.sf([together, alone], [kinds, 1], left).min()))
+    return min(1.0, 2 * float(stats.f.sf([together, alone], [kinds, 1], min(number - kinds, numbers, _FREEDOM)).min()))
 
 
 def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
