@@ -57,6 +57,7 @@ def labels_asked(model: Conditioned, classes: Any, design: Any) -> Tensor | None
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
     and covariates that were not asked for are as frequent as in training among samples of what was asked for, in an
     order that is random but always the same; all values are, where the model does not know how often they occur.
+    Ours (tests/diffusion/test_conditions.py).
 
     Args:
         model: with classes, and perhaps covariates.

@@ -136,7 +136,7 @@ def path_bound(
     between logits of survival u at its `reach` and that of the end, else of minus its reach [Santos 2023, eqs. 64 and
     72, with their constants; Campbell 2022, Proposition 2]. For pure death what lies outside is below 4e-4 nats per
     element for 8-bit data, and the integrand dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic
-    distribution, see `proposal`. Float64 [B], nats.
+    distribution, see `proposal`. Of counts x0 [B, ...] and v [B], see `likelihood_bound`; float64 [B], nats.
     """
     limit, plateau = reach(process)
     u, density = proposal(v, -limit if end is None else float(logit_survival(end)), limit, plateau)

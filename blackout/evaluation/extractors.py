@@ -265,7 +265,10 @@ class _Network(nn.Module):
         self.logits = nn.Linear(WIDTH, num_classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images uint8 [B, 3, H, W] -> features [B, WIDTH] and logits [B, K]; scaled to [-1, 1], see the class."""
+        """Images uint8 [B, 3, H, W] -> features [B, WIDTH] and logits [B, K]; scaled to [-1, 1].
+
+        Ours (tests/evaluation/test_extractors.py).
+        """
         x = images.float().mean(dim=1, keepdim=True) / 127.5 - 1
         if x.shape[-2:] != self.size:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)

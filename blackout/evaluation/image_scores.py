@@ -169,7 +169,10 @@ def _radii(points: Tensor, neighbours: list[int]) -> list[Tensor]:
 
 
 def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Euclidean distances of points [n, F] to others [m, F], some rows at a time: (rows, [rows, m])."""
+    """Euclidean distances of points [n, F] to others [m, F], some rows at a time: (rows, [rows, m]).
+
+    Of `precision_recall`.
+    """
     step = max(1, _BLOCK_ELEMENTS // len(others))
     for start in range(0, len(points), step):
         rows = slice(start, min(start + step, len(points)))

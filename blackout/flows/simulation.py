@@ -151,6 +151,9 @@ def resampled(
         seed, k: of the draws, and of which step.
         below: ESS, as a share, below which a group is drawn again.
         group: chains in each; what is left over is a group of its own.
+
+    Returns:
+        States and weights of the same chains, [B].
     """
     chosen, kept = list[Tensor](), list[Tensor]()
     whole = len(indices) // group * group

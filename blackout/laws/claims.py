@@ -549,9 +549,9 @@ class Subject:
         return str(self.toy.name)
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """NFE, and the total variation of the exact distribution sampled from the one aimed at.
+        """NFE, and the total variation of the exact distribution sampled from the one aimed at: an integer and a float.
 
-        An integer and a float.
+        Ours (tests/laws/test_kernel_laws.py, test_jump_kernel_laws.py).
         """
         per_step = 2 if kernel in _TWICE else 1
         times = grid(num_steps // per_step)
@@ -618,7 +618,10 @@ class StaySubject(Subject):
         return f"{self.toy.name}, correctors"
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """Steps, and how far from the law at time 0.6, [S], it is after them: `total_variation`, a float."""
+        """Steps, and how far from the law at time 0.6, [S], it is after them: `total_variation`, a float.
+
+        Ours (tests/laws/test_jump_kernel_laws.py).
+        """
         law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
 
@@ -852,7 +855,10 @@ class Row(NamedTuple):
 
     @property
     def order(self) -> float:
-        """p where the error last fell as evaluations^-p; inf for an exact kernel. A float, of the last two errors."""
+        """p where the error last fell as evaluations^-p; inf for an exact kernel. A float, of the last two errors.
+
+        Ours (tests/laws/test_jump_kernel_laws.py).
+        """
         if max(self.errors) < EXACT:
             return math.inf
         return math.log(self.errors[-2] / self.errors[-1]) / math.log(self.evaluations[-1] / self.evaluations[-2])

@@ -330,7 +330,10 @@ def product(steps: np.ndarray) -> np.ndarray:
 
 
 def birth_death_generator(births: float, size: int) -> np.ndarray:
-    """Immigration-death cut off at size - 1: rates [size, size], `births` up and k down from k."""
+    """Immigration-death cut off at size - 1: rates [size, size], `births` up and k down from k, a row from each state.
+
+    Ours (tests/laws/test_process_laws.py).
+    """
     q = np.diag(np.full(size - 1, births), 1) + np.diag(np.arange(1.0, size), -1)
     return q - np.diag(q.sum(1))
 

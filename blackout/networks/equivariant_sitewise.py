@@ -79,7 +79,7 @@ class Messages(nn.Module):
         self.read = nn.Linear(len(self.steps) * width, channels)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[B, d, F] -> [B, d, C], by the class's messages."""
+        """[B, d, F] -> [B, d, C], by the class's messages: ours (tests/networks/test_equivariant.py)."""
         seen = (self.others(features) + self.sender(features)).unflatten(1, self.lattice)
         weight = self.others.weight.view(-1, self.others.features, self.width)
         sent = []

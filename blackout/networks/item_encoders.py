@@ -199,7 +199,10 @@ class PointEncoder(nn.Module):
         return self.out(F.relu(self.hidden(self.describe(items.float()))))
 
     def describe(self, points: Tensor) -> Tensor:
-        """The features that are given, [B, n, 6 + 4 harmonics] of points [B, n, 2]: those that the class names."""
+        """The features that are given, [B, n, 6 + 4 harmonics] of points [B, n, 2]: those that the class names.
+
+        Ours (tests/permutations/test_baselines.py moves and reorders the points of an `EdgeEncoder`, which uses it).
+        """
         relative = points - points.mean(1, keepdim=True)
         x, y = relative.unbind(-1)
         radius, angle = relative.norm(dim=-1), torch.atan2(y, x)

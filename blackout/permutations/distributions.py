@@ -446,7 +446,7 @@ class InverseRiffle(OrderDistribution):
     def _cuts(self, z: Tensor) -> Tensor:
         """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1].
 
-        As in the class.
+        As in the class [Zhang 2025, section 3.2.1].
         """
         left, right = F.logsigmoid(z), F.logsigmoid(-z)
         return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))

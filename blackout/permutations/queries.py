@@ -42,6 +42,8 @@ class Condition:
     def read(cls, text: str, n: int, names: Sequence[str] = ()) -> Condition:
         """In words: "A before C, D first"; also `after`, `last`, and `at 2`, places counted from 0.
 
+        That an order exists is asked as for jobs with due dates [Horn 1974]. Shapes: see the class.
+
         Args:
             text: what has to hold, all of it, parted by commas or `and`.
             n: items.

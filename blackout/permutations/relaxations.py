@@ -110,6 +110,8 @@ def relaxed_sort(values: Tensor, steepness: float, layout: Layout = "odd_even", 
 def comparators(n: int, layout: Layout) -> list[tuple[list[int], list[int]]]:
     """The layers of a network that sorts n numbers, each (lower places, upper places) that are compared at once.
 
+    The layouts of [Petersen 2022], lists of integers; tests/permutations/test_relaxations.py sorts by them.
+
     Args:
         n: at least 1.
         layout: odd_even, n layers of neighbours, or bitonic, log n (log n + 1) / 2 layers [Batcher 1968].

@@ -55,7 +55,10 @@ class PosteriorOutputs:
         self._parts: list[tuple[Tensor, Samples]] = []
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Take a batch, which an earlier call of the same command may have drawn."""
+        """Take a batch with these numbers, int64 [b], which an earlier call of the same command may have drawn.
+
+        Its seconds, the last column of `_spent` [b, sweeps, 5], are summed over samples.
+        """
         self._parts.append((indices, dict(samples)))
         spent = samples["_spent"]
         if not self._draw.spent:
@@ -184,7 +187,11 @@ class PosteriorOutputs:
         return figure
 
     def _diagnose(self) -> None:
-        """`checks`: what is said of every measurement by itself, float64 [M] each."""
+        """`checks`: what is said of every measurement by itself, float64 [M] each.
+
+        By functions of `blackout.posterior.diagnostics`, which say where they are from; `chi_square` is the mean square
+        of `residuals`.
+        """
         names = ("r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p", "prior_p")
         self.checks = {name: torch.full((len(self.rows),), math.nan, dtype=torch.float64) for name in names}
         chains = self.drawn["chains"].double().numpy()[..., _COMPARED]

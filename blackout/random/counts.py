@@ -275,7 +275,7 @@ def _kernels(device: torch.device) -> ModuleType | None:
 
 
 def kernels_agree(kernels: ModuleType, device: torch.device, samples: int, elements: int) -> bool:
-    """Whether the `kernels` draw the same Poisson and binomial counts as the general path."""
+    """Whether the `kernels` draw the same Poisson and binomial counts [samples, elements] as the general path."""
     streams = SampleStreams(0, torch.arange(samples, device=device)).at(0)
     rate = torch.logspace(-1, 3, elements, dtype=torch.float64, device=device).repeat(samples, 1)
     n, p = torch.floor(9 * rate) + 1, torch.full_like(rate, 0.3)

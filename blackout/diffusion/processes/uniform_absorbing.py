@@ -53,8 +53,9 @@ class _Forgetting(FiniteJumpProcess):
         return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .] = kept weights + (1 - kept) (sum of weights) pi, float64 [B, ..., S], as in the
-        class.
+        """sum_i weights_i P_st[i, .] = kept weights + (1 - kept) (sum of weights) pi, float64 [B, ..., S] as weights.
+
+        Ours (tests/diffusion/processes/test_forgetting.py), see the class; times as for `rows`.
         """
         kept, pi = self._kept(s, t, weights[..., 0])
         return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi

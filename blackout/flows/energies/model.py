@@ -269,7 +269,10 @@ class EnergySampler(ChainSampler):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """A step of the sampler, or of the energy after `inner` of those: a scalar [Ou 2025, section 4.2]."""
+        """A step of the sampler, or of the energy after `inner` of those: a scalar [Ou 2025, section 4.2].
+
+        The batch has data `x0`, integers [b, *shape].
+        """
         refuse(world_size() > 1, "family=energy trains on one device: trainer.devices=1")
         number = batch["batch"]
         with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers

@@ -231,7 +231,7 @@ class OnGraphs(Target):
         return of_flips(self.flipped(x), x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """A Gibbs sweep [Geman and Geman 1984], all nodes of one colour together: [B, d]."""
+        """A Gibbs sweep [Geman and Geman 1984], all nodes of one colour together: [B, d], as states and uniforms."""
         x = x.clone()
         for colour in range(int(self.colours.max()) + 1):
             to_one = self.flipped(x) * (1 - 2 * x.double())
