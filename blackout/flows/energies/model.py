@@ -302,7 +302,12 @@ class EnergySampler(ChainSampler):
         return None if self.rollout is None else self.rollout.refine
 
     def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
-        """NLL, [b], of held-out data by this log Z, a scalar: E(x) + log Z [Ou 2025, appendix E.2]."""
+        """NLL, [b], of held-out data: E(x) + log Z [Ou 2025, appendix E.2], exactly where `negative` sums over states.
+
+        Elsewhere log Z, a scalar, is the chains', which is too low while they miss what the energy prefers.
+        """
+        if isinstance(self.negative, FlowSamples) and self.negative.sums(self.target):
+            log_z = self.target.log_partition().double()
         self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
 
     def try_once(self) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from blackout.errors import ensure
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.targets import all_states
 from blackout.flows.targets.energy_network import Learned
 from blackout.random import SampleStreams
 
@@ -63,8 +62,7 @@ class FlowSamples(NegativeSampler):
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         """A scalar, of data [b, d], whose gradient is minus [Ou 2025, eq. 44]: see `NegativeSampler.loss`."""
         if self.sums(model.energy):
-            states = all_states(model.energy.levels, model.energy.sites).to(x.device)
-            return model.energy.energy(x).mean() + torch.logsumexp(-model.energy.energy(states), 0)
+            return model.energy.energy(x).mean() + model.energy.log_partition()
         paths = model.fresh(self.chains, seed)
         energy = model.energy.energy(paths.states.x)
         share = torch.softmax(paths.log_weights, 0).to(energy.dtype)

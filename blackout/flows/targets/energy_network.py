@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure, refuse
-from blackout.flows.targets.base import Target, read_arrays
+from blackout.flows.targets.base import Target, all_states, read_arrays
 from blackout.training.export import load_model
 
 BITS = 16
@@ -34,6 +34,11 @@ class Learned(Target):
         """-E of states [..., d], [...], without gradients."""
         with torch.no_grad():
             return -self.energy(x)
+
+    def log_partition(self) -> Tensor:
+        """log Z, a scalar, with gradients: the sum over all S^d states."""
+        states = all_states(self.levels, self.sites).to(self.device)
+        return torch.logsumexp(-self.energy(states), 0)
 
     def penalty(self) -> Tensor:
         """What is added to the negative log-likelihood of a sample, a scalar."""

@@ -24,7 +24,7 @@ from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
-from blackout.flows.targets import Target, all_states
+from blackout.flows.targets import Target, all_states, exact_values
 from blackout.flows.targets.energy_network import EnergyNetwork, Learned
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
@@ -101,6 +101,11 @@ def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  #
     data = all_states(2, energy.sites)[:50]
     found = torch.autograd.grad(FlowSamples().loss(model, data, 0), list(energy.parameters()))
     assert torch.allclose(flat(found), exact_gradient(energy, data), atol=1e-5)
+    heard = {}
+    model.record = heard.__setitem__
+    model.look_at_data({"x0": data}, torch.tensor(-9.0))  # as chains that miss nearly everything say of log Z
+    wanted = exact_values(energy)["log_z"] - energy.log_density(data)
+    assert torch.allclose(heard["val/nll"], wanted.double(), atol=1e-5)
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.03])
