@@ -124,7 +124,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """
         facts = self.data_of(settings, source)["data"]
         stats = _stats(settings, source, {name: fact for name, fact in facts.items() if name != "name"})
-        refuse("process" not in settings, "process=... must be given, a choice that --help lists")
+        refuse("process" not in settings, "process=... must be one of the choices that --help lists")
         parts = {"process": resolve(without_files(settings["process"]), stats, "process")}
         parts["head"] = resolve(settings["head"], stats, "head")
         check_memory(parts["process"], source.shape, source.max_count, settings.get("batch_size", 1))

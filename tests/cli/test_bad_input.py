@@ -45,7 +45,7 @@ SETTINGS = {
     "an unknown precision": (["trainer.precision=7"], "7"),
     "hardware that is not there": (["trainer.accelerator=tpu"], ""),
     "an unknown way to compile": (["compile=fast"], "reduce-overhead"),
-    "no process": (["process=[]"], "process=... must be given"),
+    "no process": (["process=[]"], "process=... must be one of the choices"),
     "one beta": (["optimizer.factory.betas=1.5"], "betas"),
     "no data path": (["dataset=counts"], "path"),
     "a run id with a slash": (["run_id=a/b"], "run_id"),
