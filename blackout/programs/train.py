@@ -147,10 +147,10 @@ def check_trainer(settings: Plain) -> None:
     for name in given.keys() & _OURS.keys():
         instead = f": say {_OURS[name]}" if _OURS[name] else ""
         raise UserError(f"trainer.{name} is set by the program{instead}")
-    check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
     for name in sorted(_COUNTS & given.keys()):
         if given[name] is not None and (type(given[name]) is not int or not 1 <= given[name] <= _MOST):
             raise UserError(f"trainer.{name} must be a whole number in 1..{_MOST:,}, not {given[name]}")
+    check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
     norm = given.get("gradient_clip_val")
     if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
         raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")

@@ -162,7 +162,7 @@ WRONG = {
     "two cities": (lambda p: ["family=shuffle", "dataset=tsp", "dataset.cities=2"], "cities"),
     "an impossible tour": (lambda p: tours(p, "0 0 1 1 1 0 output 1 2 2 1"), "line 2"),
     "a damaged tour": (lambda p: tours(p, "0 0 1 x 1 0 output 1 2 3 1"), "line 2"),
-    "no file of tours": (lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"], "No such file"),
+    "no file of tours": (lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"], "no such file"),
     "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
     "labels that points cannot do without": (lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"], "labels"),
     "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
