@@ -36,7 +36,8 @@ def as_map(value: Map, name: str) -> Tensor:
     if isinstance(value, str):
         return torch.from_numpy(read_array(value, name))
     tensor = torch.as_tensor(value, dtype=torch.float64)
-    ensure(bool(torch.isfinite(tensor).all()), f"{name} must be finite, not {value}")
+    if not bool(torch.isfinite(tensor).all()):  # not `ensure`: to write a map of tensors takes longer than a step
+        raise ValueError(f"{name} must be finite, not {value}")
     return tensor
 
 
@@ -89,7 +90,8 @@ class Noise(ABC):
     def __post_init__(self) -> None:
         for name, rule in self.allowed.items():
             value = getattr(self, name)
-            ensure(bool(_RULES[rule](as_map(value, name)).all()), f"{name} must {rule}, not {value}")
+            if not bool(_RULES[rule](as_map(value, name)).all()):
+                raise ValueError(f"{name} must {rule}, not {value}")
 
     @abstractmethod
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
