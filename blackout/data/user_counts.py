@@ -191,8 +191,8 @@ def _selected(
         return matrix, features
     ensure(len(matrix.shape) == 2, f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
     places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
-    for name in map(str, [*columns, *exclude]):
-        ensure(name in places, f"there is no column {name!r}, only {few(list(places))}")
+    if unknown := [name for name in map(str, [*columns, *exclude]) if name not in places]:
+        raise ValueError(f"there is no column {unknown[0]!r}, only {few(list(places))}")
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
     ensure(left, "columns and exclude leave no column")
     numbers = [places[name] for name in left]
