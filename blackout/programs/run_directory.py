@@ -339,8 +339,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 
 def kept_setting(directory: Path, group: str, name: str) -> Any:
     """A setting of the run in a directory; None where there is no run, or none that can be read."""
-    with suppress(OSError, UserError, AttributeError):  # what is no group has no settings
-        return (read_mapping(directory / "config.yaml").get(group) or {}).get(name)
+    with suppress(OSError, UserError):
+        settings = read_mapping(directory / "config.yaml").get(group)
+        return settings.get(name) if isinstance(settings, Mapping) else None
     return None
 
 

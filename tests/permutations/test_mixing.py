@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy.special import stirling2
 
 from benchmarks.permutation_mixing import main
 from blackout.permutations import all_permutations
@@ -40,6 +41,7 @@ def test_eulerian_numbers_count_rising_sequences(n):
 def test_numbers_that_count():
     assert eulerian_numbers(4) == (1, 11, 11, 1)
     assert stirling_numbers(0, 1) == (1, 0) and stirling_numbers(5, 6) == (0, 1, 15, 25, 10, 1, 0)
+    assert [*stirling_numbers(40, 12)] == [*stirling2(40, range(13), exact=True)]
     assert stirling_numbers(100_000, 2)[2] == 2**99_999 - 1  # at once: schedules may be so long
     assert len(partitions(30)) == 5604 and sum(map(class_size, partitions(7))) == 5040
 
