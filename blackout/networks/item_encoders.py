@@ -21,9 +21,9 @@ from blackout.networks.layers import check_sizes, dense, full_precision, initial
 
 @component("encoder")
 class PieceEncoder(nn.Module):
-    """Pieces of an image: a 3x3 convolution, halved where it is large, and a perceptron.
+    """Pieces of an image: a 3x3 convolution, halved where it is large, and a perceptron that reads the pixels, too.
 
-    Ours (tests/permutations/test_datasets.py), after [Zhang 2025, Table 8].
+    Ours (tests/permutations/test_datasets.py), after [Zhang 2025, Table 8], which has no such reading.
 
     Args:
         item_shape: (C, h, w).
@@ -220,7 +220,7 @@ class PointEncoder(nn.Module):
 class EdgeEncoder(nn.Module):
     """Points in the plane that also attend to their edges: to the n - 1 distances from each to the others.
 
-    Cross-attention of nodes to incident edges, as in the published network for 20 cities [Zhang 2025, appendix B], once
+    Cross-attention of nodes to incident edges, as in the published network for 20 cities [Zhang 2025, appendix G.5], once
     and before the transformer; what a node is by itself comes from a `PointEncoder`.
 
     Args:
@@ -243,7 +243,7 @@ class EdgeEncoder(nn.Module):
         self.out = dense(features, features)
 
     def forward(self, items: Tensor) -> Tensor:
-        """float [B, n, 2] -> [B, n, features] [Zhang 2025, appendix B]; angles are counted from the first point."""
+        """float [B, n, 2] -> [B, n, features] [Zhang 2025, appendix G.5]; angles are counted from the first point."""
         points = items.float()
         nodes: Tensor = self.points(points)
         query = self.query(F.relu(nodes)).unflatten(-1, (self.heads, -1))

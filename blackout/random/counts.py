@@ -161,7 +161,7 @@ def _log_ways(device: torch.device) -> Tensor:
 def _columns(p: float, largest: int) -> int:
     """How many k to tabulate: P(Binomial(largest, p) >= columns) < e^-38 by Chernoff's bound, for p <= 1/2.
 
-    Of two numbers, a number (tests/random/test_binomial_table.py).
+    Ours (tests/random/test_binomial_table.py): of two numbers, a number.
     """
     if p * largest == 0:
         return 1

@@ -195,6 +195,26 @@ def test_at_first_symbols_are_to_share_the_images():
     torch.testing.assert_close(found(ReadingLoss(spread=7.0)), wanted)
 
 
+def test_then_the_loss_is_that_of_the_likeliest_of_all_readings():
+    torch.manual_seed(0)
+    network, items = StripScores(StripEncoder([1, 8, 16], parts=2), symbols=2), torch.rand(4, 3, 1, 8, 16)
+    with torch.no_grad():
+        network.worth.copy_(torch.tensor([[-1.0, 1.5], [2.0, -0.5]]))
+    features, process = network.encode(items), ForwardProcess(Riffle(), [0, 40])
+    inputs = LossInputs(
+        Denoiser(network, ReversePL(), features, False, items), process, items, SampleStreams(3, torch.arange(4)).at(0)
+    )
+    logs = features.unflatten(-1, network.worth.shape)
+    likely = []
+    for symbols in product(range(2), repeat=6):
+        reading = torch.tensor(symbols).view(1, 3, 2, 1).expand(4, -1, -1, -1)
+        scores = network.worth.expand_as(logs).gather(-1, reading).sum((-1, -2))
+        law = PlackettLuce(scores).log_prob(identity_like(scores))
+        likely.append(law + logs.gather(-1, reading).sum((1, 2, 3)))
+    assert len(torch.stack(likely).argmax(0).unique()) > 1
+    torch.testing.assert_close(ReadingLoss(plain=0)(inputs)[0], -torch.stack(likely).amax(0).mean())
+
+
 def test_no_change_of_a_symbol_makes_a_reading_likelier():
     """Changes found by evaluating every one: the first is the best, and after the last none gains."""
     torch.manual_seed(0)

@@ -129,7 +129,7 @@ class RandomTimeLoss(TrajectoryLoss):
 
 @component("loss")
 class ReadingLoss(nn.Module, ShuffleLoss):
-    """-log p(order, reading) of strips of symbols, by the reading that the right order makes likeliest.
+    """-log p(order, reading) of strips of symbols, by the reading that `likeliest_reading` finds for the right order.
 
     Ours (tests/permutations/test_shuffle.py).
 
