@@ -391,7 +391,6 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
         return
-    model.before_export(budget)
     export_model(model, run / "model", values | scores)
     number = _SAMPLES if budget >= _SAMPLES else _FEWER
     draw = family.preview(model, number)  # in fewer steps where the budget demands it

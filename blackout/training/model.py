@@ -171,9 +171,6 @@ class Model(Pretrained, nn.Module, ABC):
     def calibrate(self, evaluations: int) -> None:
         """Measure what samples need, before they are scored: on every process, within a budget of evaluations."""
 
-    def before_export(self, evaluations: int) -> None:
-        """Measure what the exported model needs, within a budget of network evaluations of one sample."""
-
     def require_source(self) -> Source:
         """What the model was trained on, for samples that are made of data.
 
