@@ -22,7 +22,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.component import Plain
-from blackout.distributed import is_first, meet
+from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
@@ -172,17 +172,22 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
 
 def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     """The settings with a precision in place of `auto`: that of the run so far; else, on one processor, the quicker
-    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16.
+    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16,
+    where they have it.
 
     A recipe's sampler in bfloat16 is in single precision where that is chosen.
     """
     settings, sampler = config["trainer"], config.get("sampler") or {}
     if settings.get("precision") != "auto":
         return config
+    on_processor = settings.get("accelerator", "auto") == "cpu"
+    accelerator = None if on_processor else torch.accelerator.current_accelerator(check_available=True)
     if (chosen := kept_setting(run, "trainer", "precision")) is not None:
         why = "as the run so far"
-    elif settings.get("accelerator", "auto") != "cpu" and torch.accelerator.is_available():
+    elif accelerator is not None and has_bfloat16(accelerator):
         chosen, why = "bf16-mixed", "on an accelerator"
+    elif accelerator is not None:
+        chosen, why = "32-true", "on an accelerator that is not known to have bfloat16"
     elif settings.get("devices", "auto") not in (1, "auto") or {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys():
         chosen, why = "32-true", "on several processors"
     else:
@@ -313,6 +318,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
             if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+        module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has trained
     except Exception as error:
         over = isinstance(error, UserError) or (began and (last is None or done.completed > began[0]))
         if over or ((began or last is None) and not is_user_error(error)):
@@ -429,6 +435,7 @@ def validate(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out:
             told = f"val/ metrics are of {allowed} of {whole} held-out batches"
             left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has validated
     values = {name: float(value) for name, value in metrics.items()}
     errors = {f"{name}_error": module.mean(name).error for name in values if "bits" in name}  # others may share draws
     return values | {name: error for name, error in errors.items() if math.isfinite(error)}

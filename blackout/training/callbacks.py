@@ -273,7 +273,7 @@ class Scores(Callback):
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         try:
             for number in {self.num_samples, self.between if self.every else self.num_samples}:
-                self._scores[number] = self._scorer.begin(source, number, pl_module.device)
+                self._scores[number] = self._scorer.begin(source, number, trainer.strategy.root_device)
         except Unobtainable as error:
             if self._required:
                 raise
