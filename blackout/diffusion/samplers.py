@@ -837,7 +837,7 @@ class Sampler:
         guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
+        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay exact.
         inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
             where particles can be weighed, else 1.
 
