@@ -183,7 +183,7 @@ class EnergyFamily(ComponentFamily):
         if description is not None:
             check({"target": made["target"]}, "model", trusted)
         law = make_target(made["target"])
-        number, most = made.get("number", 0), memory() // (16 * law.sites)  # both halves, and their chains
+        number, most = made.get("number", 0), memory() // (24 * law.sites)  # three splits, and their chains
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
         return known_samples(law, number, made.get("data_seed") or 0, type(law).__name__.lower())
 
