@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 
 from blackout.component import Plain, component
 from blackout.data import CountData
+from blackout.data.count_data import divided_counts
 from blackout.errors import UserError, refuse
 from blackout.files import memory
 from blackout.flows.annealed_importance import anneal
@@ -190,6 +191,10 @@ class EnergyFamily(ComponentFamily):
     def source_of(self, data: Any) -> StateData:
         """States from `CountData`, or what `CountData.from_array` takes."""
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
+
+    def divide(self, data: Any, validation: float) -> CountData:
+        """See `divided_counts`."""
+        return divided_counts(data, validation)
 
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
