@@ -96,7 +96,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
     with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
         # the same for commands that draw the same bits: on one kind of machine, in batches of one size
-        machine = torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size
+        instructions = torch.backends.cpu.get_cpu_capability()
+        machine = torch.__version__, model.device.type, instructions, torch.get_num_threads(), compiled_by(), size
         kept = out / f".drawn-{request_key([drawn, *machine])}{PART}.batches"
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
         batches = partial(drawn_once, draw, my_batches(indices, size), config["seed"], size, kept)
