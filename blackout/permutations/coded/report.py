@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, autoregressive_loss, exact_mixture
+from blackout.permutations.coded.model import (
+    MOST_ITEMS,
+    CodeModel,
+    Order,
+    Passes,
+    autoregressive_loss,
+    exact_mixture,
+)
 from blackout.permutations.coded.ratings import judge
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
@@ -157,12 +165,19 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
     size = min(options["images"], source.size("test") or 0)
     if not size:
         return {"values": {}}
-    values = {"nll_bits_test": held_out_bits(model, source, size), **_divergences(model, source, settings)}
-    exact = model.objective == "autoregressive"
-    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
+    passes = model.passes.replaced(settings).checked(model.length, model.objective)
+    values = {
+        "nll_bits_test": held_out_bits(model, source, size, passes),
+        **_divergences(model, source, passes),
+    }
+    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": model.likelihood(passes), **asdict(passes)}
+    if passes.greedy:
+        likelihood["note"] = "greedy draws have no density: the bits are those of the same passes and order without it"
+    given = settings.get("given")
+    if given is not None:
+        likelihood["given"] = "none: the bits are those of whole permutations"
     if options["baselines"] and source.kind == "rankings":
-        known = settings.get("given")
-        likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
+        likelihood["rankings"] = ranking_baselines(source, given if type(given) is int else 0, size)
     return {"values": values, "likelihood": likelihood}
 
 
@@ -230,18 +245,16 @@ def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
     return batch["items"].cpu().gather(1, x) if source.kind == "rankings" else x
 
 
-def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
+def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> dict[str, float]:
     """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated.
 
     Floats, of log-probabilities [n!], see `kl_bits`. Ours (tests/permutations/coded/test_model.py).
     """
     if source.truth is None:
         return {}
-    passes = settings.get("passes") or model.passes.passes or 1
-    order = settings.get("order") or model.passes.order
     found = {}
     for name, context in source.shown.items():
-        if (law := exact_law(model, context, passes, order)) is not None:
+        if (law := exact_law(model, context, passes.passes or model.length, passes.order)) is not None:
             points, log_q = law
             log_p = source.truth(context, points)
             found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
@@ -250,16 +263,16 @@ def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[st
 
 
 @torch.no_grad()
-def held_out_bits(model: CodeModel, source: PermutationData, size: int) -> float:
-    """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items).
+def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: Passes) -> float:
+    """Mean bits per held-out permutation, a float: the mean of `CodeModel.nll` of permutations [b, n].
 
-    A float, the mean of `CodeModel.nll` [Severo 2025, eq. 2] of permutations [b, n].
+    See `CodeModel.likelihood` for whether they are exact.
     """
     total = 0.0
     for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
         streams = SampleStreams(0, index.to(model.device)).at(0)
-        total += float(model.nll(model.denoiser(batch), model.encode(batch["x"]), streams).sum())
+        total += float(model.nll(model.denoiser(batch), model.encode(batch["x"]), streams, passes).sum())
     return total / size / math.log(2)
 
 
