@@ -120,6 +120,7 @@ class CountData:
 
     def _parts(self, split: str) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
         """Counts, labels and what was seen of a split."""
+        split = "train" if split == "train" else "test"
         counts, labels, seen = (getattr(self, split + part) for part in _OF_SPLIT)
         return counts, labels, seen
 

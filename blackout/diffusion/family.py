@@ -296,7 +296,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             if source.max_count <= _LARGEST_HISTOGRAM:
                 bits["histograms"] = histogram_bits(known, scored, source.max_count)
             if "likelihood" not in settings:
-                return {"val/bits_per_dim": bits}
+                return {"test/bits_per_dim": bits}
             found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
         return found
 
