@@ -394,8 +394,8 @@ def _bounds(
 def _stats(settings: Plain, source: CountData, facts: Plain) -> dict[str, Any]:
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
-    seen = {"narrow": narrow(source.train), "number": source.size("train")}
-    return {**with_ends(facts), "ordered": source.ordered if told is None else told, **seen}
+    ordered = source.ordered if told is None else told
+    return {**with_ends(facts), "ordered": ordered, "narrow": narrow(source.train)}
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

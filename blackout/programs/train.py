@@ -24,7 +24,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
-from blackout.distributed import is_first, meet
+from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
@@ -175,17 +175,22 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
 
 def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     """The settings with a precision in place of `auto`: that of the run so far; else, on one processor, the quicker
-    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16.
+    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16,
+    where they have it.
 
     A recipe's sampler in bfloat16 is in single precision where that is chosen.
     """
     settings, sampler = config["trainer"], config.get("sampler") or {}
     if settings.get("precision") != "auto":
         return config
+    on_processor = settings.get("accelerator", "auto") == "cpu"
+    accelerator = None if on_processor else torch.accelerator.current_accelerator(check_available=True)
     if (chosen := kept_setting(run, "trainer", "precision")) is not None:
         why = "as the run so far"
-    elif settings.get("accelerator", "auto") != "cpu" and torch.accelerator.is_available():
+    elif accelerator is not None and has_bfloat16(accelerator):
         chosen, why = "bf16-mixed", "on an accelerator"
+    elif accelerator is not None:
+        chosen, why = "32-true", "on an accelerator that is not known to have bfloat16"
     elif settings.get("devices", "auto") not in (1, "auto") or {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys():
         chosen, why = "32-true", "on several processors"
     else:
@@ -328,6 +333,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
             if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+        module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has trained
     except Exception as error:
         over = isinstance(error, UserError) or (began and (last is None or done.completed > began[0]))
         if over or ((began or last is None) and not is_user_error(error)):
@@ -393,7 +399,6 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
         return
-    model.before_export(budget)
     export_model(model, run / "model", values | scores)
     number = _SAMPLES if budget >= _SAMPLES else _FEWER
     draw = family.preview(model, number)  # in fewer steps where the budget demands it
@@ -447,6 +452,7 @@ def validate(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out:
         "val", trainer.limit_val_batches, num_batches, max_batches(module, data, budget), left_out
     )
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has validated
     return with_errors(metrics, {name: name for name in module.model.means}, module)
 
 
@@ -461,6 +467,7 @@ def test(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: lis
         left_out,
     )
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has tested
     return with_errors(metrics, {test_name(name): name for name in module.model.means}, module)
 
 

@@ -274,8 +274,8 @@ class Scores(Callback):
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         try:
             if self.every is not None:
-                self._scores["val"] = self._scorer.begin(source, self.between, pl_module.device, "val")
-            self._scores["test"] = self._scorer.begin(source, self.num_samples, pl_module.device, "test")
+                self._scores["val"] = self._scorer.begin(source, self.between, trainer.strategy.root_device, "val")
+            self._scores["test"] = self._scorer.begin(source, self.num_samples, trainer.strategy.root_device, "test")
         except Unobtainable as error:
             if self._required:
                 raise
