@@ -22,6 +22,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
 from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
@@ -45,7 +46,7 @@ from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
 from blackout.training.lightning_module import TrainingModule, test_name
 from blackout.training.loggers import MetricsCSV, continue_run, dashboards, log_results
-from blackout.training.model import Model
+from blackout.training.model import Model, evaluating
 from blackout.training.optimization import Optimization
 
 _OURS = {
@@ -393,6 +394,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
             told = ", ".join(f"{name} {validated[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
             left_out.append(f"what training did after step {step:,}, where validation data say it is best: {told}")
     tested = test(trainer, module, budget, left_out)
+    samples = sample_values(module, data.source, family)
     values = tested | {name: value for name, value in validated.items() if name not in tested}
     scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
@@ -409,8 +411,9 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     report |= {} if scorer is None else scorer.provenance | beside
     size = data.source.size("train") or 0
     few = {"few": budget} if budget < size else {}
-    report["baselines"] = family.baselines(data.source, few)
-    if few and report["baselines"] and not any(report["baselines"].values()):
+    baselines = family.baselines(data.source, num_compared(samples), few)
+    report |= compared_with_baselines(samples, baselines)
+    if few and baselines and not any(baselines.values()):
         left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
@@ -466,6 +469,19 @@ def test(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: lis
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has tested
     return with_errors(metrics, {test_name(name): name for name in module.model.means}, module)
+
+
+def sample_values(module: TrainingModule, source: Source, family: ComponentFamily) -> dict[str, SampleValues]:
+    """Values of single test samples by the names of metrics that can be compared with baselines; on every process."""
+    model = module.model
+    by_name = dict[str, SampleValues]()
+    with torch.no_grad(), evaluating(model.averaged):
+        for name in model.means:
+            index, values = module.mean(name).samples
+            samples = family.sample_values(model, source, test_name(name), index, values) if len(index) else None
+            if samples is not None:
+                by_name[test_name(name)] = samples
+    return by_name
 
 
 def max_batches(module: TrainingModule, data: SourceDataModule, budget: int) -> int:

@@ -103,7 +103,7 @@ class Model(Pretrained, nn.Module, ABC):
         self.log: Callable[[str, Tensor], None] = unheard
         """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
         self.record: Callable[[str, Tensor], None] = unheard
-        """Adds values [b] to one of the `means` over all held-out samples, exact in float64; set as `log`."""
+        """Adds a value of each sample of the batch, [b], to one of the `means`, exact in float64; set as `log`."""
         self.source: Callable[[], Source] | None = None
         """How to get what the model was trained on; set by the programs."""
 

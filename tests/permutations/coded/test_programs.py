@@ -194,7 +194,6 @@ def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform_in
         "dataset=permutations",
         f"dataset.path={tmp_path / 'few.npy'}",
         "dataset.holdout=0.5",
-        "dataset.imagined=0",  # nothing else keeps it from overfitting
         *TINY,
     )
     outcome = run("train", *common, "optimizer.lr=0.05", "trainer.max_steps=24", f"runs_dir={tmp_path}", "run_id=a",
