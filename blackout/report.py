@@ -90,7 +90,7 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
-        base = re.sub("^val/|_lower$", "", name).replace("eubo", "log_z")
+        base = re.sub("^(val|test)/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
             **{what: report["values"].get(f"{base}_{what}") for what in _END},
             "held_out_data": real.get("values", {}).get(name),
@@ -106,7 +106,7 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
 
 
 _LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
-_SPLITS: tuple[Split, ...] = ("train", "test")
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:

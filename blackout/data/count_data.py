@@ -18,7 +18,6 @@ from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.count_statistics import (
     Sums,
     covariance_excess,
-    equal_pairs,
     neighbour_correlation,
     parts,
     sums,
@@ -120,6 +119,7 @@ class CountData:
 
     def _parts(self, split: str) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
         """Counts, labels and what was seen of a split."""
+        split = "train" if split == "train" else "test"
         counts, labels, seen = (getattr(self, split + part) for part in _OF_SPLIT)
         return counts, labels, seen
 
@@ -225,8 +225,7 @@ class CountData:
         Classes that have names give class_names and class_values too. Moments are max_count, mean, std,
         total_dispersion and covariance_excess (`count_statistics.py`). With continuous conditions, `covariates`,
         `covariate_levels` and `label_counts`, how often each label occurs in training; where a file has them,
-        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain; and
-        `equal_pairs` of elements, if any.
+        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         dispersion = facts["total_dispersion"] = total_dispersion(self.train, self.sums)
@@ -244,7 +243,6 @@ class CountData:
             "layer": self.layer if self.annotated else None,
             "class_names": list(self.class_names) or None,
             "class_values": {name: list(values) for name, values in self.class_values.items()} or None,
-            "equal_pairs": equal_pairs(self.train) or None,
             "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}

@@ -296,7 +296,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             if source.max_count <= _LARGEST_HISTOGRAM:
                 bits["histograms"] = histogram_bits(known, scored, source.max_count)
             if "likelihood" not in settings:
-                return {"val/bits_per_dim": bits}
+                return {"test/bits_per_dim": bits}
             found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
         return found
 
@@ -327,8 +327,8 @@ def _bounds(model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, set
 def _stats(settings: Plain, source: CountData, facts: Plain) -> dict[str, Any]:
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
-    seen = {"narrow": narrow(source.train), "number": source.size("train")}
-    return {**with_ends(facts), "ordered": source.ordered if told is None else told, **seen}
+    ordered = source.ordered if told is None else told
+    return {**with_ends(facts), "ordered": ordered, "narrow": narrow(source.train)}
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -68,7 +68,7 @@ from blackout.diffusion.schedules import (
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams, bernoulli, categorical, poisson, uniform
-from blackout.training.instantiate import make
+from blackout.training.instantiate import described, make
 from blackout.training.model import evaluating
 
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
@@ -807,21 +807,20 @@ def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> R
 
 # --- how a model is sampled
 
-_BRIDGED, _MANY = 0.003, 2000
-"""Survival from which on narrow counts are bridged, training samples from which on predictions need no calibration."""
+_BRIDGED = 0.003
+"""Survival from which on narrow counts are bridged."""
 
 
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """What is null of a sampler that is left to the data, `sampler=counts`. Ours (tests/cli/test_configs.py).
 
     Narrow counts are drawn from their predicted distribution nearly from the start, which is of first order and takes
-    twice as many steps. A network that was trained on few samples expects too little or too much of its own, which
-    calibration mends.
+    twice as many steps.
     """
     late = "kernel" not in given and stats.get("outputs", 1) > 1  # a count's mean, and its distribution
     kernel = {"kernel": {"_target_": "blackout.diffusion.PosteriorBridge", "survival": _BRIDGED}} if late else {}
-    chosen = {"num_steps": 100 if late else 50, "calibrated": stats.get("number", _MANY) < _MANY}
-    return kernel | {name: value for name, value in chosen.items() if given.get(name, value) is None}
+    steps = {"num_steps": 100 if late else 50} if given.get("num_steps", 0) is None else {}
+    return kernel | steps
 
 
 @component("sampler", from_stats=kernel_of_data)
@@ -838,11 +837,9 @@ class Sampler:
         guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
+        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay exact.
         inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
             where particles can be weighed, else 1.
-        calibrated: scale predictions so that samples are as bright as the training data, by what the end of training
-            has measured (`calibration`), if it has; for kernels that draw from the mean.
 
     Raises:
         ValueError: a number is out of range.
@@ -862,7 +859,6 @@ class Sampler:
     bfloat16: bool = False
     guidance_particles: int = 1
     inpainting_particles: int | None = None
-    calibrated: bool = False
     correction: Correction = field(init=False, repr=False, compare=False)
     """Corrector steps after the kernel's."""
     towards: Guidance = field(init=False, repr=False, compare=False)
@@ -937,12 +933,31 @@ def named_sampler(name: str) -> Sampler:
     return make(described, "sampler")
 
 
-def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:
-    """The sampler a user asks for: by itself, by name, or a model's own; with another number of steps if one is given.
+def chosen_sampler(own: Sampler, requested: Sampler | str | None, num_steps: int | None) -> Sampler:
+    """Return the requested sampler, or the model's own, with another number of steps if one is given.
+
+    A name stands for a kernel with its corrector and its usual number of steps. The grid and everything else stay the
+    model's. The name of the kernel that the model has changes nothing.
+
+    Args:
+        own: the model's sampler.
+        requested: a sampler, a name from the command line, or None for the model's own.
+        num_steps: None for those of the sampler.
 
     Raises:
         UserError: there is none of that name.
         ValueError: not a positive number of steps.
     """
-    sampler = named_sampler(asked) if isinstance(asked, str) else asked or own
+    sampler = requested or own
+    if isinstance(sampler, str):
+        named = named_sampler(sampler)
+        if _same_kernel(named.kernel, own.kernel):
+            sampler = own
+        else:
+            sampler = replace(own, kernel=named.kernel, corrector=named.corrector, num_steps=named.num_steps)
     return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
+
+
+def _same_kernel(kernel: Kernel, other: Kernel) -> bool:
+    """Whether two kernels are of one class with equal arguments."""
+    return type(kernel) is type(other) and described(kernel, "kernel") == described(other, "kernel")

@@ -110,4 +110,4 @@ class FlowFamily(ComponentFamily):
         graphs = [problem.graph for problem in problems]
         found = annealed(problems[0].base, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
         values = [problem.best_of(x) for problem, x in zip(problems, found, strict=True)]
-        return {"val/value": {"anneal": sum(values) / len(values)}}
+        return {"test/value": {"anneal": sum(values) / len(values)}}

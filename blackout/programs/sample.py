@@ -35,7 +35,7 @@ from blackout.report import provenance, settings_of, write_scores
 from blackout.training.allowed_components import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
-from blackout.training.instantiate import make
+from blackout.training.instantiate import make, with_defaults
 from blackout.training.model import Model
 
 _SHARED = frozenset(
@@ -76,7 +76,7 @@ def sample(cfg: DictConfig) -> Path:
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     began, chosen, (model, family, place) = time.perf_counter(), listed(config), _model(config)
     with error_context("sample"):
-        request = _request(config)
+        request = _request(config, model)
         draw = family.draw(model, request)
         if not asked_for("num_samples"):
             config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
@@ -159,14 +159,23 @@ def _file(dataset: Any) -> tuple[str, Path]:
     return str(dataset.get("_target_")), Path(str(dataset.get("path"))).expanduser().resolve()
 
 
-def _request(config: Mapping[str, Any]) -> dict[str, Any]:
+def _request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
     request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
+    elif "sampler" in request and not asked_for("sampler.num_steps") and _has_kernel(model, request["sampler"]):
+        request["sampler"] = {**request["sampler"], "num_steps": None}
     if not isinstance(config["likelihood"], Mapping | None):  # which no family takes: refused there
         request["likelihood"] = config["likelihood"]
     return request | {"num_samples": config["num_samples"]}
+
+
+def _has_kernel(model: Model, sampler: Mapping[str, Any]) -> bool:
+    """Whether the kernel of a sampler that the command line names is the model's own."""
+    own = model.config.get("model", {}).get("sampler") or {}
+    kernel = sampler.get("kernel")
+    return kernel is not None and with_defaults(kernel, "sampler.kernel") == own.get("kernel")
 
 
 def _is_given(value: Any) -> bool:

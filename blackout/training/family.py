@@ -194,7 +194,7 @@ class ComponentFamily(ABC):
 
 
 _VALUES: dict[str, Any] = {"model": dict, "data": dict | None, "data.units": tuple[int, int] | None}
-_VALUES |= dict.fromkeys(("dataset", "metrics", "truth", "calibration"), dict | None)
+_VALUES |= dict.fromkeys(("dataset", "metrics", "truth"), dict | None)
 """What the descriptions of all families may hold beside the model."""
 
 

@@ -77,10 +77,10 @@ class TrainingModule(pl.LightningModule):
         return self.model.training_step(batch)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Add a batch to the validation metrics; of the test data under names that begin with `test/`."""
+        """Add a batch of validation data to the metrics `val/...`, or one of test data to the metrics `test/...`."""
         self.model.validation_step(batch)
         for name in self.model.means:
-            shown = f"test/{name.removeprefix('val/')}" if self.trainer.testing else name
+            shown = test_name(name) if self.trainer.testing else name
             self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
 
     test_step = validation_step
@@ -348,6 +348,11 @@ def _logs_this_step(trainer: Any) -> bool:
     return every > 0 and (trainer.global_step + 1) % every == 0
 
 
+def test_name(name: str) -> str:
+    """The name on test data, `test/...`, of the metric that is called `val/...` on validation data."""
+    return f"test/{name.removeprefix('val/')}"
+
+
 def _key(name: str) -> str:
     """A metric's name as that of a submodule."""
     return name.replace("/", "_").replace(".", "_")
@@ -357,8 +362,8 @@ class Standalone(TrainingModule):
     """What `trainer.fit(module)` needs, and what answers as its model does: `module.sample(16)`, `save_pretrained`, ...
 
     An epoch is as many batches as the data have; the order of the data is the same however often training is
-    interrupted. `trainer.fit(module, loader)` takes a DataLoader of your own in place of the data, `trainer.test`
-    bounds the held-out samples, `trainer.predict` draws samples.
+    interrupted. `trainer.fit(module, loader)` takes a DataLoader of your own in place of the data. `trainer.validate`
+    uses the validation data, `trainer.test` the test data, and `trainer.predict` draws samples.
 
     Args:
         model: to be trained.
@@ -399,11 +404,14 @@ class Standalone(TrainingModule):
         return self._data_module.train_dataloader()
 
     def val_dataloader(self) -> EvalLoader:
-        """The held-out data."""
+        """The validation data."""
         self._data_module.trainer = self._trainer
         return self._data_module.val_dataloader()
 
-    test_dataloader = val_dataloader
+    def test_dataloader(self) -> EvalLoader:
+        """The test data."""
+        self._data_module.trainer = self._trainer
+        return self._data_module.test_dataloader()
 
     def predict_dataloader(self) -> DataLoader[int]:
         """Numbers of samples to be drawn."""

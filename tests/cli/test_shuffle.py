@@ -48,7 +48,7 @@ def test_a_run_leaves_solved_puzzles(trained):
     assert (np.sort(final["permutation"], 1) == np.arange(4)).all()
     values = json.loads((trained / "metrics.json").read_text())
     assert values["labels"] is False and values["evaluations"] == 2 and "val/nll_bits" in values["values"]
-    assert values["beside"]["val/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
+    assert values["beside"]["test/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 

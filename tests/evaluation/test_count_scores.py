@@ -45,6 +45,25 @@ def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> 
     assert relations(empty, rare)["equal_difference"] == 0
 
 
+def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
+    generator = np.random.default_rng(1)
+
+    def brackets(number: int) -> np.ndarray:
+        """Elements 0 and 2 are equal in 88 % of the samples, else two apart; 3 is a copy of 1."""
+        first, other = generator.poisson(generator.gamma(2, 20, (2, number)))
+        apart = 2 * (generator.random(number) > 0.88)
+        return np.stack([first, other, first + apart, other], 1)
+
+    data, samples = brackets(1000), brackets(1000)
+    assert relations(samples, data)["equal_difference"] < 0.05
+    samples[:, 2] += generator.integers(1, 3, 1000)
+    assert relations(samples, data)["equal_difference"] > 0.8
+    sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
+    shuffled = generator.permuted(sparse, axis=0)
+    assert relations(sparse, sparse)["excess_difference"] == 0
+    assert relations(shuffled, sparse)["excess_difference"] == pytest.approx(0.16, abs=0.03)
+
+
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_samples, "TREES", 25)

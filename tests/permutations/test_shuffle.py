@@ -1,6 +1,7 @@
 """Shuffle diffusion against enumeration: what the network may see, exact laws of its chain, beams, losses."""
 
 import math
+from itertools import product
 
 import pytest
 import torch

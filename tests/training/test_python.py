@@ -3,7 +3,6 @@
 import functools
 import re
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
 from blackout.data import CountData
-from blackout.diffusion import GammaHead, PoissonLeap, Sampler, nearest_rounding
+from blackout.diffusion import (
+    BinomialBridge,
+    GammaHead,
+    MultistepLeap,
+    PoissonLeap,
+    Sampler,
+    logit_times,
+    nearest_rounding,
+)
 from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
@@ -87,6 +94,27 @@ def test_named_samplers_are_the_commands():
     assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
     with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):
         named_sampler("nonsense")
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Sampler(MultistepLeap(), num_steps=6, grid=partial(logit_times, first=3.0, last=-4.0)),
+        Sampler(BinomialBridge(nearest_rounding), num_steps=5, corrector_steps=1),
+    ],
+    ids=["multistep", "binomial_bridge_nearest"],
+)
+def test_the_name_of_the_sampler_that_the_model_has_changes_nothing(sampler, request):
+    model, name = made(sampler=sampler).model.eval(), request.node.callspec.id
+    assert torch.equal(model.sample(20, sampler=name), model.sample(20))
+
+
+def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model():
+    grid = partial(logit_times, first=3.0, last=-4.0)
+    model = made(sampler=Sampler(MultistepLeap(), num_steps=6, grid=grid, batch_size=7)).model.eval()
+    expected = Sampler(PoissonLeap(), num_steps=1000, grid=grid, batch_size=7)
+    assert torch.equal(model.sample(4, sampler="poisson"), model.sample(4, sampler=expected))
+    assert torch.equal(model.sample(4, sampler="poisson", num_steps=9), model.sample(4, sampler=expected, num_steps=9))
 
 
 def test_validate_fit_test_and_predict():
@@ -232,24 +260,3 @@ def test_without_the_hub_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install huggingface_hub"):
         made().push_to_hub("me/counts")
-
-
-def test_a_model_is_calibrated_at_no_more_than_its_training_where_its_sampler_asks_for_it_and_keeps_what_it_found(
-    tmp_path,
-):
-    model = made(sampler=Sampler(PoissonLeap(), num_steps=9, calibrated=True)).model.eval()
-    plain = model.sample(40)
-    model.calibrate(512 * 9 - 1)
-    assert "calibration" not in model.config and torch.equal(model.sample(40), plain)
-    model.calibrate(1024 * 9 * 8)
-    found = model.config["calibration"]
-    assert len(found["logits"]) == len(found["factors"]) == 9 and max(abs(f - 1) for f in found["factors"]) > 0.01
-    drawn = model.sample(1000)
-    assert float(drawn.double().mean()) == pytest.approx(float(model.mean.mean()), rel=0.05)
-    assert torch.equal(model.sample(40, sampler=replace(model.sampler, calibrated=False)), plain)
-    fewer = replace(model.sampler, num_steps=7)  # another walk, which was not measured
-    assert torch.equal(model.sample(9, sampler=fewer), model.sample(9, sampler=replace(fewer, calibrated=False)))
-    model.calibrate(1024 * 9 * 8)
-    assert model.config["calibration"] == found
-    model.save_pretrained(tmp_path / "model")
-    assert torch.equal(load_model(tmp_path / "model").sample(40), drawn[:40])

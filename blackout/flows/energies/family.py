@@ -255,7 +255,7 @@ class EnergyFamily(ComponentFamily):
 
     def baselines(self, source: StateData, settings: Plain) -> dict[str, dict[str, float]]:
         """Nats per held-out state of models that need no log Z."""
-        return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
+        return dict.fromkeys(("test/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
 
 
 def _states(data: Any) -> StateData:

@@ -112,7 +112,7 @@ class CodeFamily(ComponentFamily):
         """Bits per held-out permutation of classical models, which see no context."""
         size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
         bits = likelihood_baselines(source, size) if size else {}
-        return dict.fromkeys(("val/nll_bits", "nll_bits_test"), bits)
+        return dict.fromkeys(("test/nll_bits", "nll_bits_test"), bits)
 
 
 def _facts(data: Plain) -> dict[str, Any]:

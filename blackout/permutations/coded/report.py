@@ -24,7 +24,7 @@ from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import arranged, expected_unique, kl_bits
-from blackout.protocols import Samples
+from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams
 
 _ENUMERATED = 9
@@ -40,7 +40,9 @@ _MIXED = 100
 class CodeScorer:
     """Valid and unique shares, and the figures of single samples that the data define (cyclic, ndcg_at_5, ...)."""
 
-    def begin(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> PermutationScores:
+    def begin(
+        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> PermutationScores:
         """Accumulators for that many samples."""
         if not isinstance(source, PermutationData):
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")

@@ -125,7 +125,7 @@ class ShuffleFamily(ComponentFamily):
         """
         free = source.facts["num_items"] - source.facts["first_fixed"]
         uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
-        return {"val/nll_bits": uniform, "nll_bits": uniform}
+        return {"test/nll_bits": uniform, "nll_bits": uniform}
 
 
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
