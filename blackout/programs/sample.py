@@ -143,12 +143,15 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     if not (run / "config.yaml").exists():
         return chosen
     own: Any = settings_of(run).get("dataset")
-    known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
-    if known is None or "path" not in own or (chosen and _file(chosen) != _file(own)):
+    address = own.get("_target_") if isinstance(own, Mapping) else None
+    if not isinstance(address, str) or marked(address, "dataset") is None or "path" not in own:
+        return chosen
+    own = plain(own, "dataset")
+    if chosen and _file(chosen) != _file(own):
         return chosen
     if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
         raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
-    if (own := {**plain(own, "dataset"), **(chosen or {})}) != chosen:
+    if (own := {**own, **(chosen or {})}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own
 
