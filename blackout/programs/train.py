@@ -236,12 +236,15 @@ def check_best(config: Plain, source: Source) -> None:
     """Refuse to choose the best checkpoint without validation data.
 
     Raises:
-        UserError: `restore_best` for a source that has none.
+        UserError: `restore_best`, or a monitor on the command line, for a source that has none.
     """
     checkpoints = (config["callbacks"] or {}).get("checkpoints") or {}
-    if checkpoints.get("restore_best") and source.size("val") == 0:
-        told = f"callbacks.checkpoints.restore_best=true needs validation data, and {source.name} has none"
-        raise UserError(f"{told}: dataset.validation=0.1, or callbacks.checkpoints.restore_best=false")
+    if source.size("val") != 0:
+        return
+    told = f"the best checkpoint is chosen by validation data, and {source.name} has none"
+    ways = "dataset.validation=0.1 takes some from the training data"
+    refuse(checkpoints.get("restore_best"), f"{told}: {ways}, or callbacks.checkpoints.restore_best=false")
+    refuse(asked_for("callbacks.checkpoints.monitor"), f"{told}: {ways}, or leave out callbacks.checkpoints.monitor")
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
@@ -374,7 +377,7 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> l
     """Leave out scores that no one asked for, are due at the end alone and would cost more than the run: then neither
     their networks nor their references are loaded."""
     left_out = list[str]()
-    due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
+    due = [callback.every_n_steps for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
     if not asked_for("metrics") and all(every is None or every > trainer.max_steps for every in due):
         budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
         keep_affordable_scorer(trainer, nfe, budget, run, left_out)
