@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,87 @@ import torch
 from torch import Tensor
 
 from blackout.errors import ensure
+
+
+class SplitRows(NamedTuple):
+    """Numbers of the samples of each split, int64, in increasing order."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+
+def split_samples(
+    count: int, validation: float, holdout: float, seed: int = 0, labels: Tensor | None = None
+) -> SplitRows:
+    """Divide the indices 0..count-1 at random into training, validation and test data, every class alike.
+
+    The test data are those of `held_out_split`, whatever the validation data are, which are divided from the rest in
+    the same way.
+
+    Args:
+        count: number of samples. Of two, one is training and validation data; a single one is in all splits.
+        validation: share or number of all samples for validation, see `validation_size`; 0 for none.
+        holdout: share of all samples for the test, between 0 and 1, both excluded.
+        seed: seed of the choice.
+        labels: class of each sample, [count]; None for a single class.
+
+    Warns:
+        UserWarning: there are too few samples for three splits.
+
+    Raises:
+        ValueError: shares out of range, or no sample is left to train on.
+    """
+    rest, test = held_out_split(count, holdout, seed, labels)
+    number = validation_size(validation, count)
+    if number == 0:
+        return SplitRows(rest, rest[:0], test)
+    if len(rest) == 1:
+        samples = "the only sample is" if count == 1 else "of two samples one is"
+        where = "training, validation and test data" if count == 1 else "both training and validation data"
+        warnings.warn(f"{samples} {where}: use at least 3 samples", stacklevel=2)
+        return SplitRows(rest, rest, test)
+    train, val = take_validation(len(rest), number, seed, None if labels is None else labels[rest])
+    return SplitRows(rest[train], rest[val], test)
+
+
+def take_validation(count: int, number: int, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Divide `count` training samples at random into those that stay and `number` validation samples.
+
+    Args:
+        count: number of samples, at least 2.
+        number: of validation samples, 1 .. count - 1.
+        seed: seed of the choice.
+        labels: class of each sample, [count]; every class keeps its share.
+
+    Returns:
+        Indices (train, val), int64, each in increasing order.
+
+    Raises:
+        ValueError: another number.
+    """
+    told = f"validation must leave a sample to train on: {number:,} of {count:,} training samples"
+    ensure(1 <= number < count, told)
+    return held_out_split(count, number / count, seed, labels)
+
+
+def validation_size(validation: float, count: int) -> int:
+    """How many of `count` samples are taken for validation.
+
+    Args:
+        validation: a share below 1, of which at least one sample is taken unless it is 0, or a whole number of samples.
+        count: number of samples.
+
+    Raises:
+        ValueError: a negative number, or one that is neither a share nor whole.
+    """
+    known = isinstance(validation, int | float) and not isinstance(validation, bool)
+    if not known or not 0 <= validation < count or (validation >= 1 and validation != int(validation)):
+        allowed = f"a share below 1, or a whole number of samples below {count:,}; 0 for none"
+        raise ValueError(f"validation must be {allowed}, not {validation!r}")
+    if validation >= 1 or validation == 0:
+        return int(validation)
+    return max(1, round(validation * count))
 
 
 def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -300,7 +300,9 @@ class Scores(Callback):
         assert isinstance(pl_module, TrainingModule)
         scores = self._scores[split]
         scores.reset()
-        self.values = score_samples(scores, pl_module.model.batches, self.seed)
+        model = pl_module.model
+        batches = model.batches if split == "test" else model.validation_batches
+        self.values = score_samples(scores, batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
         pl_module.log_dict(self.values, batch_size=scores.num_samples, sync_dist=True)
 
