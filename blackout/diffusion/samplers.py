@@ -750,7 +750,7 @@ def sample(
         process: the forward process to be reversed.
         times: float64 [T + 1], increasing: a grid, or a part of one.
         shape: [B, ...] of the batch.
-        generator: streams make sample k a function of (seed, k, step) alone.
+        generator: streams make sample k's random numbers a function of (seed, k, step) alone.
         callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
         kernel: the reverse step; one that keeps state is replaced by a fresh one.
         correction: corrector steps after the kernel's.

@@ -103,7 +103,8 @@ class ChainSampler(Model):
         """Chains with these numbers, int64 [b], on the model's device; of groups that are resampled, these members.
 
         Args:
-            indices, seed: chain k is a function of (seed, k), and of its group where there is resampling.
+            indices, seed: the random numbers of chain k are a function of (seed, k); where there is resampling, the
+                chain also depends on its group.
             simulation, refine: the model's own simulation and no moves, unless given.
             watch, observe: see `Simulation.run`.
         """

@@ -91,7 +91,8 @@ class TrainingModule(pl.LightningModule):
         """Samples by the model's own sampler.
 
         Args:
-            batch: numbers of the samples, int64 [b]: sample k is a function of the model's seed and k.
+            batch: numbers of the samples, int64 [b]; sample k's random numbers are a function of the
+                model's seed and k.
         """
         return torch.cat([samples["samples"] for _, samples in self.model.batches(batch.cpu(), self.model.seed)])
 

@@ -123,7 +123,8 @@ class Model(Pretrained, nn.Module, ABC):
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
 
-        Sample k is a function of (seed, k) alone.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
+        outputs can depend on the shape of the batch, the device and the kind of processor.
 
         Yields:
             (indices [b], their samples): named arrays [b, ...], `samples` among them.

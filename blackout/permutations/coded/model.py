@@ -710,7 +710,7 @@ class CodeModel(Model):
         return arranged(context["items"], x) if "items" in context else x
 
     def sample(self, num_samples: int, seed: int = 0, **how: Any) -> Tensor:
-        """Permutations int64 [num_samples, n]; sample k is a function of (seed, k).
+        """Permutations int64 [num_samples, n]; sample k's random numbers are a function of (seed, k).
 
         Args:
             num_samples: how many.
