@@ -40,7 +40,7 @@ from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.file_formats import load_array, load_arrays
-from blackout.data.images import StrPath
+from blackout.data.images import VALIDATION, StrPath
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
@@ -466,19 +466,22 @@ class Jigsaws(ImagePuzzles):
 
 
 @component("dataset")
-def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Jigsaws:
+def jigsaw_digits(
+    pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0, validation: float = 0.1
+) -> Jigsaws:
     """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 test images repeat.
 
     Args:
         pieces: per side, 2 to 8.
         held_out: number of validation and of test puzzles.
-        holdout: share of the images that is held out.
+        holdout: share of the images for test puzzles.
         seed: of the puzzles.
+        validation: share or number of the images for validation puzzles; 0 for none.
 
     Raises:
         ValueError: values out of range.
     """
-    return Jigsaws(digit_images(holdout), pieces, held_out, seed=seed)
+    return Jigsaws(digit_images(holdout, validation=validation), pieces, held_out, seed=seed)
 
 
 @component("dataset")
@@ -489,6 +492,7 @@ def jigsaw_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
+    validation: float = VALIDATION,
 ) -> Jigsaws:
     """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
 
@@ -497,21 +501,27 @@ def jigsaw_mnist(
         noise: standard deviation, of pixels in [0, 1], drawn once for every image.
         held_out: number of validation and of test puzzles.
         seed: of noise and puzzles.
-        data_dir, download: as for `blackout.data.mnist`.
+        data_dir, download, validation: as for `blackout.data.mnist`.
 
     Raises:
         UserError: the images cannot be had.
         ValueError: values out of range.
     """
-    return Jigsaws(mnist(data_dir, download=download), pieces, held_out, noise, seed)
+    images = mnist(data_dir, download=download, validation=validation)
+    return Jigsaws(images, pieces, held_out, noise, seed)
 
 
 @component("dataset")
 def jigsaw_cifar10(
-    pieces: int = 3, held_out: int = 1000, seed: int = 0, data_dir: StrPath = "data", download: bool = True
+    pieces: int = 3,
+    held_out: int = 1000,
+    seed: int = 0,
+    data_dir: StrPath = "data",
+    download: bool = True,
+    validation: float = VALIDATION,
 ) -> Jigsaws:
     """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
-    return Jigsaws(cifar10(data_dir, download), pieces, held_out, seed=seed)
+    return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
 
 
 class Sorting(ImagePuzzles):
@@ -576,20 +586,28 @@ def distorted(images: Tensor, u: Tensor) -> Tensor:
 
 
 @component("dataset")
-def sort_digits(length: int = 5, digits: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Sorting:
+def sort_digits(
+    length: int = 5,
+    digits: int = 2,
+    held_out: int = 1000,
+    holdout: float = 0.2,
+    seed: int = 0,
+    validation: float = 0.1,
+) -> Sorting:
     """Numbers made of scikit-learn's 8x8 digits, which need no download.
 
     Args:
         length: numbers in a list.
         digits: of a number.
         held_out: number of validation and of test lists.
-        holdout: share of the images that is held out.
+        holdout: share of the images for test lists.
         seed: of the lists.
+        validation: share or number of the images for validation lists; 0 for none.
 
     Raises:
         ValueError: values out of range.
     """
-    return Sorting(digit_images(holdout), length, digits, held_out, seed=seed)
+    return Sorting(digit_images(holdout, validation=validation), length, digits, held_out, seed=seed)
 
 
 @component("dataset")
@@ -601,6 +619,7 @@ def sort_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
+    validation: float = VALIDATION,
 ) -> Sorting:
     """Numbers made of MNIST's digits, four of them as published.
 
@@ -610,10 +629,11 @@ def sort_mnist(
         held_out: number of validation and of test lists.
         distort: whether training digits are turned, slanted, resized and moved a little, anew each time.
         seed: of the lists.
-        data_dir, download: as for `blackout.data.mnist`.
+        data_dir, download, validation: as for `blackout.data.mnist`.
 
     Raises:
         UserError: the images cannot be had.
         ValueError: values out of range.
     """
-    return Sorting(mnist(data_dir, download=download), length, digits, held_out, distort, seed)
+    images = mnist(data_dir, download=download, validation=validation)
+    return Sorting(images, length, digits, held_out, distort, seed)

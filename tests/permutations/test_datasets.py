@@ -197,7 +197,8 @@ def test_lists_of_any_length_are_by_falling_relevance(tmp_path):
     lists_of_training = many.flatten(1).unique(dim=0).view(-1, 7, 5)
     assert len(lists_of_training) < 200 and source.size("val") == 1
     each = lists_of_training[lists_of_training[..., 4] == 1].unique(dim=0)
-    assert torch.allclose(each.mean(0), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)  # in units of training items
+    # in units of the training items
+    assert torch.allclose(each.mean(0), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)
     again = read_puzzles(file, source)
     ranked = arranged(again["relevance"], again["truth"])
     assert len(ranked) == len(sizes) and (ranked.diff(dim=1) <= 0).all()

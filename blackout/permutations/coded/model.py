@@ -24,7 +24,7 @@ from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
-from blackout.permutations.metrics import SHARPNESS, arranged
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
@@ -453,6 +453,7 @@ class CodeModel(Model):
         objective: "masked" (any order, any number of passes) or "autoregressive" (left to right, n passes).
         passes: how samples are drawn by default.
         kept: named tensors of the source that are exported with the model.
+        sharpness: what logits are multiplied by after training; None chooses it on validation data.
         training: ema_decay and seed of a model in training.
 
     Raises:
@@ -463,9 +464,10 @@ class CodeModel(Model):
 
     def __init__(
         self, network: nn.Module, code: str, objective: Objective, passes: Passes,
-        kept: Mapping[str, Tensor] | None = None, **training: Any,
+        kept: Mapping[str, Tensor] | None = None, sharpness: float | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
+        self.sharpness = checked_sharpness(sharpness)
         self.code, self.objective = CODES[code], str(objective)
         self.length = int(network.num_items)  # type: ignore[arg-type]
         for name, values in (kept or {}).items():
@@ -550,6 +552,9 @@ class CodeModel(Model):
 
         A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
+        if self.sharpness is not None:
+            self.config["sharpness"] = self.sharpness
+            return
         source = self.require_source()
         available = min(_JUDGED[1], source.size("val") or 0)
         size = min(available, evaluations // (len(SHARPNESS) * self.validation_cost))

@@ -15,7 +15,7 @@ from blackout.errors import error_context
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
-from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, tour_length
 from blackout.permutations.queries import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.shuffle.decoding import (
     Beam,
@@ -73,15 +73,17 @@ class ShuffleDiffusion(Model):
         sampler: how lists are put in order.
         data: facts of the puzzles: num_items, item_shape, first_fixed, kind, std.
         ema_decay, seed: as for `Model`.
+        sharpness: what scores are multiplied by after training; None chooses it on validation data.
     """
 
     means = ("val/nll_bits", "val/accuracy", "val/correct")
 
     def __init__(
         self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, sampler: Decoder,
-        data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0,
+        data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0, sharpness: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(network, ema_decay, seed)
+        self.sharpness = checked_sharpness(sharpness)
         self.shuffle, self.reverse, self.loss, self.sampler, self.data = shuffle, reverse, loss, sampler, dict(data)
 
     def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
@@ -132,6 +134,9 @@ class ShuffleDiffusion(Model):
 
         A number in `SHARPNESS`, by `nll_bits` [b]. Ours (tests/permutations/test_shuffle.py).
         """
+        if self.sharpness is not None:
+            self.config["sharpness"] = self.sharpness
+            return
         source = cast(Puzzles, self.require_source())
         size = min(_JUDGED // source.num_items, source.size("val") or 0, max(1, evaluations // 64))
         if size < 1:

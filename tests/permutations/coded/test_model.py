@@ -225,7 +225,6 @@ def test_observed_digits_stay_and_take_no_pass():
 
 
 @pytest.mark.parametrize("objective", ["masked", "autoregressive"])
-@pytest.mark.parametrize("objective", ["masked", "autoregressive"])
 def test_sharpness_is_that_of_the_validation_permutations(objective):
     """Weights that are surely wrong about uniform orders end uniform, within a budget, whatever the test has."""
     model = model_of("insertion", n=5, objective=objective)
@@ -253,6 +252,9 @@ def test_without_validation_permutations_nothing_is_chosen():
     model.source = lambda: PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
     model.calibrate(10**6)
     assert "sharpness" not in model.config
+    model.sharpness = 0.7  # a setting
+    model.calibrate(0)
+    assert model.config["sharpness"] == 0.7
 
 
 def test_perfect_networks_get_the_published_shares():

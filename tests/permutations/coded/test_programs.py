@@ -133,7 +133,7 @@ WRONG = (
     ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "no such file"), ("sampler.steps=3", "steps"),
-    ("sampler.greedy=7", "true or false"),
+    ("sampler.greedy=7", "true or false"), ("sharpness=2", "sharpness must be a number from 0 to 1"),
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
 
 
 def test_what_overfits_ends_as_it_was_best_and_is_compared_with_errors(run, tmp_path):  # noqa: F811
-    """The closing model is that of the least validation bits; test bits are compared with uniform and classical fits."""
+    """The closing model is that of the least validation bits; its test bits are compared with classical fits."""
     generator = torch.Generator().manual_seed(1)
     np.save(tmp_path / "few.npy", torch.rand(60, 6, generator=generator).argsort(1).numpy())
     common = (
