@@ -190,6 +190,25 @@ def decide(
     return "undecided" if kind == "upper bound" else "worse"
 
 
+def is_comparison(content: Any) -> bool:
+    """Return whether what was read from a file has the form of what `compare` returns."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
+        return False
+    rows = content["baselines"]
+    return (
+        content.get("kind") in list(_KIND_IN_WORDS)
+        and isinstance(content.get("value"), int | float)
+        and content.get("strongest") in list(rows)
+        and all(
+            isinstance(name, str)
+            and isinstance(row, Mapping)
+            and all(isinstance(row.get(key), int | float) for key in ("value", "difference", "error"))
+            and row.get("verdict") in list(_VERDICT_IN_WORDS)
+            for name, row in rows.items()
+        )
+    )
+
+
 def in_words(name: str, comparison: Mapping[str, Any]) -> str:
     """Return the line that says which of a model and its strongest baseline is better, and why.
 

@@ -36,7 +36,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from blackout.comparisons import in_words
+from blackout.comparisons import in_words, is_comparison
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
@@ -308,6 +308,7 @@ def save_report(run: Path, every: float | None = None) -> Path:
         scores=scores,
         lines=curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}}),
         through=through,
+        compared=comparison_rows(scores),
         draws=draws,
         left_out=left_out,
         model=_model(run),
@@ -336,10 +337,35 @@ def scores_of(run: Path) -> dict[str, dict[str, Any]]:
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
     contents = {str(path.relative_to(run)): read_mapping(path, run, _MOST) for path in found if path.exists()}
     for content in contents.values():  # what is no mapping where one must be is not shown
-        for name in ("values", "beside", "condition", "sampler", "made_with", "data"):
+        for name in ("values", "beside", "comparisons", "condition", "sampler", "made_with", "data"):
             content[name] = part if isinstance(part := content.get(name), Mapping) else {}
         content["beside"] = {name: of for name, of in content["beside"].items() if isinstance(of, Mapping)}
     return contents
+
+
+def comparison_rows(
+    scores: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[str, str, list[tuple[Any, ...]]]]:
+    """Return what a page shows of the comparisons with baselines in the files of scores.
+
+    Args:
+        scores: contents of metrics.json by place; comparisons that are not of the expected form are left out.
+
+    Returns:
+        For each comparison the place, the line with its verdict, and a row for each baseline: name, value, difference,
+        error and verdict.
+    """
+    found = []
+    for place, content in scores.items():
+        for name, comparison in content["comparisons"].items():
+            if not is_comparison(comparison):
+                continue
+            rows = [
+                (baseline, row["value"], row["difference"], row["error"], row["verdict"])
+                for baseline, row in sorted(comparison["baselines"].items(), key=lambda one: one[1]["value"])
+            ]
+            found.append((place, in_words(name, comparison), rows))
+    return found
 
 
 def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from blackout.comparisons import Baseline, SampleValues, compare, decide, in_words
+from blackout.comparisons import Baseline, SampleValues, compare, decide, in_words, is_comparison
 
 GENERATOR = torch.Generator().manual_seed
 
@@ -72,7 +72,7 @@ def test_the_strongest_baseline_is_that_of_the_validation_samples():
     unknown = compare(sample_values(bits["a"] + 0.5), {name: Baseline(values) for name, values in bits.items()})
     assert unknown["strongest"] == "a"
     worse = compare(sample_values(bits["uniform"] + 0.5), baselines)
-    assert worse["verdict"] == "worse" and "uniform has" in in_words("bits", worse)
+    assert worse["verdict"] == "worse" and "of uniform, difference +0.5" in in_words("bits", worse)
 
 
 def test_samples_are_those_of_the_model():
@@ -91,3 +91,16 @@ def test_no_verdict_without_an_error():
     impossible = Baseline(torch.tensor([math.inf, 1.0]).double(), 1.0)
     assert compare(sample_values(torch.zeros(2)), {"uniform": impossible}) is None
     assert compare(sample_values(torch.zeros(2)), {}) is None
+
+
+def test_what_a_damaged_file_holds_is_no_comparison():
+    whole = compare(sample_values(torch.rand(9)), {"uniform": Baseline(torch.ones(9).double(), 1.0)})
+    assert is_comparison(whole)
+    rows = whole["baselines"]
+    for wrong in (
+        None, [], {}, {**whole, "kind": "guess"}, {**whole, "kind": []}, {**whole, "value": "low"},
+        {**whole, "strongest": "other"}, {**whole, "baselines": []},
+        {**whole, "baselines": {"uniform": {**rows["uniform"], "error": None}}},
+        {**whole, "baselines": {"uniform": {**rows["uniform"], "verdict": {}}}},
+    ):  # fmt: skip
+        assert not is_comparison(wrong)

@@ -130,6 +130,13 @@ class Model(Pretrained, nn.Module, ABC):
             (indices [b], their samples): named arrays [b, ...], `samples` among them.
         """
 
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Draw as `batches`, for scores during training, by which a checkpoint may be chosen.
+
+        Where samples have contexts of held-out data, a family overrides it with those of validation data.
+        """
+        return self.batches(indices, seed)
+
     @torch.no_grad()
     def sample(self, num_samples: int, seed: int = 0) -> Tensor:
         """Samples 0..num_samples - 1 of a seed by the model's own sampler, [num_samples, ...] on the CPU.

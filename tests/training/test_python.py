@@ -133,13 +133,17 @@ def test_validate_fit_test_and_predict():
 
 def test_a_mean_over_held_out_samples_has_its_standard_error():
     values = torch.randn(101, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mean = HeldOutMean(nan_strategy="disable").set_dtype(torch.float64)
-    for part in values.split(20):
-        mean.update(part)
+    mean = HeldOutMean().set_dtype(torch.float64)
+    for index in torch.arange(101).flip(0).split(20):
+        mean.update(values[index], index)
     assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(values.std() / 101**0.5)
+    index, sorted_values = mean.samples
+    assert torch.equal(index, torch.arange(101)) and torch.equal(sorted_values, values)
+    with pytest.raises(ValueError, match="values of samples"):
+        mean.update(values, index[:3])
     mean.reset()
-    mean.update(values[:1])
-    assert mean.compute() == values[0] and np.isnan(mean.error)
+    mean.update(values[:1], torch.tensor([7]))
+    assert mean.compute() == values[0] and np.isnan(mean.error) and mean.samples[0].tolist() == [7]
     mean.reset()
     with pytest.warns(UserWarning, match="before the ``update``"):
         assert mean.compute().isnan() and np.isnan(mean.error)

@@ -90,6 +90,10 @@ class CodeFamily(ComponentFamily):
         """What the data are called by the user, such as numbers of items."""
         return dict(source.kept)
 
+    def training(self, settings: Plain) -> dict[str, Any]:
+        """`sharpness`."""
+        return {"sharpness": settings.get("sharpness")}
+
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
         """The network, with the code and how samples are drawn."""
         parts, n = description["model"], description["data"]["num_items"]

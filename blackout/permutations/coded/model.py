@@ -24,8 +24,8 @@ from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
-from blackout.permutations.metrics import SHARPNESS, arranged
-from blackout.protocols import Drawn, Watch
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness
+from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
 
@@ -383,7 +383,7 @@ _NOISE, _VALIDATION = 1, 3
 
 
 _JUDGED = 20, 512
-"""Held-out permutations by which sharpness is chosen, at least and at most."""
+"""Validation permutations by which sharpness is chosen, at least and at most."""
 
 
 BATCH = 1000
@@ -453,6 +453,7 @@ class CodeModel(Model):
         objective: "masked" (any order, any number of passes) or "autoregressive" (left to right, n passes).
         passes: how samples are drawn by default.
         kept: named tensors of the source that are exported with the model.
+        sharpness: what logits are multiplied by after training; None chooses it on validation data.
         training: ema_decay and seed of a model in training.
 
     Raises:
@@ -463,9 +464,10 @@ class CodeModel(Model):
 
     def __init__(
         self, network: nn.Module, code: str, objective: Objective, passes: Passes,
-        kept: Mapping[str, Tensor] | None = None, **training: Any,
+        kept: Mapping[str, Tensor] | None = None, sharpness: float | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
+        self.sharpness = checked_sharpness(sharpness)
         self.code, self.objective = CODES[code], str(objective)
         self.length = int(network.num_items)  # type: ignore[arg-type]
         for name, values in (kept or {}).items():
@@ -543,20 +545,23 @@ class CodeModel(Model):
 
     @torch.no_grad()
     def calibrate(self, evaluations: int) -> None:
-        """Find what logits are multiplied by so that held-out permutations are likeliest: few to train on make a model
-        too sure.
+        """Find what logits are multiplied by so that validation permutations are likeliest: few to train on make a
+        model too sure.
 
-        By 0 a free code's law is uniform, so that no model ends worse than that.
+        By 0 a free code's law is uniform, so that no model ends worse than that on validation permutations.
 
         A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
+        if self.sharpness is not None:
+            self.config["sharpness"] = self.sharpness
+            return
         source = self.require_source()
-        held_out = min(_JUDGED[1], source.size("test") or 0)
-        size = min(held_out, evaluations // (len(SHARPNESS) * self.validation_cost))
-        if size < min(_JUDGED[0], held_out):
+        available = min(_JUDGED[1], source.size("val") or 0)
+        size = min(available, evaluations // (len(SHARPNESS) * self.validation_cost))
+        if size < max(1, min(_JUDGED[0], available)):
             return
         index = torch.arange(size)
-        batch = {name: values.to(self.device) for name, values in source.batch("test", index).items()}
+        batch = {name: values.to(self.device) for name, values in source.batch("val", index).items()}
         self.averaged.eval()
 
         def nats(sharpness: float) -> float:
@@ -640,7 +645,7 @@ class CodeModel(Model):
             indices, seed, batch_size: as for `Model.batches`.
             passes: how digits are filled in; None for the model's own way.
             given: so many first digits of the held-out sample are observed.
-            contexts: arrays [m, ...]; None for those of the held-out samples.
+            contexts: arrays [m, ...]; None for those of the test samples.
             watch: see `blackout.protocols.Watch`.
 
         Yields:
@@ -675,12 +680,16 @@ class CodeModel(Model):
         """Whether samples have contexts."""
         return any(name in self.config.get("data", {}) for name in ("item_shape", "num_conditions"))
 
-    def contexts(self, given: int = 0) -> Mapping[str, Tensor]:
-        """Contexts [m, ...] of the held-out samples, with the true `x`, where drawing needs either."""
+    def contexts(self, given: int = 0, split: Split = "test") -> Mapping[str, Tensor]:
+        """Contexts [m, ...] of the test or validation samples, with the true `x`, where drawing needs either."""
         if not self.conditional and not given:
             return {}
         source = self.require_source()
-        return source.batch("test", torch.arange(source.size("test") or 0))
+        return source.batch(split, torch.arange(source.size(split) or 0))
+
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Draw as `batches`, with the contexts of validation samples."""
+        return self.batches(indices, seed, contexts=self.contexts(split="val"))
 
     def steps(self, passes: Passes, given: int) -> int:
         """Passes a batch takes, an integer: no more than there are digits to draw."""

@@ -55,7 +55,7 @@ class CodeScorer:
         """Accumulators for that many samples."""
         if not isinstance(source, PermutationData):
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
-        return PermutationScores(source, num_samples)
+        return PermutationScores(source, num_samples, split)
 
     def held_out(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any]:
         """The same of the held-out samples."""
@@ -88,10 +88,11 @@ class PermutationScores:
     Args:
         source: what is compared with.
         num_samples: n; samples are numbered 0..n-1 over all processes.
+        split: of the source, whose contexts the samples have.
     """
 
-    def __init__(self, source: PermutationData, num_samples: int) -> None:
-        self.num_samples, self._source = num_samples, source
+    def __init__(self, source: PermutationData, num_samples: int, split: Split = "test") -> None:
+        self.num_samples, self._source, self._split = num_samples, source, split
         self.reset()
 
     def reset(self) -> None:
@@ -137,10 +138,10 @@ class PermutationScores:
         source = self._source
         if source.kind not in (None, "rankings"):
             return None
-        number, n, sets = source.size("test") or 0, source.num_tokens or source.length, {}
+        number, n, sets = source.size(self._split) or 0, source.num_tokens or source.length, {}
         spaced = torch.linspace(0, number - 1, min(number, len(self._all))).long()
         for name, index in (("held out", spaced), ("samples", torch.arange(len(self._all)) % number)):
-            context = source.batch("test", index)
+            context = source.batch(self._split, index)
             x = self._all if name == "samples" else context["x"].cpu()
             whole = is_permutation(x)
             items = context["items"].cpu() if "items" in context else identity_like(x)
@@ -149,7 +150,7 @@ class PermutationScores:
 
     def provenance(self) -> dict[str, Any]:
         """What was compared with."""
-        return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint("test")}
+        return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint(self._split)}
 
 
 def likelihood_report(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:

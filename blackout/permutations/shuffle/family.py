@@ -91,6 +91,10 @@ class ShuffleFamily(ComponentFamily):
         data = {"data": {"name": source.name, "kind": source.kind, **kept}}
         return {**data, "dataset": {}} if own_file else data
 
+    def training(self, settings: Plain) -> dict[str, Any]:
+        """`sharpness`."""
+        return {"sharpness": settings.get("sharpness")}
+
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
         """The model of a description."""
         data, sharpness = description["data"], description.get("sharpness", 1.0)

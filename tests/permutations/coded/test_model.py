@@ -225,18 +225,36 @@ def test_observed_digits_stay_and_take_no_pass():
 
 
 @pytest.mark.parametrize("objective", ["masked", "autoregressive"])
-def test_no_calibrated_model_is_worse_than_uniform(objective):
-    """Weights that are surely wrong about uniform orders end uniform; within a budget, and no more than that."""
+def test_sharpness_is_that_of_the_validation_permutations(objective):
+    """Weights that are surely wrong about uniform orders end uniform, within a budget, whatever the test has."""
     model = model_of("insertion", n=5, objective=objective)
     x = all_permutations(5)
-    source = PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
+    likeliest = model.sample(200, seed=0)  # on which the model would stay as sure as it is
+    source = PermutationData(
+        "all", lambda index, _: {"x": x[index]}, {"x": likeliest}, train_size=len(x), validation={"x": x}
+    )
     model.source = lambda: source
     model.calibrate(len(x))
     assert "sharpness" not in model.config
-    before = float(model.nll(model.denoiser({}), model.encode(x), None).mean())
+
+    def mean_nats() -> float:
+        with torch.no_grad():
+            return float(model.nll(model.denoiser({}), model.encode(x), None).mean())
+
+    before = mean_nats()
     model.calibrate(10**6)
     assert model.config["sharpness"] == 0 and before > math.log(120) + 0.1
-    assert float(model.nll(model.denoiser({}), model.encode(x), None).mean()) == pytest.approx(math.log(120), abs=1e-5)
+    assert mean_nats() == pytest.approx(math.log(120), abs=1e-5)
+
+
+def test_without_validation_permutations_nothing_is_chosen():
+    model, x = model_of("insertion", n=4), all_permutations(4)
+    model.source = lambda: PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
+    model.calibrate(10**6)
+    assert "sharpness" not in model.config
+    model.sharpness = 0.7  # a setting
+    model.calibrate(0)
+    assert model.config["sharpness"] == 0.7
 
 
 def test_perfect_networks_get_the_published_shares():
