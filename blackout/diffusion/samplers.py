@@ -114,10 +114,7 @@ class ReverseStep:
         """
         prediction = self.count(part)
         if isinstance(prediction, GuidedCount):
-            raise ValueError(
-                f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
-                "or sampler.guidance_particles=16, which walks unguided"
-            )
+            raise ValueError(f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal")
         if prediction.distribution is None:
             raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
         return prediction.distribution
@@ -834,7 +831,7 @@ class Sampler:
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
         corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between, guidance_particles: see `Guidance`.
+        guidance, guidance_between: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
         bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
@@ -857,7 +854,6 @@ class Sampler:
     batch_size: int = 256
     keep_dropout: bool = False
     bfloat16: bool = False
-    guidance_particles: int = 1
     inpainting_particles: int | None = None
     correction: Correction = field(init=False, repr=False, compare=False)
     """Corrector steps after the kernel's."""
@@ -871,7 +867,7 @@ class Sampler:
                 raise ValueError(f"{name} must be a whole number in 1..{_MOST_STEPS:,}, not {value!r}")
         correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
         object.__setattr__(self, "correction", correction)
-        towards = Guidance(self.guidance, self.guidance_between, self.guidance_particles)
+        towards = Guidance(self.guidance, self.guidance_between)
         object.__setattr__(self, "towards", towards)
         if not self.lends:
             object.__setattr__(self, "grid", widest(self.grid))
