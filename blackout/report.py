@@ -36,6 +36,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from blackout.comparisons import in_words
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
@@ -56,22 +57,8 @@ def write_scores(report: Plain, path: Path) -> None:
             told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
             error = f" +- {report['values'][f'{name}_error']:.4f}" if f"{name}_error" in report["values"] else ""
             print(f"{name}: {value:.4f}{error}" + (f" ({', '.join(told)})" if told else ""))
-    for name, bits in report.get("baselines", {}).items():
-        if "uniform" in bits and name in report["values"]:
-            print(verdict(name, report["values"][name], bits))
-
-
-def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
-    """A line on which of a model and of laws fitted to the same samples is to be used, by bits, the least of which is
-    best.
-    """
-    best = min(bits, key=bits.__getitem__)
-    found, use = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform", best.replace("_", " ")
-    if best != "uniform":
-        found += f", {bits[best]:.2f} of the best classical fit, {use}"
-    if value > bits["uniform"] + 1e-4:
-        return f"{found}: for probabilities THIS MODEL IS WORSE THAN UNIFORM, use {use}; more data, or fewer steps"
-    return f"{found}: use {'this model' if value <= bits[best] else use}"
+    for name, comparison in report.get("comparisons", {}).items():
+        print(in_words(name, comparison))
 
 
 _END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
@@ -90,14 +77,16 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
-        base = re.sub("^val/|_lower$", "", name).replace("eubo", "log_z")
+        base = re.sub("^(val|test)/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
             **{what: report["values"].get(f"{base}_{what}") for what in _END},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }
         bits = report.get("baselines", {}).get(name, {})
-        one |= {best: bits[best] for best in sorted(bits, key=bits.__getitem__)[:1]}
+        least = min(bits, key=bits.__getitem__, default=None)
+        strongest = report.get("comparisons", {}).get(name, {}).get("strongest", least)
+        one |= {} if strongest is None else {strongest: bits[strongest]}
         known = report.get("beside", {}).get(name, {})
         known = known | {what: value for what, value in one.items() if value is not None}
         known = known or next(({"of_perfect": value} for value, names in _PERFECT if re.search(names, name)), {})
@@ -106,7 +95,7 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
 
 
 _LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
-_SPLITS: tuple[Split, ...] = ("train", "test")
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:

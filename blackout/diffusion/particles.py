@@ -9,7 +9,7 @@ A potential sees every step as it was made, stage by stage, and returns the loga
 ratio of densities of whole paths; see tests/laws/test_particle_laws.py.
 
 The particles of a sample are a group of their own: they are weighed against each other alone, and resampled by the
-sample's own random numbers, so that sample k remains a function of (seed, k), whatever else is in the batch.
+sample's own random numbers, which are a function of (seed, k) for sample k, whatever else is in the batch.
 
 `Steering` leads walks of a prior to what a likelihood asks for, in three ways to p(x) L(x) / Z, which differ in what a
 step is drawn from and in what a state on the way is worth:

@@ -739,7 +739,7 @@ def sample(
         process: the forward process to be reversed.
         times: float64 [T + 1], increasing: a grid, or a part of one.
         shape: [B, ...] of the batch.
-        generator: streams make sample k a function of (seed, k, step) alone.
+        generator: streams make sample k's random numbers a function of (seed, k, step) alone.
         callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
         kernel: the reverse step; one that keeps state is replaced by a fresh one.
         correction: corrector steps after the kernel's.
@@ -824,7 +824,7 @@ class Sampler:
         guidance, guidance_between: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
+        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay exact.
         inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
             where particles can be weighed, else 1.
 

@@ -26,7 +26,7 @@ from blackout.data.user_counts import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
-from blackout.protocols import Samples, Source
+from blackout.protocols import Samples, Source, Split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,9 @@ class CountScorer:
         refuse(most < _FEWEST, f"metrics.most={most}: at least {_FEWEST} samples are needed")
         self.most, self.baselines, self.seed = most, baselines, seed
 
-    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> CountScores:
+    def begin(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> CountScores:
         """Accumulators for `num_samples` samples, compared with held-out counts.
 
         Raises:

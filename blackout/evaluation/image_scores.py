@@ -33,7 +33,7 @@ from blackout.evaluation.reference import (
     extractor_origin,
     file_reference,
 )
-from blackout.protocols import Samples, Scores, Source
+from blackout.protocols import Samples, Scores, Source, Split
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
@@ -465,7 +465,9 @@ class Scorer:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             return self._make_extractor()
 
-    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
+    def begin(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> ImageScores:
         """Accumulators for `num_samples` images, compared with `source`; every process must call it.
 
         Call it before anything long starts: a choice that cannot work fails here.

@@ -111,6 +111,7 @@ class Puzzles(ABC):
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The puzzles with these numbers [b]: items, given, ties."""
+        split = "train" if split == "train" else "test"
         streams = SampleStreams(fold_seed(self.seed, int(split == "test")), index)
         made = self.make(split, index, streams.at(_MADE))
         order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
@@ -123,7 +124,7 @@ class Puzzles(ABC):
         """A hash of the first puzzles and of what else decides them."""
         number = _FINGERPRINTED if split == "train" else min(_FINGERPRINTED, self.held_out)
         batch = self.batch(split, torch.arange(number))
-        return tensors_hash(f"{self} {self.seed} {self._content(split)}", batch)
+        return tensors_hash(f"{self} {self.seed} {self._content('train' if split == 'train' else 'test')}", batch)
 
     def _content(self, split: Split) -> str:
         """A hash of what puzzles are made from, where that is more than random numbers."""

@@ -27,6 +27,7 @@ from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
     PART,
     numbered,
+    parse_yaml,
     read_mapping,
     refuse_links,
     remove_parts,
@@ -304,12 +305,14 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     directory = run_directory(config, dataset)
     path, settings = directory / "config.yaml", plain(dict(config), "settings")
     text = yaml.safe_dump(settings, sort_keys=False)
-    if yaml.safe_load(text) != settings:
-        raise UserError(f"the settings could not be read again from {path}: some name in them is odd")
+    try:
+        same = parse_yaml(text) == settings
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"the settings could not be read again from {path}: {error}") from None
+    refuse(not same, f"the settings could not be read again from {path}: some name in them is odd")
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            # plain, because aliases can make a few lines larger than memory
             old = plain(read_mapping(path, advice="; remove it to go on"), str(path))
             for name, was, now in differences(with_defaults(old, ""), with_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"

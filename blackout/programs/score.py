@@ -14,6 +14,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
+from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
@@ -85,10 +86,11 @@ class Scoring:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
             report |= compared(self.scorer, self.source, config["num_samples"], self.model.device)
-        report["baselines"] = self.family.baselines(self.source, config)
         said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
-        return report | said
+        samples = said.pop("sample_values", {})
+        baselines = self.family.baselines(self.source, num_compared(samples), config)
+        return report | said | compared_with_baselines(samples, baselines)
 
 
 def save_figure(scores: Scores | None, out: Path) -> None:

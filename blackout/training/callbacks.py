@@ -20,7 +20,7 @@ from blackout.distributed import my_samples
 from blackout.errors import Unobtainable, check_at_least_one, refuse
 from blackout.files import save_picture
 from blackout.preemption import signals
-from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Watch
+from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Split, Watch
 from blackout.protocols import Scores as Accumulators
 from blackout.training.lightning_module import AtBoundary, TrainingModule, check_finite
 from blackout.training.loggers import log_picture
@@ -216,16 +216,17 @@ Batches: TypeAlias = Callable[[Tensor, int], Drawn]
 
 
 class Scores(Callback):
-    """Scores fresh samples at validations and at the end of the run.
+    """Scores fresh samples at validations and when the trainer tests the final model.
 
-    The scores are logged like any validation metric, so that the best checkpoint can be chosen by one of them, for
-    instance `callbacks.checkpoints.monitor=fd_digits`. Sample k is drawn once, by process k mod W, and does not depend
-    on W. Weights, modes and random state are left unchanged.
+    At validations samples are compared with validation data (or with the reference of the scores, if that is the
+    training data) and logged like any validation metric, so that the best checkpoint can be chosen by a score, for
+    instance `callbacks.checkpoints.monitor=fd_digits`. The final ones are compared with test data. Sample k is drawn
+    once, by process k mod W, and does not depend on W. Weights, modes and random state are left unchanged.
 
     Args:
         scorer: extractor, scores and reference.
         num_samples: samples to be scored each time.
-        every_n_steps: score at validations whose step is a multiple of this; None for the end of the run only.
+        every_n_steps: score at validations whose step is a multiple of this; None for the final model only.
         seed: of the samples.
         num_samples_between: samples to be scored before the end; None for `num_samples`.
         required: weights that cannot be had end the run; else a line says where to put them, and it goes on without.
@@ -255,7 +256,7 @@ class Scores(Callback):
         self.values: dict[str, float] = {}
         """The last scores, in full precision."""
         self._scorer, self._required = scorer, required
-        self._scores: dict[int, Accumulators] = {}
+        self._scores: dict[Split, Accumulators] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Load extractor and reference, so that a choice that cannot work fails before anything long starts.
@@ -272,8 +273,9 @@ class Scores(Callback):
             return
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         try:
-            for number in {self.num_samples, self.between if self.every else self.num_samples}:
-                self._scores[number] = self._scorer.begin(source, number, pl_module.device)
+            if self.every is not None:
+                self._scores["val"] = self._scorer.begin(source, self.between, trainer.strategy.root_device, "val")
+            self._scores["test"] = self._scorer.begin(source, self.num_samples, trainer.strategy.root_device, "test")
         except Unobtainable as error:
             if self._required:
                 raise
@@ -282,22 +284,30 @@ class Scores(Callback):
                 print(f"scores:  left out: {error}", flush=True)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw and score, where it is time to."""
+        """Draw samples and compare them with validation data, where it is time to."""
         during_training = trainer.state.fn == "fit"
-        if self.missing or (during_training and (self.every is None or trainer.global_step % self.every)):
+        if self.every is None or (during_training and trainer.global_step % self.every):
+            return
+        self._score(pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw samples of the final model and compare them with test data."""
+        self._score(pl_module, "test")
+
+    def _score(self, pl_module: pl.LightningModule, split: Split) -> None:
+        if self.missing:
             return
         assert isinstance(pl_module, TrainingModule)
-        number = self.between if during_training else self.num_samples
-        scores = self._scores[number]
+        scores = self._scores[split]
         scores.reset()
         self.values = score_samples(scores, pl_module.model.batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
-        pl_module.log_dict(self.values, batch_size=number, sync_dist=True)
+        pl_module.log_dict(self.values, batch_size=scores.num_samples, sync_dist=True)
 
     @property
     def accumulated(self) -> Accumulators | None:
-        """The samples of the end, as they were scored; None where they could not be."""
-        return self._scores.get(self.num_samples)
+        """The samples of the final model, as they were scored; None where they could not be."""
+        return self._scores.get("test")
 
     def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
         """What the last scores are to be compared with."""

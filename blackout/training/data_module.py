@@ -1,5 +1,5 @@
 """Serves any source to Lightning: training as a stream, shuffled and mirrored, that a continued run reproduces;
-held-out samples once each.
+validation and test samples once each.
 """
 
 from __future__ import annotations
@@ -166,12 +166,12 @@ class EvalLoader:
 
 
 class SourceDataModule(pl.LightningDataModule):
-    """Training and held-out batches of a source.
+    """Training, validation and test batches of a source.
 
     Training is an endless stream (`TrainLoader`): its length is set by the trainer's `max_steps`, and validation is
     scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
     the batch after the last finished one; this is exact for checkpoints written between optimiser steps. With the
-    trainer's `overfit_batches=n` the first `n` batches are repeated. Without held-out samples there is no validation.
+    trainer's `overfit_batches=n` the first `n` batches are repeated. Without validation data there is no validation.
 
     Args:
         source: of the samples.
@@ -217,10 +217,12 @@ class SourceDataModule(pl.LightningDataModule):
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 
     def val_dataloader(self) -> EvalLoader:
-        """This process's share of the held-out samples."""
-        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size())
+        """This process's share of the validation data."""
+        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="val")
 
-    test_dataloader = val_dataloader  # a source has one held-out split
+    def test_dataloader(self) -> EvalLoader:
+        """This process's share of the test data."""
+        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="test")
 
     def predict_dataloader(self) -> DataLoader[int]:
         """The numbers of the first samples, for `Trainer.predict`, which draws them."""

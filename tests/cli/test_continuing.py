@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from blackout.training.checkpoint_files import read_checkpoint
+from blackout.training.checkpoint_files import read_checkpoint, write_checkpoint
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
 
@@ -33,6 +33,17 @@ def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):  # noqa: F811
         done = run("train", *options, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={run_id}")
         assert done.code == 0, done.err
     assert_same(tmp_path / "digits/cut", tmp_path / "digits/whole")
+
+
+def test_another_instruction_set_is_warned_of(run, tmp_path):  # noqa: F811
+    options = [*TINY, f"runs_dir={tmp_path}", "run_id=a", "metrics=none"]
+    assert run("train", *options, "trainer.max_steps=2").code == 0
+    last = tmp_path / "digits/a/checkpoints/last.ckpt"
+    checkpoint = read_checkpoint(last)
+    checkpoint["made_with"]["instruction set"] = "ABACUS"
+    write_checkpoint(checkpoint, last)
+    continued = run("train", *options, "trainer.max_steps=3")
+    assert continued.code == 0 and "not continued bit for bit: instruction set ABACUS -> " in continued.err
 
 
 def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811

@@ -152,7 +152,8 @@ def test_a_sample_is_a_function_of_seed_and_number(correction):
 
     together, weights = draw(list(range(10)))
     alone, weight = draw([7, 2])
-    assert torch.equal(alone, together[[7, 2]]) and torch.equal(weight, weights[[7, 2]])
+    assert torch.equal(alone, together[[7, 2]])
+    torch.testing.assert_close(weight, weights[[7, 2]])  # products of matrices of other shapes may add in another order
     assert len(weights.unique()) == 10
 
 

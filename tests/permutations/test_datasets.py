@@ -51,7 +51,8 @@ def test_a_puzzle_is_a_function_of_its_number(source):
     for split in ("train", "test"):
         whole = source.batch(split, torch.arange(20))
         alone = source.batch(split, torch.tensor([13, 4]))
-        assert all(torch.equal(whole[name][[13, 4]], alone[name]) for name in whole)
+        for name, values in whole.items():  # distorted images are products of matrices, whose sums depend on the shape
+            torch.testing.assert_close(values[[13, 4]], alone[name])
         assert is_permutation(whole["given"]).all()
     assert source.size("train") is None and source.size("test") == 20
     assert source.fingerprint("train") == source.fingerprint("train") != source.fingerprint("test")

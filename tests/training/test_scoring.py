@@ -109,7 +109,7 @@ def test_scoring_leaves_everything_as_it_was(scorer):
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
-    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, SourceDataModule(DATA, 50), verbose=False)
+    pl.Trainer(**TRAINER, callbacks=[scores]).test(module, SourceDataModule(DATA, 50), verbose=False)
 
     def values(module, seed=5):
         return score_samples(scorer.begin(DATA, SAMPLES), module.model.batches, seed)
@@ -233,13 +233,15 @@ def test_more_samples_are_scored_at_the_end_than_between(scorer):
     trainer.fit(module, data)
     assert scores.provenance["num_samples"] == SAMPLES
     trainer.validate(module, data, verbose=False)
+    assert scores.provenance["num_samples"] == SAMPLES
+    trainer.test(module, data, verbose=False)
     assert scores.provenance["num_samples"] == 2 * SAMPLES
 
 
 class Nowhere:
     """A scorer whose weights can be had nowhere."""
 
-    def begin(self, source, number, device):
+    def begin(self, source, number, device, split):
         raise Unobtainable("fetch the weights and put them at /there")
 
 

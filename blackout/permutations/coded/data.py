@@ -23,7 +23,7 @@ from blackout.data.file_formats import load_array
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text, tensors_hash
-from blackout.permutations.classical import EXACT, Mallows, Mixture
+from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, finite_numbers
 from blackout.permutations.distributions import PlackettLuce
@@ -268,21 +268,17 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
 
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")
-def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined: int = 1000) -> PermutationData:
+def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> PermutationData:
     """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; a `.csv` with an order of the same names in
     every row, the best first; or votes from preflib.org, .soc .soi .toc .toi.
 
     Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
     last places: bits are then those of a random order that agrees with the vote.
 
-    Few votes are soon known by heart. So training also sees votes imagined by the mixture of Mallows laws that fits the
-    training votes best: a catalytic prior [Huang 2020]. Those of many voters outweigh it.
-
     Args:
         path: the file.
         holdout: share of the rows, or voters, to hold out.
         seed: of the split and of broken ties.
-        imagined: votes, drawn anew in every batch, that count beside the file's of at most 14 items; 0 for none.
 
     Raises:
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
@@ -292,24 +288,21 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
     if file.suffix in (".csv", *VOTES):
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
-            return from_levels(file.stem, levels, holdout, seed, imagined, labels)
+            return from_levels(file.stem, levels, holdout, seed, labels)
     x = finite_numbers(load_array(file), file)
     refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
     with error_context(str(file)):
         check_permutations(file.stem, x)
-        return from_levels(file.stem, inverse(x), holdout, seed, imagined)
+        return from_levels(file.stem, inverse(x), holdout, seed)
 
 
 def from_levels(
-    name: str, levels: Tensor, holdout: float, seed: int, imagined: int, labels: tuple[str, ...] = ()
+    name: str, levels: Tensor, holdout: float, seed: int, labels: tuple[str, ...] = ()
 ) -> PermutationData:
     """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these.
 
-    Beside them are so many of the mixture that fits them, see `permutations`; a batch without repetitions has none.
-
-    Ours (tests/permutations/coded/test_data.py), after [Huang 2020].
+    Ours (tests/permutations/coded/test_data.py).
     """
-    ensure(imagined >= 0, f"imagined must not be negative, but is {imagined}")
     ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them held out, not {len(levels)}")
     train, test = held_out_split(len(levels), holdout, seed)
 
@@ -317,17 +310,9 @@ def from_levels(
         """Orders [b, n] by levels plus uniforms, which break ties: see `from_levels`."""
         return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)
 
-    known = orders(train, SampleStreams(seed, train).at(0))
-    law = Mixture.fit(known, Mallows) if imagined and levels.shape[1] <= EXACT else None
-
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Votes `x` [b, n], of the mixture with probability imagined / (imagined + voters): see `from_levels`."""
-        streams = repeated(seed, index, augment)
-        x = orders(train[index], streams)
-        if law is not None and augment is not None:
-            own = streams.next_draw().uniform((len(x), 1)) < imagined / (imagined + len(train))
-            x = torch.where(own, law.sample(len(x), streams), x)
-        return {"x": x}
+        """Votes `x` [b, n]: see `from_levels`."""
+        return {"x": orders(train[index], repeated(seed, index, augment))}
 
     shown = {"x": orders(test, SampleStreams(seed, -1 - test).at(0))}
     return PermutationData(name, make, shown, train_size=len(train), labels=labels, code="insertion")

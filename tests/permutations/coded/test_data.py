@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from blackout.errors import UserError
-from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
+from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded import (
     cycles,
     mallows,
@@ -81,25 +81,6 @@ def test_own_permutations_are_read_or_refused(tmp_path):
             permutations(tmp_path / name)
 
 
-def test_imagined_votes_are_of_the_fitted_mixture_and_as_many_as_asked_for(tmp_path):
-    """A cycle of 0..3, which no Mallows law is: what else a batch has is of the mixture that fits, by its chances."""
-    path, one = tmp_path / "mine.npy", torch.tensor([1, 2, 3, 0])
-    np.save(path, torch.stack([one.roll(k) for k in range(4)]).repeat(25, 1).numpy())
-    source, index = permutations(path, imagined=270), torch.arange(90).repeat(200)
-    real = source.batch("train", index)["x"]
-    assert real.unique(dim=0).tolist() == sorted(one.roll(k).tolist() for k in range(4))
-    x = source.batch("train", index, torch.rand(len(index), generator=torch.Generator().manual_seed(0)))["x"]
-    points, law = all_permutations(4), Mixture.fit(real[:90], Mallows)
-    own = (real[:90].unsqueeze(1) == points).all(-1).double().mean(0)
-    expected = len(x) * (0.25 * own + 0.75 * law.log_prob(points).exp())
-    seen = (x.unsqueeze(1) == points).all(-1).double().sum(0)
-    assert float(((seen - expected) ** 2 / expected).sum()) < 49.7  # chi-square with 23 degrees, one in a thousand
-    np.save(path, np.load(path)[:, ::-1])
-    assert source.fingerprint("train") != permutations(path, imagined=270).fingerprint("train")
-    with pytest.raises(UserError, match="imagined must not be negative"):
-        permutations(path, imagined=-1)
-
-
 def write_ratings(path, rows, header="userId,movieId,rating,timestamp"):
     path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
     return path
@@ -159,7 +140,7 @@ def test_votes_of_preflib_are_read(tmp_path):
     path = tmp_path / "votes.toi"
     names = "".join(f"# ALTERNATIVE NAME {i}: {name}\n" for i, name in enumerate(("Ann", "Bob", "Cem", "Dora"), 1))
     path.write_text(f"# FILE NAME: votes.toi\n# NUMBER ALTERNATIVES: 4\n{names}300: 1,{{2,3}},4\n200: 4,2\n")
-    source = permutations(path, imagined=0)
+    source = permutations(path)
     assert source.labels == ("Ann", "Bob", "Cem", "Dora") and source.size("train") == 450
     index = torch.arange(450)
     x = torch.cat([source.batch("train", index, torch.full((450,), u))["x"] for u in (0.1, 0.6)])
@@ -189,7 +170,7 @@ def test_a_table_of_names_is_votes(tmp_path):
     """One order in every line, the best first; the order of names is the alphabet's, whatever the first vote is."""
     path = tmp_path / "votes.csv"
     path.write_text("pear, fig,kiwi\n" * 9 + "fig,kiwi,pear\n" * 9 + "\n")
-    source = permutations(path, imagined=0)
+    source = permutations(path)
     assert source.labels == ("fig", "kiwi", "pear")
     found = source.batch("train", torch.arange(source.size("train")))["x"].unique(dim=0)
     assert torch.equal(found, torch.tensor([[0, 1, 2], [2, 0, 1]]))
