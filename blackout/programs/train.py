@@ -28,10 +28,25 @@ from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
+from blackout.programs.finished_runs import (
+    check_not_shorter,
+    has_ended,
+    mark_finished,
+    mark_unfinished,
+    with_earlier,
+)
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
-from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
+from blackout.programs.run_directory import (
+    Mirror,
+    check_run,
+    kept_setting,
+    mirror_of,
+    run_directory,
+    running,
+    write_settings,
+)
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
@@ -101,6 +116,12 @@ def train(cfg: DictConfig) -> Path:
     run = run_directory(config, source.name)
     mirror = None if config["plan"] else mirror_of(config, run)
     config = with_precision(config, run) | {"run_id": run.name}
+    if not config["plan"]:
+        if sweeping() and is_first():
+            claim(run)
+        check_run(run, config)
+        if has_ended(run, config, source):
+            return run
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     check_loadable(model.config)
@@ -112,29 +133,37 @@ def train(cfg: DictConfig) -> Path:
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
-    if sweeping() and is_first():
-        claim(run)
     with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family, mirror)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        trainer = make_trainer(config, directory, family, mirror)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
+            trained = directory if last.is_relative_to(directory) else last
+            check_not_shorter(config["trainer"]["max_steps"], checkpoint["global_step"], trained)
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         left_out = out_of_reach(trainer, family.draw(model, {}).nfe, config["batch_size"], directory)
         model.compile_networks(config["compile"])
+        if is_first():
+            mark_unfinished(directory)
+        write_settings(directory, config)
+        if mirror is not None:
+            mirror.push()  # which finds out whether the address takes files
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, directory, family, left_out)
+        if mirror is not None:
+            mirror.push()
+        if is_first():  # what was killed before this line is repeated by the next start
+            mark_finished(directory, source)
+            save_report(directory)
         if mirror is not None:
             mirror.push()
     return directory
@@ -421,7 +450,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
-    write_scores(report, run / "metrics.json")
+    write_scores(with_earlier(report, run), run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
