@@ -171,7 +171,8 @@ class Draw(Protocol):
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time.
 
-        Sample k is a function of (seed, k) alone.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
+        outputs can depend on the shape of the batch, the device and the kind of processor.
 
         Yields:
             (indices [b], their samples).

@@ -1,4 +1,7 @@
-"""One thread per process: these tensors are tiny, and threads of two processes on few cores stall each other."""
+"""One thread per process unless OMP_NUM_THREADS says otherwise.
+
+These tensors are tiny, and threads of two processes on few cores stall each other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from _pytest.assertion.rewrite import (
@@ -44,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests import compositions
 
         compositions.remember()
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         gc.disable()  # while hundreds of thousands of objects are imported that stay
     elif assertstate_key in config.stash:
         rewrite(config)

@@ -157,8 +157,8 @@ def image_folder(
         seed: seed of the split.
         validation: share or number of the images for validation; 0 for none.
         in_memory: whether the images are held in memory; else they are decoded once, to a folder beside theirs, and
-            read as they are needed, which trains the same bit for bit. None holds at most 1 GiB, and an eighth of the
-            memory left.
+            read as they are needed, which gives the same batches. None holds at most 1 GiB, and an
+            eighth of the memory left.
 
     Raises:
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.

@@ -31,7 +31,7 @@ from blackout.programs.run_directory import fetched, output_folders, shared_fold
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
-from blackout.report import provenance, settings_of, write_scores
+from blackout.report import data_hashes, provenance, settings_of, write_scores
 from blackout.training.allowed_components import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
@@ -94,9 +94,11 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     folders = output_folders(path(config, "out"), place, draw.names.folder)
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
-    with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
+    compared = {} if scoring is None else data_hashes(scoring.source)
+    with shared_folder(folders, request_key([drawn, [config[name] for name in asked], compared])) as out:
         # the same for commands that draw the same bits: on one kind of machine, in batches of one size
-        machine = torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size
+        instructions = torch.backends.cpu.get_cpu_capability()
+        machine = torch.__version__, model.device.type, instructions, torch.get_num_threads(), compiled_by(), size
         kept = out / f".drawn-{request_key([drawn, *machine])}{PART}.batches"
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
         batches = partial(drawn_once, draw, my_batches(indices, size), config["seed"], size, kept)
@@ -142,12 +144,15 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     if not (run / "config.yaml").exists():
         return chosen
     own: Any = settings_of(run).get("dataset")
-    known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
-    if known is None or "path" not in own or (chosen and _file(chosen) != _file(own)):
+    address = own.get("_target_") if isinstance(own, Mapping) else None
+    if not isinstance(address, str) or marked(address, "dataset") is None or "path" not in own:
+        return chosen
+    own = plain(own, "dataset")
+    if chosen and _file(chosen) != _file(own):
         return chosen
     if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
         raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
-    if (own := {**plain(own, "dataset"), **(chosen or {})}) != chosen:
+    if (own := {**own, **(chosen or {})}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own
 

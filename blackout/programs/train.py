@@ -22,15 +22,31 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
 from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
+from blackout.programs.finished_runs import (
+    check_not_shorter,
+    has_ended,
+    mark_finished,
+    mark_unfinished,
+    with_earlier,
+)
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
-from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
+from blackout.programs.run_directory import (
+    Mirror,
+    check_run,
+    kept_setting,
+    mirror_of,
+    run_directory,
+    running,
+    write_settings,
+)
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
@@ -45,7 +61,7 @@ from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
 from blackout.training.lightning_module import TrainingModule, test_name
 from blackout.training.loggers import MetricsCSV, continue_run, dashboards, log_results
-from blackout.training.model import Model
+from blackout.training.model import Model, evaluating
 from blackout.training.optimization import Optimization
 
 _OURS = {
@@ -100,6 +116,12 @@ def train(cfg: DictConfig) -> Path:
     run = run_directory(config, source.name)
     mirror = None if config["plan"] else mirror_of(config, run)
     config = with_precision(config, run) | {"run_id": run.name}
+    if not config["plan"]:
+        if sweeping() and is_first():
+            claim(run)
+        check_run(run, config)
+        if has_ended(run, config, source):
+            return run
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     check_loadable(model.config)
@@ -111,29 +133,37 @@ def train(cfg: DictConfig) -> Path:
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
-    if sweeping() and is_first():
-        claim(run)
     with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family, mirror)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        trainer = make_trainer(config, directory, family, mirror)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
+            trained = directory if last.is_relative_to(directory) else last
+            check_not_shorter(config["trainer"]["max_steps"], checkpoint["global_step"], trained)
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         left_out = out_of_reach(trainer, family.draw(model, {}).nfe, config["batch_size"], directory)
         model.compile_networks(config["compile"])
+        if is_first():
+            mark_unfinished(directory)
+        write_settings(directory, config)
+        if mirror is not None:
+            mirror.push()  # which finds out whether the address takes files
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, directory, family, left_out)
+        if mirror is not None:
+            mirror.push()
+        if is_first():  # what was killed before this line is repeated by the next start
+            mark_finished(directory, source)
+            save_report(directory)
         if mirror is not None:
             mirror.push()
     return directory
@@ -396,6 +426,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
             told = ", ".join(f"{name} {validated[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
             left_out.append(f"what training did after step {step:,}, where validation data say it is best: {told}")
     tested = test(trainer, module, budget, left_out)
+    samples = sample_values(module, data.source, family)
     values = tested | {name: value for name, value in validated.items() if name not in tested}
     scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
@@ -412,13 +443,14 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     report |= {} if scorer is None else scorer.provenance | beside
     size = data.source.size("train") or 0
     few = {"few": budget} if budget < size else {}
-    report["baselines"] = family.baselines(data.source, few)
-    if few and report["baselines"] and not any(report["baselines"].values()):
+    baselines = family.baselines(data.source, num_compared(samples), few)
+    report |= compared_with_baselines(samples, baselines)
+    if few and baselines and not any(baselines.values()):
         left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
-    write_scores(report, run / "metrics.json")
+    write_scores(with_earlier(report, run), run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
@@ -469,6 +501,19 @@ def test(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: lis
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has tested
     return with_errors(metrics, {test_name(name): name for name in module.model.means}, module)
+
+
+def sample_values(module: TrainingModule, source: Source, family: ComponentFamily) -> dict[str, SampleValues]:
+    """Values of single test samples by the names of metrics that can be compared with baselines; on every process."""
+    model = module.model
+    by_name = dict[str, SampleValues]()
+    with torch.no_grad(), evaluating(model.averaged):
+        for name in model.means:
+            index, values = module.mean(name).samples
+            samples = family.sample_values(model, source, test_name(name), index, values) if len(index) else None
+            if samples is not None:
+                by_name[test_name(name)] = samples
+    return by_name
 
 
 def max_batches(module: TrainingModule, data: SourceDataModule, budget: int) -> int:

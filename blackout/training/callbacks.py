@@ -318,7 +318,9 @@ class Scores(AtBoundary):
         assert isinstance(pl_module, TrainingModule)
         scores = self._scores[split]
         scores.reset()
-        self.values = score_samples(scores, pl_module.model.batches, self.seed)
+        model = pl_module.model
+        batches = model.batches if split == "test" else model.validation_batches
+        self.values = score_samples(scores, batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
 
     @property

@@ -103,7 +103,7 @@ class Model(Pretrained, nn.Module, ABC):
         self.log: Callable[[str, Tensor], None] = unheard
         """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
         self.record: Callable[[str, Tensor], None] = unheard
-        """Adds values [b] to one of the `means` over all held-out samples, exact in float64; set as `log`."""
+        """Adds a value of each sample of the batch, [b], to one of the `means`, exact in float64; set as `log`."""
         self.source: Callable[[], Source] | None = None
         """How to get what the model was trained on; set by the programs."""
 
@@ -123,11 +123,19 @@ class Model(Pretrained, nn.Module, ABC):
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
 
-        Sample k is a function of (seed, k) alone.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
+        outputs can depend on the shape of the batch, the device and the kind of processor.
 
         Yields:
             (indices [b], their samples): named arrays [b, ...], `samples` among them.
         """
+
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Draw as `batches`, for scores during training, by which a checkpoint may be chosen.
+
+        Where samples have contexts of held-out data, a family overrides it with those of validation data.
+        """
+        return self.batches(indices, seed)
 
     @torch.no_grad()
     def sample(self, num_samples: int, seed: int = 0) -> Tensor:

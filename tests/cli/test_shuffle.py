@@ -60,8 +60,10 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
     alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
     assert alone.code == 0, alone.err
     all_, one = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
-    for name in ("permutation", "log_prob", "items", "truth"):
+    for name in ("permutation", "items", "truth"):
         np.testing.assert_array_equal(all_[name][7:8], one[name])
+    # a network of one list may add in another order than of ten: float32, a few thousand terms
+    np.testing.assert_allclose(all_["log_prob"][7:8], one["log_prob"], rtol=1e-4, atol=1e-5)
     report = json.loads((tmp_path / "whole/metrics.json").read_text())
     right = (all_["permutation"] == all_["truth"]).all(1).mean()
     assert report["values"]["accuracy"] == pytest.approx(right)

@@ -127,7 +127,8 @@ def test_validate_fit_test_and_predict():
     (after,) = fitter.test(model, verbose=False)
     assert after["test/bits_per_dim"] < before["val/bits_per_dim"]
     (drawn,) = fitter.predict(model, DataLoader(torch.arange(5, 9), batch_size=4))
-    assert torch.equal(drawn, model.sample(9)[5:])
+    ((_, expected),) = model.batches(torch.arange(5, 9))  # a batch of the same shape, in which networks round alike
+    assert torch.equal(drawn, expected["samples"].cpu())
 
 
 def test_validate_and_test_use_their_own_data():
@@ -168,13 +169,17 @@ def test_validation_data_of_an_array_are_as_many_as_one_says():
 
 def test_a_mean_over_held_out_samples_has_its_standard_error():
     values = torch.randn(101, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mean = HeldOutMean(nan_strategy="disable").set_dtype(torch.float64)
-    for part in values.split(20):
-        mean.update(part)
+    mean = HeldOutMean().set_dtype(torch.float64)
+    for index in torch.arange(101).flip(0).split(20):
+        mean.update(values[index], index)
     assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(values.std() / 101**0.5)
+    index, sorted_values = mean.samples
+    assert torch.equal(index, torch.arange(101)) and torch.equal(sorted_values, values)
+    with pytest.raises(ValueError, match="values of samples"):
+        mean.update(values, index[:3])
     mean.reset()
-    mean.update(values[:1])
-    assert mean.compute() == values[0] and np.isnan(mean.error)
+    mean.update(values[:1], torch.tensor([7]))
+    assert mean.compute() == values[0] and np.isnan(mean.error) and mean.samples[0].tolist() == [7]
     mean.reset()
     with pytest.warns(UserWarning, match="before the ``update``"):
         assert mean.compute().isnan() and np.isnan(mean.error)
