@@ -149,7 +149,7 @@ def run(path: Path, data: CountData) -> dict[str, Any]:
     """A trained model, by its own sampler, and its closing bits."""
     model: Any = load_model(path)
     values = json.loads((path / "metrics.json").read_text())["values"]
-    bits = values.get("bits_per_dim_test", values.get("val/bits_per_dim"))
+    bits = values.get("bits_per_dim_test", values.get("test/bits_per_dim"))
     bits = bits["value"] if isinstance(bits, dict) else bits
     perceptron = any(isinstance(part, ResidualMLP) for part in model.averaged.modules())
     latent = (lambda of: model.latent(torch.from_numpy(of)).numpy()) if perceptron else None

@@ -58,9 +58,9 @@ def learned(body: Any, process: Any, data: CountData, seconds: float, seed: int)
     quiet: Any = dict.fromkeys(shown, False)
     trainer = pl.Trainer(max_epochs=-1, accelerator="cpu", callbacks=[Until(seconds)], limit_val_batches=0, **quiet)
     trainer.fit(model)
-    [scores] = pl.Trainer(accelerator="cpu", **quiet).validate(model, verbose=False)
+    [scores] = pl.Trainer(accelerator="cpu", **quiet).test(model, verbose=False)
     parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    return {"steps": trainer.global_step, "parameters": parameters, "bits/dim": scores["val/bits_per_dim"]}
+    return {"steps": trainer.global_step, "parameters": parameters, "bits/dim": scores["test/bits_per_dim"]}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(device="cpu", threads=1)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    data = binarized_mnist(options.data_dir)
+    data = binarized_mnist(options.data_dir, validation=0)
     held_out = data.test[: 10 if options.quick else options.held_out]
     data = replace(data, test=held_out, train_labels=None, test_labels=None)
     seconds = 0.1 if options.quick else options.seconds

@@ -145,7 +145,8 @@ def model_card(description: Plain, parameters: int, scores: Mapping[str, float],
         result = {"task": {"type": "other"}, "dataset": {"name": data, "type": data}, "metrics": metrics}
         matter["model-index"] = [{"name": f"blackout-{data}", "results": [result]}]
     rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in finite.items())
-    table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}" if rows else ""
+    splits = "\n`test/` scores are of test data, `val/` scores of validation data.\n" if "val/" in rows else ""
+    table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}{splits}" if rows else ""
     said = license or "not stated by whoever trained the model"
     told = f"# {family.title}{f' of {data}' if 'name' in facts else ''}\n\n{listed}\n\n{_LOADED}{family.usage}\n```\n"
     front, end = yaml.safe_dump(matter, sort_keys=False), f"{table}\n## Licence of the weights\n\n{said}\n"
