@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Split: TypeAlias = Literal["train", "val", "test"]
 """Training data, validation data, by which checkpoints and hyper-parameters are chosen, and test data, which no choice
 has seen and on which final numbers are reported."""
+SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "val": "validation", "test": "test"}
+"""The splits in words."""
 Samples: TypeAlias = Mapping[str, Tensor]
 """Named arrays with one row per sample: `samples`, and whatever else the family has (`log_weight`, `order`)."""
 Drawn: TypeAlias = Iterator[tuple[Tensor, Samples]]

@@ -117,9 +117,13 @@ def provenance(device: torch.device, began: float, source: Source | None = None)
     }
     known = {"made_with": made_with, "seconds": round(time.perf_counter() - began, 3)}
     if source is not None:
-        hashes = {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
-        known["data"] = {"name": source.name, **hashes}
+        known["data"] = {"name": source.name, **data_hashes(source)}
     return {**known, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def data_hashes(source: Source) -> dict[str, str]:
+    """Hashes of the splits of a source, as `<split>_sha256`."""
+    return {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
 
 
 def git_commit() -> str | None:
@@ -333,9 +337,16 @@ def settings_of(run: Path) -> Mapping[str, Any]:
 
 
 def scores_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
+    """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run.
+
+    Results of the run at shorter lengths, which are in the same file, have places of their own.
+    """
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
     contents = {str(path.relative_to(run)): read_mapping(path, run, _MOST) for path in found if path.exists()}
+    earlier = contents.get("metrics.json", {}).get("earlier")
+    for number, content in enumerate(earlier if isinstance(earlier, list) else (), 1):
+        if isinstance(content, dict):
+            contents[f"earlier results {number} (step {content.get('training_steps')})/metrics.json"] = content
     for content in contents.values():  # what is no mapping where one must be is not shown
         for name in ("values", "beside", "comparisons", "condition", "sampler", "made_with", "data"):
             content[name] = part if isinstance(part := content.get(name), Mapping) else {}

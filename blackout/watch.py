@@ -58,7 +58,7 @@ def _row(place: str, run: Path) -> dict[str, Any]:
         row["picture"] = next((one for path in shown[::-1] if (one := picture(path, place, run)) is not None), None)
         if (run / ".holder").exists():
             row["state"] = "training" if time.time() - changed < _NO_NEWS else "no news"
-        elif "training_steps" in final:
+        elif final.get("finished") is True:
             row["state"] = "finished"
     except UserError as error:
         row["state"] = str(error)

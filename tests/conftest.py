@@ -92,7 +92,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def numbered() -> CountData:
-    """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
+    """23 training, 7 validation and 9 test images [1, 2, 3].
+
+    Training and test image k is filled with k, validation image k with k + 20; the left column of training images is
+    30.
+    """
     import torch
 
     from blackout.data import CountData
@@ -100,4 +104,6 @@ def numbered() -> CountData:
     train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
     test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
     train[..., 0] = 30
-    return CountData("numbered", train, test, 30, torch.arange(23) % 3, torch.arange(9) % 3)
+    val = torch.arange(20, 27).view(-1, 1, 1, 1).expand(7, 1, 2, 3).clone()
+    labels = [torch.arange(size) % 3 for size in (23, 7, 9)]
+    return CountData("numbered", train, test, 30, labels[0], labels[2], val=val, val_labels=labels[1])

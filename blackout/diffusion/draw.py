@@ -105,8 +105,7 @@ class CountDraw(Draw):
     @property
     def batch_size(self) -> int:
         """Samples whose particles, if they have any, make up the sampler's batch."""
-        guided, inpainted = self.classes is not None, self.known is not None
-        number = number_of_particles(self.sampler, self.model.process, guided, inpainted)
+        number = number_of_particles(self.sampler, self.model.process, self.known is not None)
         return max(1, self.sampler.batch_size // number)
 
     @property

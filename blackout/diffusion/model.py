@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
-from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
+from blackout.diffusion.particles import number_of_particles, sample_particles, taken_apart
 from blackout.diffusion.predictions import Denoiser, Prediction, misfit
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
@@ -34,10 +33,6 @@ from blackout.training.model import Model, check_asked
 _TIMES, NOISE, VALIDATION, _LABELS = 0, 1, 3, 4
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
-_NO_CLAIM = (
-    "guidance: the weights of particles spread over more than 5 nats: such samples are no draws of p(x) p(c | x)^g, "
-    "and their log_normaliser is NaN; take more steps or more particles, or a smaller guidance"
-)
 _TRIED = 9
 """Times of a grid at which a sampler is tried."""
 
@@ -237,7 +232,7 @@ class BlackoutDiffusion(Model):
             check_classes(classes, len(indices), self.num_classes)
         elif how.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
-        number = number_of_particles(how, self.process, classes is not None, known is not None)
+        number = number_of_particles(how, self.process, known is not None)
         how = taken_apart(how) if number > 1 else how
         size = batch_size or min(max(1, how.batch_size // number), len(indices))
         for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
@@ -329,7 +324,7 @@ class BlackoutDiffusion(Model):
 
         Guidance doubles them where it acts, P particles make P times as many.
         """
-        number = number_of_particles(sampler, self.process, with_classes, with_known)
+        number = number_of_particles(sampler, self.process, with_known)
         sampler = taken_apart(sampler) if number > 1 else sampler
         times = self.times(sampler)
         shape = (1,) if self.gain is None else self.shape
@@ -379,12 +374,8 @@ def draw_batch(
     how["mean"] = mean
     if number == 1:
         return {"samples": sample(*walk, **how)}
-    weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
-    weighed = sample_particles(*walk, number=number, potentials=weights, **how)
-    unknown = (weighed.spread > SPREAD) if weights else torch.zeros_like(weighed.spread, dtype=torch.bool)
-    if bool(unknown.any()):
-        warnings.warn(_NO_CLAIM, stacklevel=2)
-    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser.masked_fill(unknown, math.nan)}
+    weighed = sample_particles(*walk, number=number, **how)
+    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser}
 
 
 def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
@@ -416,15 +407,12 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
     how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
     walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
     with error_context("sampler"):
-        inpaints = (sampler.inpainting_particles or 1) > 1
-        if not (sampler.guidance_particles > 1 or inpaints):
+        if (sampler.inpainting_particles or 1) == 1:
             sample(*walk, **how)
             return
-        if inpaints:
-            how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
         how["kernel"] = taken_apart(sampler).kernel
-        weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
-        sample_particles(*walk, number=2, potentials=weights, **how)
+        sample_particles(*walk, number=2, **how)
 
 
 def check_end(model: BlackoutDiffusion, t: Tensor, lent: bool = False) -> None:

@@ -114,10 +114,7 @@ class ReverseStep:
         """
         prediction = self.count(part)
         if isinstance(prediction, GuidedCount):
-            raise ValueError(
-                f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
-                "or sampler.guidance_particles=16, which walks unguided"
-            )
+            raise ValueError(f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal")
         if prediction.distribution is None:
             raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
         return prediction.distribution
@@ -225,20 +222,12 @@ class PosteriorBridge:
     With the exact distribution it makes no error for one element, whatever the step; elements are drawn independently,
     so their correlations given X_t still cost O(1 / T). Ours (tests/laws/test_kernel_laws.py).
 
-    Args:
-        survival: share of the units from which on it bridges. Before, where a mean that is too small grows with every
-            e-fold of X_t and little is narrow, steps are `Trapezoidal`.
-
     Raises:
         ValueError: when called, the head predicts no distribution, or the count is guided and has none.
     """
 
-    survival: float = 0.0
-
     def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
-        if math.exp(-float(at.t)) < self.survival:
-            return Trapezoidal()(at)
         return at.bridge(at.distribution("bridge", self).sample(at.generator))
 
 
@@ -807,20 +796,18 @@ def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> R
 
 # --- how a model is sampled
 
-_BRIDGED = 0.003
-"""Survival from which on narrow counts are bridged."""
-
-
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """What is null of a sampler that is left to the data, `sampler=counts`. Ours (tests/cli/test_configs.py).
 
-    Narrow counts are drawn from their predicted distribution nearly from the start, which is of first order and takes
-    twice as many steps.
+    Narrow counts are drawn from their predicted distribution, which is of first order and takes twice as many steps.
     """
-    late = "kernel" not in given and stats.get("outputs", 1) > 1  # a count's mean, and its distribution
-    kernel = {"kernel": {"_target_": "blackout.diffusion.PosteriorBridge", "survival": _BRIDGED}} if late else {}
-    steps = {"num_steps": 100 if late else 50} if given.get("num_steps", 0) is None else {}
-    return kernel | steps
+    bridges = "kernel" not in given and stats.get("outputs", 1) > 1  # a count's mean, and its distribution
+    decided: dict[str, Any] = {}
+    if bridges:
+        decided["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
+    if given.get("num_steps", 0) is None:
+        decided["num_steps"] = 100 if bridges else 50
+    return decided
 
 
 @component("sampler", from_stats=kernel_of_data)
@@ -834,7 +821,7 @@ class Sampler:
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
         corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between, guidance_particles: see `Guidance`.
+        guidance, guidance_between: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
         bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay exact.
@@ -857,7 +844,6 @@ class Sampler:
     batch_size: int = 256
     keep_dropout: bool = False
     bfloat16: bool = False
-    guidance_particles: int = 1
     inpainting_particles: int | None = None
     correction: Correction = field(init=False, repr=False, compare=False)
     """Corrector steps after the kernel's."""
@@ -871,7 +857,7 @@ class Sampler:
                 raise ValueError(f"{name} must be a whole number in 1..{_MOST_STEPS:,}, not {value!r}")
         correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
         object.__setattr__(self, "correction", correction)
-        towards = Guidance(self.guidance, self.guidance_between, self.guidance_particles)
+        towards = Guidance(self.guidance, self.guidance_between)
         object.__setattr__(self, "towards", towards)
         if not self.lends:
             object.__setattr__(self, "grid", widest(self.grid))

@@ -31,7 +31,7 @@ from blackout.programs.run_directory import fetched, output_folders, shared_fold
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
-from blackout.report import provenance, settings_of, write_scores
+from blackout.report import data_hashes, provenance, settings_of, write_scores
 from blackout.training.allowed_components import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
@@ -94,7 +94,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     folders = output_folders(path(config, "out"), place, draw.names.folder)
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
-    with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
+    compared = {} if scoring is None else data_hashes(scoring.source)
+    with shared_folder(folders, request_key([drawn, [config[name] for name in asked], compared])) as out:
         # the same for commands that draw the same bits: on one kind of machine, in batches of one size
         instructions = torch.backends.cpu.get_cpu_capability()
         machine = torch.__version__, model.device.type, instructions, torch.get_num_threads(), compiled_by(), size

@@ -23,7 +23,7 @@ from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
-from blackout.report import provenance, write_scores
+from blackout.report import data_hashes, provenance, write_scores
 from blackout.training.allowed_components import named_in_file
 from blackout.training.callbacks import compared, score_samples
 from blackout.training.family import ComponentFamily
@@ -128,7 +128,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
         for part in indices.split(_AT_ONCE):
             yield part, {name: values[part].to(device) for name, values in samples.items()}
 
-    key = request_key([of, condition, config["dataset"], config["metrics"]])
+    key = request_key([of, condition, config["dataset"], config["metrics"], data_hashes(source)])
     with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
         report = {"values": score_samples(scores, read, 0), **scores.provenance(), "samples": str(samples_path)}
         report |= condition | provenance(device, began, source)

@@ -28,10 +28,25 @@ from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
+from blackout.programs.finished_runs import (
+    check_not_shorter,
+    has_ended,
+    mark_finished,
+    mark_unfinished,
+    with_earlier,
+)
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
-from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
+from blackout.programs.run_directory import (
+    Mirror,
+    check_run,
+    kept_setting,
+    mirror_of,
+    run_directory,
+    running,
+    write_settings,
+)
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
@@ -101,6 +116,12 @@ def train(cfg: DictConfig) -> Path:
     run = run_directory(config, source.name)
     mirror = None if config["plan"] else mirror_of(config, run)
     config = with_precision(config, run) | {"run_id": run.name}
+    if not config["plan"]:
+        if sweeping() and is_first():
+            claim(run)
+        check_run(run, config)
+        if has_ended(run, config, source):
+            return run
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     check_loadable(model.config)
@@ -112,29 +133,37 @@ def train(cfg: DictConfig) -> Path:
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
-    if sweeping() and is_first():
-        claim(run)
     with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family, mirror)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        trainer = make_trainer(config, directory, family, mirror)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
+            trained = directory if last.is_relative_to(directory) else last
+            check_not_shorter(config["trainer"]["max_steps"], checkpoint["global_step"], trained)
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         left_out = out_of_reach(trainer, family.draw(model, {}).nfe, config["batch_size"], directory)
         model.compile_networks(config["compile"])
+        if is_first():
+            mark_unfinished(directory)
+        write_settings(directory, config)
+        if mirror is not None:
+            mirror.push()  # which finds out whether the address takes files
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, directory, family, left_out)
+        if mirror is not None:
+            mirror.push()
+        if is_first():  # what was killed before this line is repeated by the next start
+            mark_finished(directory, source)
+            save_report(directory)
         if mirror is not None:
             mirror.push()
     return directory
@@ -236,12 +265,15 @@ def check_best(config: Plain, source: Source) -> None:
     """Refuse to choose the best checkpoint without validation data.
 
     Raises:
-        UserError: `restore_best` for a source that has none.
+        UserError: `restore_best`, or a monitor on the command line, for a source that has none.
     """
     checkpoints = (config["callbacks"] or {}).get("checkpoints") or {}
-    if checkpoints.get("restore_best") and source.size("val") == 0:
-        told = f"callbacks.checkpoints.restore_best=true needs validation data, and {source.name} has none"
-        raise UserError(f"{told}: dataset.validation=0.1, or callbacks.checkpoints.restore_best=false")
+    if source.size("val") != 0:
+        return
+    told = f"the best checkpoint is chosen by validation data, and {source.name} has none"
+    ways = "dataset.validation=0.1 takes some from the training data"
+    refuse(checkpoints.get("restore_best"), f"{told}: {ways}, or callbacks.checkpoints.restore_best=false")
+    refuse(asked_for("callbacks.checkpoints.monitor"), f"{told}: {ways}, or leave out callbacks.checkpoints.monitor")
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
@@ -374,7 +406,7 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> l
     """Leave out scores that no one asked for, are due at the end alone and would cost more than the run: then neither
     their networks nor their references are loaded."""
     left_out = list[str]()
-    due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
+    due = [callback.every_n_steps for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
     if not asked_for("metrics") and all(every is None or every > trainer.max_steps for every in due):
         budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
         keep_affordable_scorer(trainer, nfe, budget, run, left_out)
@@ -418,7 +450,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
-    write_scores(report, run / "metrics.json")
+    write_scores(with_earlier(report, run), run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)

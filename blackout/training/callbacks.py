@@ -215,18 +215,19 @@ Batches: TypeAlias = Callable[[Tensor, int], Drawn]
 """(numbers int64 [n], seed) -> (numbers [b], their samples), a batch at a time."""
 
 
-class Scores(Callback):
-    """Scores fresh samples at validations and when the trainer tests the final model.
+class Scores(AtBoundary):
+    """Scores fresh samples during training and when the trainer tests the final model.
 
-    At validations samples are compared with validation data (or with the reference of the scores, if that is the
-    training data) and logged like any validation metric, so that the best checkpoint can be chosen by a score, for
-    instance `callbacks.checkpoints.monitor=fd_digits`. The final ones are compared with test data. Sample k is drawn
-    once, by process k mod W, and does not depend on W. Weights, modes and random state are left unchanged.
+    During training samples are compared with validation data (or with the reference of the scores, if that is the
+    training data): at validations, as validation metrics, so that the best checkpoint can be chosen by a score, for
+    instance `callbacks.checkpoints.monitor=fd_digits`; without validation data between steps. The final ones are
+    compared with test data. Sample k is drawn once, by process k mod W, and does not depend on W. Weights, modes and
+    random state are left unchanged.
 
     Args:
         scorer: extractor, scores and reference.
         num_samples: samples to be scored each time.
-        every_n_steps: score at validations whose step is a multiple of this; None for the final model only.
+        every_n_steps: score at steps that are a multiple of this; None for the final model only.
         seed: of the samples.
         num_samples_between: samples to be scored before the end; None for `num_samples`.
         required: weights that cannot be had end the run; else a line says where to put them, and it goes on without.
@@ -248,7 +249,7 @@ class Scores(Callback):
             every_n_steps=every_n_steps, num_samples=num_samples, num_samples_between=num_samples_between
         )
         self.num_samples, self.seed = num_samples, seed
-        self.every, self.between = every_n_steps, num_samples_between or num_samples
+        self.every_n_steps, self.between = every_n_steps, num_samples_between or num_samples
         self.missing: str | None = None
         """Why there are no scores, where something that they need cannot be had."""
         self.provenance: dict[str, Any] = {}
@@ -265,15 +266,15 @@ class Scores(Callback):
             UserError: scores are due at steps at which there is no validation.
         """
         between = trainer.val_check_interval if trainer.check_val_every_n_epoch is None else 1
-        if self.every is not None and type(between) is int:
+        if self.every_n_steps is not None and type(between) is int and _validates(trainer):
             steps = max(1, between // trainer.accumulate_grad_batches)
-            told = f"callbacks.scores.every_n_steps={self.every} must be a multiple of {steps}"
-            refuse(self.every % steps, f"{told}: samples are scored at validations, every {steps} steps")
+            told = f"callbacks.scores.every_n_steps={self.every_n_steps} must be a multiple of {steps}"
+            refuse(self.every_n_steps % steps, f"{told}: samples are scored at validations, every {steps} steps")
         if self._scores or self.missing:
             return
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         try:
-            if self.every is not None:
+            if self.every_n_steps is not None:
                 self._scores["val"] = self._scorer.begin(source, self.between, trainer.strategy.root_device, "val")
             self._scores["test"] = self._scorer.begin(source, self.num_samples, trainer.strategy.root_device, "test")
         except Unobtainable as error:
@@ -283,20 +284,37 @@ class Scores(Callback):
             if trainer.is_global_zero:
                 print(f"scores:  left out: {error}", flush=True)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Score between steps where there is no validation at which to score."""
+        super().on_train_start(trainer, pl_module)
+        self.every = sys.maxsize
+        if self.every_n_steps is not None and not _validates(trainer):
+            self.every = self.every_n_steps
+
+    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw samples and score them, for the loggers."""
+        check_finite(trainer)
+        if self.missing:
+            return
+        self._score(pl_module, "val")
+        for logger in trainer.loggers:
+            logger.log_metrics(self.values, trainer.global_step - 1)
+
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw samples and compare them with validation data, where it is time to."""
         during_training = trainer.state.fn == "fit"
-        if self.every is None or (during_training and trainer.global_step % self.every):
-            return
-        self._score(pl_module, "val")
+        due = self.every_n_steps is not None and not (during_training and trainer.global_step % self.every_n_steps)
+        if due and not self.missing:
+            self._score(pl_module, "val")
+            pl_module.log_dict(self.values, batch_size=self.between, sync_dist=True)
 
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw samples of the final model and compare them with test data."""
-        self._score(pl_module, "test")
+        if not self.missing:
+            self._score(pl_module, "test")
+            pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
     def _score(self, pl_module: pl.LightningModule, split: Split) -> None:
-        if self.missing:
-            return
         assert isinstance(pl_module, TrainingModule)
         scores = self._scores[split]
         scores.reset()
@@ -304,7 +322,6 @@ class Scores(Callback):
         batches = model.batches if split == "test" else model.validation_batches
         self.values = score_samples(scores, batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
-        pl_module.log_dict(self.values, batch_size=scores.num_samples, sync_dist=True)
 
     @property
     def accumulated(self) -> Accumulators | None:
@@ -314,6 +331,12 @@ class Scores(Callback):
     def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
         """What the last scores are to be compared with."""
         return compared(self._scorer, source, self.num_samples, device)
+
+
+def _validates(trainer: pl.Trainer) -> bool:
+    """Whether there are validations during training."""
+    source = trainer.datamodule.source  # type: ignore[attr-defined]
+    return bool(trainer.limit_val_batches and source.size("val"))
 
 
 def compared(scorer: Scorer, source: Source, num_samples: int, device: torch.device) -> dict[str, Any]:

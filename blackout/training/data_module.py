@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from blackout.errors import ensure
-from blackout.protocols import Source, Split
+from blackout.protocols import SPLIT_NAMES, Source, Split
 from blackout.random import fold_seed
 
 _PREDICTED = 64
@@ -152,7 +152,7 @@ class EvalLoader:
         size = self.source.size(self.split) or 0
         if 0 < size < self.world_size:
             need = f"fewer than the {self.world_size} processes"
-            raise ValueError(f"{self.source.name} has {size} {self.split} samples, {need}")
+            raise ValueError(f"{self.source.name} has {size} {SPLIT_NAMES[self.split]} samples, {need}")
         self._index = torch.arange(size)[self.rank :: self.world_size]
         # at most size // world_size batches, so that the smallest share still fills every one
         self._batches = min(-(-size // self.batch_size), size // self.world_size)

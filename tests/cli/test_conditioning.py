@@ -101,7 +101,7 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     mask[:3] = True
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
     known = (f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "sampler.num_steps=5", "num_samples=4")
-    # 9 evaluations of the trapezoidal method, of 16 particles; guided twice as many, of 8
+    # 9 evaluations of the trapezoidal method, of 16 particles
     known += ("sampler.batch_size=32",)  # two samples of sixteen particles
 
     def drawn(*options):
@@ -117,12 +117,6 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     assert "log_normaliser" not in overwritten and "of 5 network evaluations" in said
     _, few = drawn(*known, "indices=[3,1]")
     assert all(np.array_equal(few[name], weighed[name][[3, 1]]) for name in ("samples", "log_normaliser", "indices"))
-    guided = (f"ckpt={conditional}", "classes=[3]", "sampler.num_steps=5", "sampler.guidance=2", "num_samples=3")
-    said, exact = drawn(*guided, "sampler.guidance_particles=8")
-    assert "of 144 network evaluations" in said and exact["log_normaliser"].shape == (3,)
-    _, plain = drawn(*guided, "sampler.guidance_particles=1")
-    _, default = drawn(*guided)
-    assert "log_normaliser" not in default and np.array_equal(default["samples"], plain["samples"])
 
 
 def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
@@ -130,11 +124,7 @@ def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
     options = ("sampler=posterior_bridge", "sampler.guidance=2")
     run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")
     for wrong in ("0", "2.5"):
-        refused = run("sample", *guided, "sampler.guidance=2", f"sampler.guidance_particles={wrong}")
-        refused.assert_refused("guidance_particles")
         run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused("inpainting_particles")
-    both = ("sampler.guidance_particles=2", "sampler.guidance_between=[0,3]")
-    run("sample", *guided, *both).assert_refused("guidance_between")
 
 
 @pytest.mark.deep
@@ -144,20 +134,13 @@ def test_guidance_of_other_processes(run, tmp_path):
         outcome = run("train", *RECIPE, "conditional=true", f"process={process}", f"runs_dir={tmp_path / process}")
         assert outcome.code == 0, outcome.err
         trained = tmp_path / process / "digits" / "a"
-        guided = (
-            f"ckpt={trained}",
-            "classes=[3]",
-            "num_samples=2",
-            "sampler.guidance=2",
-            "sampler.guidance_particles=3",
-        )
-        first = run("sample", *guided, "sampler.num_steps=8")
+        guided = (f"ckpt={trained}", "classes=[3]", "num_samples=2")
+        first = run("sample", *guided, "sampler.guidance=2", "sampler.num_steps=8")
         if word:
             first.assert_refused("guided", word)
-            leaps = (one.replace("sampler.guidance_particles", "+sampler.guidance_particles") for one in guided)
-            first = run("sample", *leaps, "sampler=tau_leap", "sampler.num_steps=8")
+            leaps = ("sampler=tau_leap", "+sampler.guidance=2", "sampler.num_steps=8")
+            first = run("sample", *guided, *leaps)
         assert first.code == 0, first.err
-        assert np.isfinite(np.load(first.folder / "samples.npz")["log_normaliser"]).all()
         if word:
             np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
             known = (f"ckpt={trained}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=2", "sampler.num_steps=8")

@@ -193,7 +193,7 @@ def test_a_cameras_readings_are_narrower_than_any_mixture_of_poisson_counts_and_
     assert narrow(readings) and not narrow(readings.flatten(1)) and not narrow(readings[:2])
     with pytest.warns(UserWarning, match="vary less than Poisson counts.*head=gamma"):
         model = from_data(readings)
-    assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge(survival=0.003)
+    assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge()
     for other in (from_data(images["photons"]), from_data(readings, head=GammaHead)):
         assert isinstance(other.head, GammaHead) and other.sampler.kernel == Trapezoidal()
     read, file = counts(path := write(camera(), tmp_path)), torch.from_numpy(camera())
