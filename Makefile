@@ -5,8 +5,13 @@ RUN := $(VENV)/bin/python
 SEED ?= 0
 # tested versions; LOCK=/dev/null takes the newest that pyproject.toml allows
 LOCK ?= requirements.lock
+# of `make test-oldest`: the oldest supported torch, and the Python for which all of requirements-oldest.lock has wheels
+TORCH ?= 2.10
+TORCHVISION ?= 0.25
+OLDEST_PYTHON ?= python3.11
+OLDEST := .venv-torch-$(TORCH)
 
-.PHONY: train sample test test-deep docs soak lock release clean
+.PHONY: train sample test test-deep test-oldest docs soak lock release clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
@@ -23,6 +28,9 @@ test: $(VENV)/installed  ## before every commit: formatting, types, tests
 test-deep: $(VENV)/installed  ## before a merge: the tests that take long, or look at what rarely breaks
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m deep -n 2 --dist worksteal
 
+test-oldest: $(OLDEST)/installed  ## the tests with the oldest supported versions; TORCH=2.11 TORCHVISION=0.26 for others
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -m "not deep" -n 2 --dist worksteal
+
 docs: $(VENV)/documents  ## the site in site/; a broken link or an unreadable docstring is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
@@ -36,6 +44,12 @@ $(VENV)/installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test]"
+	touch $@
+
+$(OLDEST)/installed: pyproject.toml requirements-oldest.lock
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --constraint requirements-oldest.lock --editable ".[test]" \
+		"torch==$(TORCH).*" "torchvision==$(TORCHVISION).*"
 	touch $@
 
 $(VENV)/documents: $(VENV)/installed
@@ -52,4 +66,4 @@ release: test test-deep docs  ## all tests, a wheel and an archive in dist/, and
 	$(RUN) -m tests.release
 
 clean:
-	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch-* build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -256,7 +256,7 @@ class ExactModel(Model):
     def batches(
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None
     ) -> Drawn:
-        """(indices [b], `samples` [b, D]): sample k is a function of (seed, k)."""
+        """(indices [b], `samples` [b, D]): sample k's random numbers are a function of (seed, k)."""
         for part in indices.split(batch_size or self.sampler.batch_size):
             yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}
 

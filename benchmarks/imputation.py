@@ -42,7 +42,7 @@ def by_run(run: Path, how: str) -> tuple[str, Callable[[Array, Array, int], Arra
     if how:
         steps, particles = map(int, how.split(","))
         sampler = replace(sampler, num_steps=steps, inpainting_particles=particles)
-    particles = number_of_particles(sampler, model.process, False, True)
+    particles = number_of_particles(sampler, model.process, True)
     evaluations = model.evaluations(sampler, False, True)
     name = f"{run.name}, {sampler.num_steps} steps, {particles} particles: {evaluations} evaluations"
 

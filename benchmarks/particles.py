@@ -1,9 +1,8 @@
-"""How far guided, completed and steered samples are from their laws; tables of the docs.
+"""How far completed and steered samples are from their distributions; tables of the docs.
 
-    python -m benchmarks.particles [guidance completion steering]
+    python -m benchmarks.particles [completion steering]
 
-With exact denoisers: total variation of draws to the exact law, and of as many draws from that law itself; about ten
-minutes on one core, steering half a minute.
+With exact denoisers: total variation of draws to the exact law, and of as many draws from that law itself.
 """
 
 from __future__ import annotations
@@ -16,24 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import GuidanceWeight, Steering, sample_particles
+from blackout.diffusion.particles import Steering, sample_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.samplers import Correction, LevelCorrector, Trapezoidal, sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
-from blackout.laws.toys import Array, JumpToy, Toy, of_generator, pixel_pair, total_variation
+from blackout.laws.toys import Array, JumpToy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams
 
 DRAWS = 10_000
-LEVELS = np.arange(16)
-GRID = np.add.outer(LEVELS, LEVELS), np.add.outer(LEVELS, -LEVELS)
-SHARES = 0.35, 0.65
-CLASSES = {
-    "one pixel": [np.exp(-((LEVELS - m) ** 2) / (2 * w**2)) + 1e-4 for m, w in ((5, 2.0), (9, 3.0))],
-    "two pixels": [np.exp(-((one - m) ** 2) / 18) + 1e-4 for one, m in zip(GRID, (9, 4), strict=True)],
-}
 
 
 def distances(x: torch.Tensor, law: Array) -> str:
@@ -42,23 +33,6 @@ def distances(x: torch.Tensor, law: Array) -> str:
     n, rng = len(x), np.random.default_rng(0)
     floor = np.mean([total_variation(rng.multinomial(n, law) / n, law) for _ in range(8)])
     return f"{total_variation(drawn / n, law):.3f} ({floor:.3f})"
-
-
-def guidance(name: str, scale: float, number: int) -> str:
-    """Guided draws of the second class on the trapezoidal sampler's 25 steps."""
-    given = [Toy(name, p) for p in CLASSES[name]]
-    plain = Toy(
-        name, sum(share * toy.p0 for share, toy in zip(SHARES, given, strict=True)).reshape(CLASSES[name][0].shape)
-    )
-    law = plain.p0 ** (1 - scale) * given[1].p0 ** scale
-    denoiser = GuidedDenoiser(ExactDenoiser(given[1]), ExactDenoiser(plain), scale, 15)
-    mean = torch.tensor(plain.mean ** (1 - scale) * given[1].mean ** scale)
-    where = (PureDeath(15), logit_times(25, 5.0, -7.0), (DRAWS, plain.pixels), SampleStreams(0, torch.arange(DRAWS)))
-    if number == 1:
-        return distances(sample(denoiser, *where, kernel=Trapezoidal(), mean=mean), law / law.sum())
-    drawn = sample_particles(denoiser, *where, kernel=Trapezoidal(), mean=mean, number=number,
-                             potentials=[GuidanceWeight(PureDeath(15))])  # fmt: skip
-    return distances(drawn.samples, law / law.sum())
 
 
 def completion(y: int, number: int, correctors: int = 0) -> str:
@@ -121,14 +95,6 @@ def steering_table() -> None:
         print(f"| {name} | " + " | ".join(f"{one} | {z} | {spent:.1f}" for one, z, spent in found) + " |", flush=True)
 
 
-def guidance_table() -> None:
-    """One line for every scale."""
-    print("| guidance | " + " | ".join(f"{name}, {p} particles" for name in CLASSES for p in (1, 4, 16)) + " |")
-    for scale in (1.5, 2.0, 3.0, 5.0):
-        cells = [guidance(name, scale, number) for name in CLASSES for number in (1, 4, 16)]
-        print(f"| {scale:g} | " + " | ".join(cells) + " |", flush=True)
-
-
 def completion_table() -> None:
     """One line for every known count."""
     print("| known pixel | overwritten | 4 correctors | 16 correctors | 4 particles | 16 particles | 64 particles |")
@@ -137,7 +103,7 @@ def completion_table() -> None:
         print(f"| {y} | " + " | ".join(cells) + " |", flush=True)
 
 
-TABLES = {"guidance": guidance_table, "completion": completion_table, "steering": steering_table}
+TABLES = {"completion": completion_table, "steering": steering_table}
 
 
 def main(argv: list[str] | None = None) -> None:

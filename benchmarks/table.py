@@ -47,7 +47,9 @@ class Job:
 
     def values(self) -> Mapping[str, Any] | None:
         """What it reached; None before it has ended."""
-        return json.loads(self.result.read_text()).get("values", {}) if self.result.exists() else None
+        content = json.loads(self.result.read_text()) if self.result.exists() else {}
+        complete = content.get("finished") is True if self.program == "train" else bool(content)
+        return content.get("values", {}) if complete else None
 
 
 def read_table(name: str) -> Mapping[str, Any]:

@@ -37,6 +37,17 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 is worth choosing on a device without being asked for.
+
+    CUDA devices of compute capability 8.0 and above have it, and CPUs compute it correctly at some speed. Other
+    accelerators are taken to be without.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu"
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Inside, the processes that torchrun started are one group, each with its own `device`."""
@@ -56,14 +67,14 @@ def meet(device: torch.device) -> None:
     Its store outlives a group that it starts again, with the addresses of the dead: each has keys of its own. Of agents
     on several machines none knows how often the others have started theirs.
     """
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
     at, where = os.environ, dict[str, Any]()
     if at.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and at.get("GROUP_WORLD_SIZE") == "1":
         store = dist.TCPStore(at["MASTER_ADDR"], int(at["MASTER_PORT"]), is_master=False)
         where = {"rank": int(at["RANK"]), "world_size": int(at["WORLD_SIZE"])}
         where["store"] = dist.PrefixStore(at["TORCHELASTIC_RESTART_COUNT"], store)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **where)
+    dist.init_process_group(dist.get_default_backend_for_device(device), **where)
 
 
 def world_size() -> int:
@@ -105,17 +116,29 @@ def writes_for_its_machine() -> bool:
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
+def exchange_device(device: torch.device) -> torch.device:
+    """Where a tensor on `device` has to be for a collective operation of the process group.
+
+    A group with a backend for this kind of device takes the tensor as it is. A group of NCCL alone takes no CPU
+    tensors; these travel through this process's accelerator.
+    """
+    kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
+    if device.type in kinds:
+        return device
+    return torch.device("cpu") if "cpu" in kinds else torch.device(kinds[0], torch.accelerator.current_device_index())
+
+
 def sum_over_processes(values: Tensor) -> Tensor:
     """Element-wise sum over processes, in place, of a contiguous CPU or device tensor of any shape."""
     if world_size() == 1:
         return values
     flat = values.view(-1)
-    through_device = dist.get_backend() == "nccl" and flat.device.type == "cpu"
+    device = exchange_device(flat.device)
     for block in flat.split(_BLOCK):
-        carrier = block.to(torch.device("cuda", torch.cuda.current_device())) if through_device else block
-        dist.all_reduce(carrier)
-        if through_device:
-            block.copy_(carrier)
+        exchanged = block.to(device)
+        dist.all_reduce(exchanged)
+        if device != flat.device:
+            block.copy_(exchanged)
     return values
 
 

@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -40,6 +40,14 @@ _PLAIN, _DENSEST = 1 << 26, 500
 """Numbers of so many bytes may come from any file; beyond that, of so many for every byte of the file."""
 _MOST_TEXT = 1 << 28
 """Bytes of a file of text."""
+MAX_YAML_BYTES = 4_000_000  # of a file of settings; those of a run have a few thousand
+MAX_YAML_NODES = 100_000  # libyaml makes about 100,000 of them in a second, of 1 kB each
+MAX_VALUES = 10_000_000  # of a JSON description (a matrix of 3,000 states) or of a metrics.csv
+MAX_COLUMNS = 10_000  # of a metrics.csv
+MAX_DEPTH = 32  # of mappings and lists in each other
+MAX_BITS = 1_000  # of a whole number: every such number is a float, too
+_SURROGATE = re.compile("[\ud800-\udfff]")  # in JSON they can be escaped, and then no file can be written with them
+_YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick where libyaml is there
 
 PART = ".part"
 """Ends the hidden names of what is not yet whole."""
@@ -316,22 +324,95 @@ def read_text(path: Path, within: Path | None = None, most: int = _MOST_TEXT) ->
 
 
 def read_mapping(path: Path, within: Path | None = None, most: int = _MOST_TEXT, advice: str = "") -> dict[str, Any]:
-    """What a .json or .yaml file holds, a mapping; see `read_text`.
+    """Read a mapping from a .json or .yaml file that a stranger may have written; see `read_text`.
+
+    Depth and number of the values are bounded, so that whoever walks over the result needs no bounds of their own.
 
     Args:
+        path: of the file.
+        within: as for `read_text`.
+        most: bytes of JSON; of YAML at most `MAX_YAML_BYTES`.
         advice: ends the message where the file is damaged.
 
+    Returns:
+        Mappings with names that are text, lists, text, finite or infinite numbers, booleans, None and what else YAML
+        has as plain values (dates, bytes).
+
     Raises:
-        UserError: it is damaged, or holds something else.
+        UserError: it is damaged, too deep, too large, has aliases, or holds something else.
         OSError: it is not there, or may not be read.
     """
+    is_json = path.suffix == ".json"
+    text = read_text(path, within, most if is_json else min(most, MAX_YAML_BYTES))
     try:
-        content = (json.loads if path.suffix == ".json" else yaml.safe_load)(read_text(path, within, most))
+        content = _parse_json(text) if is_json else parse_yaml(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        found = "" if isinstance(error, UserError) else f"{path} is damaged: "
-        raise UserError(f"{found}{(str(error).splitlines() or [''])[0]}{advice}") from None
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"{path} is damaged: {reason}{advice}") from None
     refuse(not isinstance(content, dict), f"{path} is damaged: it holds no names{advice}")
+    return cast(dict[str, Any], content)
+
+
+def _parse_json(text: str) -> Any:
+    """The content of JSON text with bounded depth and number of values.
+
+    Raises:
+        ValueError: it is no JSON, or beyond the bounds.
+        RecursionError: it is far too deep.
+    """
+    # every value but the first follows one of these; commas in text are counted, too
+    ensure(sum(map(text.count, ",[{")) <= MAX_VALUES, f"more than {MAX_VALUES:,} values")
+    content = json.loads(text)
+    _check_nested(content)
     return content
+
+
+def parse_yaml(text: str) -> Any:
+    """The content of YAML text with bounded depth and number of values, without aliases.
+
+    An alias (`*name`) stands for a whole part of the text again: nine levels of them make gigabytes of a few hundred
+    bytes. The events of the parser are looked at first, so that nothing is made of what is refused.
+
+    Raises:
+        ValueError: beyond the bounds, or with aliases.
+        yaml.YAMLError: it is no YAML of plain values.
+    """
+    nodes = depth = 0
+    for event in yaml.parse(text, Loader=_YamlLoader):
+        ensure(not isinstance(event, yaml.AliasEvent), "aliases (*name) are not read: write out what they stand for")
+        nodes += isinstance(event, yaml.NodeEvent)
+        ensure(nodes <= MAX_YAML_NODES, f"more than {MAX_YAML_NODES:,} values")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        ensure(depth <= MAX_DEPTH, f"more than {MAX_DEPTH} levels")
+    content = yaml.load(text, Loader=_YamlLoader)
+    _check_nested(content)
+    return content
+
+
+def _check_nested(content: Any) -> None:
+    """Check the depth of mappings and lists without recursion, with their names, text and whole numbers.
+
+    Raises:
+        ValueError: too deep, a name that is no text, text that no file can hold, or a number that is no float.
+    """
+    level = [content]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                ensure(all(isinstance(name, str) for name in node), "a name that is no text")
+                inner += node.keys()
+                inner += node.values()
+            elif isinstance(node, list | tuple | set):
+                inner += node
+            elif isinstance(node, str):
+                ensure(node.isascii() or not _SURROGATE.search(node), "text that is not Unicode")
+            elif isinstance(node, int):
+                ensure(node.bit_length() <= MAX_BITS, f"a number of more than {MAX_BITS:,} bits")
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"more than {MAX_DEPTH} levels")
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
@@ -428,14 +509,30 @@ def read_rows(path: Path) -> dict[int, dict[str, Any]]:
     """The rows of a metrics.csv by their step, as text without empty fields.
 
     Raises:
-        UserError: no run has written this file so.
+        UserError: no run has written this file so, or it has too many columns or values.
     """
-    content = io.StringIO(read_text(path, path.parent))
+    rows: dict[int, dict[str, Any]] = {}
+    values = 0
     try:
-        rows = csv.DictReader(content, strict=True)
-        return {int(row["step"]): {name: text for name, text in row.items() if text} for row in rows}
-    except (csv.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+        lines = csv.reader(io.StringIO(read_text(path, path.parent)), strict=True)
+        columns = next(lines, [])
+        ensure(len(columns) <= MAX_COLUMNS, f"more than {MAX_COLUMNS:,} columns")
+        for fields in lines:
+            if not fields:
+                continue
+            # not a DictReader, which fills every short row up to the length of the first
+            ensure(len(fields) <= len(columns), "a row that is longer than the first")
+            row = {name: text for name, text in zip(columns, fields, strict=False) if text}
+            values += len(row)
+            ensure(values <= MAX_VALUES, f"more than {MAX_VALUES:,} values")
+            step = int(row["step"])
+            ensure(step.bit_length() < 64, "a step of more than 63 bits")
+            rows[step] = row
+    except (csv.Error, ValueError, KeyError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None
+    return rows
 
 
 def refuse_links(directory: Path, *names: str) -> None:

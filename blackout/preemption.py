@@ -69,7 +69,9 @@ class Signals:
     def agreed(self) -> int | None:
         """The signal that any process has received; all processes must call it together, and get the same answer.
 
-        It is reduced over a CPU process group, so that no process waits for its accelerator.
+        The number is reduced over a second process group, of CPU tensors, so that no process waits for its accelerator.
+        This group needs PyTorch's gloo backend, which its packages for Linux and macOS have, and a network between the
+        machines; it is made by all processes together at the first call.
         """
         number = self.received or 0
         if world_size() > 1:

@@ -19,7 +19,11 @@ from blackout.errors import UserError, refuse
 if TYPE_CHECKING:
     from PIL import Image
 
-Split: TypeAlias = Literal["train", "test"]
+Split: TypeAlias = Literal["train", "val", "test"]
+"""Training data, validation data, by which checkpoints and hyper-parameters are chosen, and test data, which no choice
+has seen and on which final numbers are reported."""
+SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "val": "validation", "test": "test"}
+"""The splits in words."""
 Samples: TypeAlias = Mapping[str, Tensor]
 """Named arrays with one row per sample: `samples`, and whatever else the family has (`log_weight`, `order`)."""
 Drawn: TypeAlias = Iterator[tuple[Tensor, Samples]]
@@ -43,7 +47,10 @@ class Source(Protocol):
         """One line for the summary of a run: sizes, shape, range."""
 
     def size(self, split: Split) -> int | None:
-        """Number of samples; None where there is no end of them."""
+        """Number of samples of a split; None where there is no end of them.
+
+        A source without validation data has 0 of them: then there is no validation during training.
+        """
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The samples with these numbers.
@@ -164,7 +171,8 @@ class Draw(Protocol):
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time.
 
-        Sample k is a function of (seed, k) alone.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
+        outputs can depend on the shape of the batch, the device and the kind of processor.
 
         Yields:
             (indices [b], their samples).
@@ -195,8 +203,17 @@ class Scores(Protocol):
 class Scorer(Protocol):
     """A choice of scores, not yet applied to anything."""
 
-    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> Scores:
+    def begin(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> Scores:
         """Accumulators for that many samples compared with `source`; what cannot work fails here.
+
+        Args:
+            source: the data.
+            num_samples: how many samples are scored.
+            device: where scores are computed.
+            split: the data that samples are compared with: "val" for scores during training, by which a checkpoint may
+                be chosen, and "test" for final ones. Scores whose reference is the training data ignore it.
 
         Raises:
             UserError: weights, files, sizes or scores that do not fit.

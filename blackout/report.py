@@ -36,6 +36,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from blackout.comparisons import in_words, is_comparison
 from blackout.component import Plain, leaves
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
@@ -56,22 +57,8 @@ def write_scores(report: Plain, path: Path) -> None:
             told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
             error = f" +- {report['values'][f'{name}_error']:.4f}" if f"{name}_error" in report["values"] else ""
             print(f"{name}: {value:.4f}{error}" + (f" ({', '.join(told)})" if told else ""))
-    for name, bits in report.get("baselines", {}).items():
-        if "uniform" in bits and name in report["values"]:
-            print(verdict(name, report["values"][name], bits))
-
-
-def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
-    """A line on which of a model and of laws fitted to the same samples is to be used, by bits, the least of which is
-    best.
-    """
-    best = min(bits, key=bits.__getitem__)
-    found, use = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform", best.replace("_", " ")
-    if best != "uniform":
-        found += f", {bits[best]:.2f} of the best classical fit, {use}"
-    if value > bits["uniform"] + 1e-4:
-        return f"{found}: for probabilities THIS MODEL IS WORSE THAN UNIFORM, use {use}; more data, or fewer steps"
-    return f"{found}: use {'this model' if value <= bits[best] else use}"
+    for name, comparison in report.get("comparisons", {}).items():
+        print(in_words(name, comparison))
 
 
 _END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
@@ -90,14 +77,16 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
-        base = re.sub("^val/|_lower$", "", name).replace("eubo", "log_z")
+        base = re.sub("^(val|test)/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
             **{what: report["values"].get(f"{base}_{what}") for what in _END},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }
         bits = report.get("baselines", {}).get(name, {})
-        one |= {best: bits[best] for best in sorted(bits, key=bits.__getitem__)[:1]}
+        least = min(bits, key=bits.__getitem__, default=None)
+        strongest = report.get("comparisons", {}).get(name, {}).get("strongest", least)
+        one |= {} if strongest is None else {strongest: bits[strongest]}
         known = report.get("beside", {}).get(name, {})
         known = known | {what: value for what, value in one.items() if value is not None}
         known = known or next(({"of_perfect": value} for value, names in _PERFECT if re.search(names, name)), {})
@@ -106,7 +95,7 @@ def beside(report: Plain) -> dict[str, dict[str, float]]:
 
 
 _LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
-_SPLITS: tuple[Split, ...] = ("train", "test")
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:
@@ -128,9 +117,13 @@ def provenance(device: torch.device, began: float, source: Source | None = None)
     }
     known = {"made_with": made_with, "seconds": round(time.perf_counter() - began, 3)}
     if source is not None:
-        hashes = {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
-        known["data"] = {"name": source.name, **hashes}
+        known["data"] = {"name": source.name, **data_hashes(source)}
     return {**known, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def data_hashes(source: Source) -> dict[str, str]:
+    """Hashes of the splits of a source, as `<split>_sha256`."""
+    return {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
 
 
 def git_commit() -> str | None:
@@ -319,6 +312,7 @@ def save_report(run: Path, every: float | None = None) -> Path:
         scores=scores,
         lines=curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}}),
         through=through,
+        compared=comparison_rows(scores),
         draws=draws,
         left_out=left_out,
         model=_model(run),
@@ -343,14 +337,46 @@ def settings_of(run: Path) -> Mapping[str, Any]:
 
 
 def scores_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
+    """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run.
+
+    Results of the run at shorter lengths, which are in the same file, have places of their own.
+    """
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
     contents = {str(path.relative_to(run)): read_mapping(path, run, _MOST) for path in found if path.exists()}
+    earlier = contents.get("metrics.json", {}).get("earlier")
+    for number, content in enumerate(earlier if isinstance(earlier, list) else (), 1):
+        if isinstance(content, dict):
+            contents[f"earlier results {number} (step {content.get('training_steps')})/metrics.json"] = content
     for content in contents.values():  # what is no mapping where one must be is not shown
-        for name in ("values", "beside", "condition", "sampler", "made_with", "data"):
+        for name in ("values", "beside", "comparisons", "condition", "sampler", "made_with", "data"):
             content[name] = part if isinstance(part := content.get(name), Mapping) else {}
         content["beside"] = {name: of for name, of in content["beside"].items() if isinstance(of, Mapping)}
     return contents
+
+
+def comparison_rows(
+    scores: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[str, str, list[tuple[Any, ...]]]]:
+    """Return what a page shows of the comparisons with baselines in the files of scores.
+
+    Args:
+        scores: contents of metrics.json by place; comparisons that are not of the expected form are left out.
+
+    Returns:
+        For each comparison the place, the line with its verdict, and a row for each baseline: name, value, difference,
+        error and verdict.
+    """
+    found = []
+    for place, content in scores.items():
+        for name, comparison in content["comparisons"].items():
+            if not is_comparison(comparison):
+                continue
+            rows = [
+                (baseline, row["value"], row["difference"], row["error"], row["verdict"])
+                for baseline, row in sorted(comparison["baselines"].items(), key=lambda one: one[1]["value"])
+            ]
+            found.append((place, in_words(name, comparison), rows))
+    return found
 
 
 def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ _DEEPEST, _EVERY, _NO_NEWS = 5, 4.0, 300.0
 """Folders below the one that is watched, seconds between two lists, and those after which a run is not heard of."""
 _POINTS = 60
 """Of a small curve."""
+MAX_PAGE_BYTES = 1 << 26  # of a report, of whose pictures there are 16 MB at most
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
@@ -57,7 +58,7 @@ def _row(place: str, run: Path) -> dict[str, Any]:
         row["picture"] = next((one for path in shown[::-1] if (one := picture(path, place, run)) is not None), None)
         if (run / ".holder").exists():
             row["state"] = "training" if time.time() - changed < _NO_NEWS else "no news"
-        elif "training_steps" in final:
+        elif final.get("finished") is True:
             row["state"] = "finished"
     except UserError as error:
         row["state"] = str(error)
@@ -119,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             yield PAGES.get_template("watch.html").render(given).encode()
         elif place.endswith("/report.html") and (run := find_runs(folder).get(place[1 : -len("/report.html")])):
             with opened(run / "report.html", run) as file:
-                yield file.read()
+                content = file.read(MAX_PAGE_BYTES + 1)
+            refuse(len(content) > MAX_PAGE_BYTES, f"{run / 'report.html'} is too large")
+            yield content
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of requests."""

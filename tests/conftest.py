@@ -1,4 +1,7 @@
-"""One thread per process: these tensors are tiny, and threads of two processes on few cores stall each other."""
+"""One thread per process unless OMP_NUM_THREADS says otherwise.
+
+These tensors are tiny, and threads of two processes on few cores stall each other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from _pytest.assertion.rewrite import (
@@ -44,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests import compositions
 
         compositions.remember()
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         gc.disable()  # while hundreds of thousands of objects are imported that stay
     elif assertstate_key in config.stash:
         rewrite(config)
@@ -89,7 +92,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def numbered() -> CountData:
-    """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
+    """23 training, 7 validation and 9 test images [1, 2, 3].
+
+    Training and test image k is filled with k, validation image k with k + 20; the left column of training images is
+    30.
+    """
     import torch
 
     from blackout.data import CountData
@@ -97,4 +104,6 @@ def numbered() -> CountData:
     train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
     test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
     train[..., 0] = 30
-    return CountData("numbered", train, test, 30, torch.arange(23) % 3, torch.arange(9) % 3)
+    val = torch.arange(20, 27).view(-1, 1, 1, 1).expand(7, 1, 2, 3).clone()
+    labels = [torch.arange(size) % 3 for size in (23, 7, 9)]
+    return CountData("numbered", train, test, 30, labels[0], labels[2], val=val, val_labels=labels[1])

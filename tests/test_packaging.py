@@ -1,6 +1,7 @@
 """Lists of dependencies agree, the pair that must match does, and a wheel is whole."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from tests import release
 from tests.cli.conftest import TINY
@@ -25,6 +27,21 @@ def test_conda_users_get_what_pip_users_get_and_what_any_choice_needs():
     extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("test", "docs")}
     assert pip == project["dependencies"] + [one for needs in extras.values() for one in needs]
     assert f"python{project['requires-python']}" in entries
+
+
+def test_the_oldest_versions_tested_are_the_lower_bounds():
+    """Of all that the tests need but linters; torch and torchvision are named in the Makefile."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["test"]
+    bounds = dict(re.match(r"([\w-]+)(?:>=([\d.]+))?", requirement).groups() for requirement in requirements)
+    lines = (ROOT / "requirements-oldest.lock").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    makefile = (ROOT / "Makefile").read_text()
+    for name in ("torch", "torchvision"):
+        pins[name] = re.search(rf"^{name.upper()} \?= (\S+)$", makefile, re.MULTILINE)[1]
+    assert bounds.keys() - pins.keys() == {"ruff", "mypy", "types-PyYAML"}
+    for name, version in pins.items():  # 2.0 and 2.0.0 are one version
+        assert Version(version) == Version(bounds[name]), name
 
 
 def test_a_release_needs_its_version_everywhere(tmp_path):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.count_statistics import (
     Sums,
     covariance_excess,
-    equal_pairs,
     neighbour_correlation,
     parts,
     sums,
@@ -27,10 +26,12 @@ from blackout.data.count_statistics import (
 from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import Level, divided
 from blackout.data.on_disk import Rows
-from blackout.data.splits import held_out_split
+from blackout.data.splits import SplitRows, split_samples
 from blackout.errors import UserError, ensure
 from blackout.protocols import Split
 
+_SPLITS: tuple[Split, ...] = get_args(Split)
+_NO_SAMPLES = torch.empty(0, dtype=torch.uint8)
 _OF_SPLIT = "", "_labels", "_seen"
 """Ends of the names of a split's parts."""
 _FEWEST = 10
@@ -43,22 +44,26 @@ _ORDERED = 0.1
 
 @dataclass(frozen=True, eq=False)
 class CountData:
-    """A dataset of counts with a held-out split, in memory or, as `Rows`, on the disk: a `blackout.protocols.Source`.
+    """Training, validation and test counts, in memory or, as `Rows`, on the disk: a `blackout.protocols.Source`.
 
     Attributes:
         name: short name for logs and file names.
         train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any integer dtype; kept as
             uint8 when `max_count <= 255`, else as int32.
-        test: held-out counts [M, ...].
+        test: test counts [M, ...], on which final numbers are reported.
+        val: validation counts [V, ...], by which checkpoints are chosen; none unless they are given.
         max_count: the largest value a count may have, 1 .. 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
-        test_labels: class of each held-out sample, int64 [M], or None.
+        test_labels: class of each test sample, int64 [M], or None.
+        val_labels: class of each validation sample, int64 [V], or None.
+        val_rows: where the validation samples were in the training data that they were taken from, int64 [V],
+            increasing: see `undivided`. None for validation data of their own.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
         class_names: one for every class, where they have names.
         class_values: what every class is in each column that it was made of, by the column's name.
         features: names of the elements of a vector, where they have names.
-        train_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only stands in
-            its place for moments; None where all were seen.
+        train_seen, val_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only
+            stands in its place for moments; None where all were seen.
         covariates: the number or word of every level of each further condition by name. A label is then the number of
             (class, level, level, ...), the last one counted fastest.
         sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
@@ -84,6 +89,10 @@ class CountData:
     features: tuple[str, ...] = ()
     train_seen: Tensor | None = None
     test_seen: Tensor | None = None
+    val: Tensor | Rows = _NO_SAMPLES
+    val_labels: Tensor | None = None
+    val_seen: Tensor | None = None
+    val_rows: Tensor | None = None
     covariates: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     sample_shape: tuple[int, ...] | None = None
     annotated: bool = False
@@ -98,8 +107,11 @@ class CountData:
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
-        for split in ("train", "test"):
+        for split in _SPLITS:
             counts, labels, seen = self._parts(split)
+            if split == "val" and len(counts) == 0:
+                self._leave_out_validation()
+                continue
             _check_counts(f"{self.name} {split} data", counts, self.max_count)
             # written once to the frozen object: everyone downstream may rely on the dtype
             counts = counts.to(count_dtype(self.max_count))
@@ -109,16 +121,28 @@ class CountData:
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
             if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
                 raise ValueError(f"{self.name}: {split}_seen must be booleans {list(counts.shape)}")
-        if self.train.shape[1:] != self.test.shape[1:]:
-            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
-            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
-        if (self.train_labels is None) != (self.test_labels is None):
-            raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
+            if counts.shape[1:] != self.train.shape[1:]:
+                shapes = f"got {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
+                raise ValueError(f"{self.name}: train and {split} samples must have the same shape, {shapes}")
+            if (labels is None) != (self.train_labels is None):
+                raise ValueError(f"{self.name}: labels must be given for all splits or for none")
+        if self.val_rows is not None:
+            if self.val_rows.shape != self.val.shape[:1]:
+                raise ValueError(f"{self.name}: val_rows must be {len(self.val)} numbers, one per validation sample")
+            if (self.val_seen is None) != (self.train_seen is None):
+                raise ValueError(f"{self.name}: with val_rows val_seen must be given with train_seen, and only then")
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
 
-    def _parts(self, split: str) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
+    def _leave_out_validation(self) -> None:
+        """Make the validation data an empty part of the training data, so that shapes and dtypes agree."""
+        empty = torch.empty(0, dtype=torch.int64)
+        for part in _OF_SPLIT:
+            object.__setattr__(self, f"val{part}", taken(getattr(self, f"train{part}"), empty))
+        object.__setattr__(self, "val_rows", None)
+
+    def _parts(self, split: Split) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
         """Counts, labels and what was seen of a split."""
         counts, labels, seen = (getattr(self, split + part) for part in _OF_SPLIT)
         return counts, labels, seen
@@ -132,17 +156,19 @@ class CountData:
         holdout: float = 0.1,
         seed: int = 0,
         name: str = "counts",
+        validation: float = 0.1,
     ) -> CountData:
-        """Counts in memory, with a part of them held out.
+        """Counts in memory, divided at random into training, validation and test data, every class alike.
 
         Args:
             counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse matrix, or what NumPy
                 makes an array of.
             labels: class of each sample, whole numbers [N], or None.
             max_count: largest count there can be; None takes the largest there is.
-            holdout: share of the samples to hold out, of every class alike.
+            holdout: share of the samples for the test.
             seed: of the choice.
             name: for logs and file names.
+            validation: share or number of the samples for validation; 0 for none.
 
         Raises:
             ValueError: counts or labels that are none, or too few.
@@ -150,12 +176,12 @@ class CountData:
         given = counts.cpu() if isinstance(counts, Tensor) else counts
         whole = to_counts(name, given if hasattr(given, "toarray") else np.asarray(given))
         classes = None if labels is None else torch.as_tensor(labels)
-        train, test = held_out_split(len(whole), holdout, seed, classes)
+        rows = split_samples(len(whole), validation, holdout, seed, classes)
         largest = int(whole.max()) if max_count is None else max_count
-        return cls(name, whole[train], whole[test], largest, taken(classes, train), taken(classes, test))
+        return cls(name, max_count=largest, **divided_parts(rows, {"": whole, "_labels": classes}))
 
     def __str__(self) -> str:
-        sizes = f"{len(self.train):,} + {len(self.test):,} held out"
+        sizes = f"{len(self.train):,} training + {len(self.val):,} validation + {len(self.test):,} test samples"
         missing = "" if self.train_seen is None else f", {1 - self.train_seen.float().mean():.1%} missing"
         top = self.max_count * self.gain + self.offset
         return f"{self.name}, {sizes}, shape {self.shape}, counts {self.offset}..{top}{missing}"
@@ -168,41 +194,70 @@ class CountData:
     @property
     def num_classes(self) -> int | None:
         """Number of classes in the labels, int64 [N], with all combinations of covariates; None without labels."""
-        if self.train_labels is None or self.test_labels is None:
+        of_splits = [self._parts(split)[1] for split in _SPLITS]
+        known = [labels for labels in of_splits if labels is not None and len(labels)]
+        if not known:
             return None
         if self.covariates:
             return max(1, len(self.class_names)) * math.prod(map(len, self.covariates.values()))
-        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+        return int(max(labels.max() for labels in known)) + 1
 
     @property
     def complete(self) -> CountData | None:
-        """The samples of which nothing is missing; None where a split has none."""
-        if self.train_seen is None and self.test_seen is None:
+        """The samples of which nothing is missing; None where there are none to train on or to test on."""
+        masks = {split: self._parts(split)[2] for split in _SPLITS}
+        if all(seen is None for seen in masks.values()):
             return self
-        rows = {}
-        for split in ("train", "test"):
-            counts, _, seen = self._parts(split)
-            whole = torch.ones(len(counts)) if seen is None else seen.flatten(1).all(1)
+        rows: dict[Split, Tensor] = {}
+        for split, seen in masks.items():
+            whole = torch.ones(self.size(split)) if seen is None else seen.flatten(1).all(1)
             rows[split] = torch.nonzero(whole).flatten()
-        return self._part(rows, train_seen=None, test_seen=None) if all(map(len, rows.values())) else None
+        if not (len(rows["train"]) and len(rows["test"])):
+            return None
+        return self._part(rows, **{f"{split}_seen": None for split in _SPLITS})
 
-    def _part(self, rows: Mapping[str, Tensor], **replaced: Any) -> CountData:
-        """The samples with these numbers, int64, by split."""
+    def _part(self, rows: Mapping[Split, Tensor], **replaced: Any) -> CountData:
+        """The samples with these numbers, int64, in increasing order, by split."""
         names = {split + part: chosen for split, chosen in rows.items() for part in _OF_SPLIT}
-        kept = {name: taken(getattr(self, name), chosen) for name, chosen in names.items()}
-        return replace(self, **kept | replaced)
+        parts = {name: taken(getattr(self, name), chosen) for name, chosen in names.items()}
+        if self.val_rows is not None:
+            stayed = _places(self.val_rows, len(self.train))[rows["train"]]
+            cut = self.val_rows[rows["val"]]
+            parts["val_rows"] = torch.searchsorted(stayed, cut) + torch.arange(len(cut))
+        return replace(self, **parts | replaced)
+
+    def undivided(self) -> CountData:
+        """The same with the validation data back where they were taken from: then there are none.
+
+        It is what published scores of images have as reference: the official training split. Validation data of their
+        own stay what they are.
+        """
+        if self.val_rows is None:
+            return self
+        places = _places(self.val_rows, len(self.train))
+        parts: dict[str, Any] = {"val": _NO_SAMPLES, "val_labels": None, "val_seen": None, "val_rows": None}
+        for part in _OF_SPLIT:
+            stayed, cut = getattr(self, f"train{part}"), getattr(self, f"val{part}")
+            if isinstance(stayed, Rows):
+                parts[f"train{part}"] = stayed.merged(cut, places, self.val_rows)
+            elif stayed is not None:
+                whole = stayed.new_empty((len(stayed) + len(cut), *stayed.shape[1:]))
+                whole[places] = stayed
+                whole[self.val_rows] = cut
+                parts[f"train{part}"] = whole
+        return replace(self, **parts)
 
     def under(self, labels: Tensor) -> CountData:
-        """The samples of both splits under the condition of labels, int64 [c], that samples take in turn.
+        """The samples of all splits under the condition of labels, int64 [c], that samples take in turn.
 
         Their classes are there in the same shares, to within half a sample, and their covariates are words of
         the labels, or lie between the least and the largest level of the labels. Ours, tested in
         `tests/data/test_conditions.py`.
 
         Raises:
-            UserError: there are no labels, or fewer than 10 samples in a split.
+            UserError: there are no labels, or fewer than 10 training or test samples.
         """
-        if self.train_labels is None or self.test_labels is None:
+        if self.train_labels is None:
             raise UserError(f"{self.name} has no labels to tell the classes of samples by: dataset.labels=<column>")
         words = self.class_names
         wanted, *levels = divided(labels, [len(values) for values in self.covariates.values()])
@@ -211,10 +266,10 @@ class CountData:
         for (name, values), level in zip(self.covariates.items(), levels, strict=True):
             asked = [values[k] for k in level.unique().tolist()]
             told[name] = asked if isinstance(asked[0], str) else [asked[0], asked[-1]]
-        rows = {split: _like(labels, self._parts(split)[1], self.covariates) for split in ("train", "test")}
-        for split, chosen in rows.items():
-            if len(chosen) < _FEWEST:
-                what = f"{len(chosen)} {'held-out' if split == 'test' else 'training'} samples are under {told}"
+        rows = {split: _like(labels, self._parts(split)[1], self.covariates) for split in _SPLITS}
+        for split, what in (("train", "training"), ("test", "test")):
+            if (number := len(rows[split])) < _FEWEST:
+                what = f"{number} {what} samples are under {told}"
                 raise UserError(f"{self.name}: {what}, of at least {_FEWEST} to compare with: leave out evaluate=true")
         return self._part(rows, condition=told)
 
@@ -225,8 +280,7 @@ class CountData:
         Classes that have names give class_names and class_values too. Moments are max_count, mean, std,
         total_dispersion and covariance_excess (`count_statistics.py`). With continuous conditions, `covariates`,
         `covariate_levels` and `label_counts`, how often each label occurs in training; where a file has them,
-        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain; and
-        `equal_pairs` of elements, if any.
+        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         dispersion = facts["total_dispersion"] = total_dispersion(self.train, self.sums)
@@ -244,7 +298,6 @@ class CountData:
             "layer": self.layer if self.annotated else None,
             "class_names": list(self.class_names) or None,
             "class_values": {name: list(values) for name, values in self.class_values.items()} or None,
-            "equal_pairs": equal_pairs(self.train) or None,
             "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}
@@ -321,6 +374,30 @@ class CountData:
                     digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
+
+
+def divided_parts(rows: SplitRows, of_all: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `CountData` by name: what there is of all samples, divided.
+
+    Args:
+        rows: numbers of the samples of each split.
+        of_all: arrays of all samples by the end of the name of their parts: "" for counts, "_labels", "_seen".
+    """
+    parts = {
+        split + part: taken(values, chosen)
+        for split, chosen in rows._asdict().items()
+        for part, values in of_all.items()
+    }
+    if len(rows.val) and not torch.isin(rows.val, rows.train).any():
+        parts["val_rows"] = torch.searchsorted(rows.train, rows.val) + torch.arange(len(rows.val))
+    return parts
+
+
+def _places(others: Tensor, number: int) -> Tensor:
+    """The `number` least whole numbers that are not in `others`, int64, increasing."""
+    left = torch.ones(number + len(others), dtype=torch.bool)
+    left[others] = False
+    return torch.nonzero(left).flatten()
 
 
 def taken(values: Any, rows: Tensor) -> Any:

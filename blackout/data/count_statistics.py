@@ -1,11 +1,10 @@
-"""Statistics of counts, in memory or on the disk: sums, Fano factor of totals, covariances, equal pairs, narrowness."""
+"""Statistics of counts, in memory or on the disk: sums, Fano factor of totals, covariances, narrowness."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ _AT_ONCE = 1 << 24  # elements widened at a time
 _LOADED = 1 << 26  # elements of counts on the disk that are compared with others
 _PAIRED = 1024  # samples whose pairs estimate the excess: 1 % off on CIFAR-10, in a third of a second
 
-_MOST_TIED, TIED_FROM, _FEWEST_TIED, _SHARP = 256, 1, 50, 0.2
-"""Elements among which pairs are looked for, the least count that tells, samples that have it, and what is sharp."""
 _FEWEST_PLACES = 16  # of a series
 _MOST_NUMBERS, _MOST_LEVELS, _OFTEN, _CERTAIN = 1 << 22, 4096, 100, 5.0
 """Counts that are looked at, those whose frequencies are compared, how often each must be there, and standard errors
@@ -134,33 +131,6 @@ def neighbour_correlation(counts: Tensor | Rows) -> float:
     adjacent = (z[:, 1:] * z[:, :-1]).mean(0).median()
     overall = (z.sum(1).square() - z.square().sum(1)).mean() / (size * (size - 1))
     return float(adjacent - overall)
-
-
-def equal_pairs(counts: Tensor | Rows) -> list[list[Any]]:
-    """[i, j, share] of elements of vectors that are equal far more often than they differ by one: brackets, copies.
-
-    Counts that go together by their means and variances alone are about as often equal as one apart, on either side.
-    The share of samples in which they are equal is of those with a count above 0 in one of them. Every element
-    stands in the place of j once at most, and then in no place of i. Of at most 1,024 evenly spaced samples, and 256
-    elements. Ours, with its law in `tests/diffusion/test_pairs.py`.
-
-    Args:
-        counts: integers [N, *shape].
-    """
-    found: dict[int, list[Any]] = {}
-    if counts.ndim != 2 or counts.shape[1] > _MOST_TIED:
-        return []
-    rows = _some(counts).long().numpy()
-    for j in range(1, rows.shape[1]):
-        before, own = rows[:, :j], rows[:, j : j + 1]
-        active, apart = np.maximum(before, own) >= TIED_FROM, np.abs(before - own)
-        number = active.sum(0).clip(min=1)
-        equal, nearly = ((active & (apart == far)).sum(0) / number / (1 + far) for far in (0, 1))
-        sharp = np.where((number >= _FEWEST_TIED) & (equal > 4 * nearly), equal - nearly, 0)
-        sharp[list(found)] = 0
-        if sharp.max() > _SHARP:
-            found[j] = [int(sharp.argmax()), j, float(equal[sharp.argmax()])]
-    return list(found.values())
 
 
 def narrow(counts: Tensor | Rows) -> bool:

@@ -66,8 +66,6 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
         counts: whole numbers, on the CPU.
         names: of the elements of vectors, where they have names.
     """
-    if len(counts) == 1:
-        yield Finding("there is one sample, which is held out, too: its bits and scores are of what was trained on")
     if len(counts) > 1 and counts.numel():
         yield from _units(counts)
         yield from _strays(counts)

@@ -26,10 +26,10 @@ from rich.progress import track
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, taken
+from blackout.data.count_data import CountData, divided_parts
 from blackout.data.count_statistics import CHUNK
 from blackout.data.on_disk import packed, stays_on_disk
-from blackout.data.splits import held_out_split
+from blackout.data.splits import split_samples, validation_size
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes
 
@@ -52,6 +52,7 @@ _MNIST_MD5 = {
 }
 _TRAIN_AND_TEST = ({"train": True}, {"train": False})
 _PATIENCE = 30.0  # seconds without an answer before a download is given up
+VALIDATION = 5000  # validation images that are taken from an official training split, as is usual for CIFAR-10
 
 
 def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Image:
@@ -139,23 +140,25 @@ def image_folder(
     holdout: float = 0.1,
     seed: int = 0,
     in_memory: bool | None = None,
+    validation: float = 0.1,
 ) -> CountData:
     """All images below a folder as counts [C, size, size], 0..255.
 
     Each image is turned upright, cropped to its central square and resized with an antialiased filter. If all images
     are below direct subfolders (at any depth), of which there are at least two, these are their classes, in
-    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot are skipped.
+    alphabetical order, and every split keeps the mix of classes. Names that begin with a dot are skipped.
 
     Args:
         path: the folder.
         size: side of the images in pixels.
         channels: 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) to convert to; None for those of the files.
         max_count: largest value that may occur, for images with fewer than 256 grey levels; None is 255.
-        holdout: share of the images to hold out.
+        holdout: share of the images for the test.
         seed: seed of the split.
+        validation: share or number of the images for validation; 0 for none.
         in_memory: whether the images are held in memory; else they are decoded once, to a folder beside theirs, and
-            read as they are needed, which trains the same bit for bit. None holds at most 1 GiB, and an eighth of the
-            memory left.
+            read as they are needed, which gives the same batches. None holds at most 1 GiB, and an
+            eighth of the memory left.
 
     Raises:
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
@@ -191,9 +194,9 @@ def image_folder(
     folders = [file.relative_to(root).parts[:-1] for file in files]
     names = sorted({folder[0] for folder in folders if folder})
     labels = torch.tensor([names.index(folder[0]) for folder in folders]) if all(folders) and len(names) > 1 else None
-    train, test = held_out_split(len(files), holdout, seed, labels)
-    name, of_split = root.resolve().name or "image_folder", (taken(labels, train), taken(labels, test))
-    return CountData(name, taken(images, train), taken(images, test), largest, *of_split)
+    rows = split_samples(len(files), validation, holdout, seed, labels)
+    name = root.resolve().name or "image_folder"
+    return CountData(name, max_count=largest, **divided_parts(rows, {"": images, "_labels": labels}))
 
 
 def read_folder(path: StrPath, shape: tuple[int, ...]) -> Tensor:
@@ -243,13 +246,17 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 @component("dataset", passed=("source",))
-def mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
-    """MNIST: 60,000 + 10,000 grey digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
+def mnist(
+    data_dir: StrPath = "data", size: int = 28, download: bool = True, validation: float = VALIDATION
+) -> CountData:
+    """MNIST: 60,000 training and 10,000 test digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
 
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
         size: 28, or 32 for networks that halve the image often.
         download: fetch the files when they are absent.
+        validation: number or share of the training images that are validation data in place of training data: the last
+            ones; 0 for none.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
@@ -257,23 +264,27 @@ def mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> 
     """
     from torchvision.datasets import MNIST  # torchvision is slow to import: only where it is needed
 
-    return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size, download)
+    return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size, download, validation)
 
 
 @component("dataset", passed=("source",))
-def fashion_mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
-    """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
+def fashion_mnist(
+    data_dir: StrPath = "data", size: int = 28, download: bool = True, validation: float = VALIDATION
+) -> CountData:
+    """Fashion-MNIST: 60,000 training and 10,000 test images [1, 28, 28] (or [1, 32, 32]), grey, counts 0..255.
 
     Arguments and errors as for `mnist`; the folder is `FashionMNIST/raw`. There are no published sums of the unpacked
     files, so only their structure is checked.
     """
     from torchvision.datasets import FashionMNIST
 
-    return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size, download)
+    return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size, download, validation)
 
 
 @component("dataset")
-def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountData:
+def binarized_mnist(
+    data_dir: StrPath = "data", download: bool = True, validation: float = VALIDATION
+) -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
     Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then thresholded, as in
@@ -282,22 +293,24 @@ def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountD
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
         download: fetch the files when they are absent.
+        validation: number or share of the training images for validation, see `mnist`.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
     """
-    grey = mnist(data_dir, download=download)
+    grey = mnist(data_dir, download=download, validation=0)
     train, test = _binarize(grey.train[:]), _binarize(grey.test[:])
-    return CountData("binarized_mnist", train, test, 1, grey.train_labels, grey.test_labels)
+    return _official("binarized_mnist", (train, test), (grey.train_labels, grey.test_labels), 1, validation)
 
 
 @component("dataset")
-def cifar10(data_dir: StrPath = "data", download: bool = True) -> CountData:
-    """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32], counts 0..255, ten classes.
+def cifar10(data_dir: StrPath = "data", download: bool = True, validation: float = VALIDATION) -> CountData:
+    """CIFAR-10: 50,000 training and 10,000 test images [3, 32, 32], counts 0..255, ten classes.
 
     Args:
         data_dir: folder that has, or will have, `cifar-10-batches-py`.
         download: fetch the files when they are absent.
+        validation: number or share of the training images for validation, see `mnist`.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
@@ -309,7 +322,34 @@ def cifar10(data_dir: StrPath = "data", download: bool = True) -> CountData:
     splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, *_TRAIN_AND_TEST, download=download)
     images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
     labels = [torch.tensor(split.targets) for split in splits]
-    return CountData("cifar10", images[0], images[1], 255, labels[0], labels[1])
+    return _official("cifar10", (images[0], images[1]), (labels[0], labels[1]), 255, validation)
+
+
+def _official(
+    name: str, images: tuple[Tensor, Tensor], labels: tuple[Any, Any], max_count: int, validation: float
+) -> CountData:
+    """A dataset with its official test split, and the last training images as validation data.
+
+    Args:
+        name: of the dataset.
+        images: counts [N, C, H, W] of the official training and test splits.
+        labels: their classes, int64 [N].
+        max_count: the largest count.
+        validation: number or share of the N training images.
+    """
+    total = len(images[0])
+    number = total - validation_size(validation, total)
+    return CountData(
+        name,
+        train=images[0][:number],
+        val=images[0][number:],
+        test=images[1],
+        max_count=max_count,
+        train_labels=labels[0][:number],
+        val_labels=labels[0][number:],
+        test_labels=labels[1],
+        val_rows=torch.arange(number, total),
+    )
 
 
 def open_torchvision(
@@ -366,7 +406,13 @@ def _download(dataset: type[Any], root: Path, split: dict[str, Any], home: Path,
 
 
 def _grey(
-    name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int, download: bool
+    name: str,
+    dataset: type[Any],
+    sums: Mapping[str, str | None],
+    data_dir: StrPath,
+    size: int,
+    download: bool,
+    validation: float,
 ) -> CountData:
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
@@ -378,8 +424,8 @@ def _grey(
             found = (read_image_file if "images" in file.name else read_label_file)(str(file))
             ensure(found.shape[1:] in ((), (28, 28)), "its images are not of 28 x 28 pixels")
     splits = open_torchvision(dataset, Path(data_dir), folder, sums, *_TRAIN_AND_TEST, download=download)
-    images = [F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits]
-    return CountData(name, images[0], images[1], 255, splits[0].targets, splits[1].targets)
+    train, test = (F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits)
+    return _official(name, (train, test), (splits[0].targets, splits[1].targets), 255, validation)
 
 
 def _binarize(images: Tensor) -> Tensor:
@@ -389,21 +435,26 @@ def _binarize(images: Tensor) -> Tensor:
 
 
 @component("dataset", ask="dataset=celeba64")
-def celeba64(data_dir: StrPath = "data") -> CountData:
-    """CelebA: 162,770 training and 19,962 test faces [3, 64, 64], counts 0..255.
+def celeba64(data_dir: StrPath = "data", validation: int | None = None) -> CountData:
+    """CelebA: 162,770 training, 19,867 validation and 19,962 test faces [3, 64, 64], counts 0..255.
 
     The central 140 x 140 pixels of the aligned 178 x 218 images, resized to 64 with an antialiased bilinear filter;
-    torchvision's `train` and `test` splits. Decoding takes minutes, so the result is cached beside the data as
+    the official splits. Decoding takes minutes, so the result is cached beside the data as
     `celeba/blackout64_<split>.npy`, after which the images are not needed.
 
     Args:
         data_dir: folder that has `celeba` with `img_align_celeba` and the five `.txt` files.
+        validation: how many of the validation images are used, from the first on; None for all, 0 for none.
 
     Raises:
         UserError: files absent and not downloadable, or damaged.
+        ValueError: a negative number of validation images.
     """
+    if validation is not None and (type(validation) is not int or validation < 0):
+        raise ValueError(f"celeba64: validation must be a whole number of at least 0, or null, not {validation!r}")
     home = Path(data_dir).expanduser() / "celeba"
-    caches = {split: home / f"blackout64_{split}.npy" for split in ("train", "test")}
+    splits = ("train", "test") if validation == 0 else ("train", "valid", "test")
+    caches = {split: home / f"blackout64_{split}.npy" for split in splits}
     if not all(cache.exists() for cache in caches.values()):
         from torchvision.datasets import CelebA
 
@@ -422,7 +473,9 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
                             np.save(part, images.numpy())
         except OSError as error:
             raise file_error(home, "the decoded images cannot be kept here", error) from error
-    return CountData("celeba64", _load(caches["train"]), _load(caches["test"]), 255)
+    faces = {split: _load(cache) for split, cache in caches.items()}
+    val = {"val": faces["valid"][:validation]} if "valid" in faces else {}
+    return CountData("celeba64", faces["train"], faces["test"], 255, **val)
 
 
 def _face(file: Path) -> Image.Image:
@@ -440,36 +493,40 @@ def _load(cache: Path) -> Tensor:
 
 
 @component("dataset", passed=("source",))
-def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
+def digits(holdout: float = 0.2, seed: int = 0, validation: float = 0.1) -> CountData:
     """Handwritten digits, 1,797 images [1, 8, 8] with counts 0..16 and ten classes.
 
-    Each value is the number of ink pixels in a 4x4 block of a 32x32 scan. Both splits have the same mix of classes.
+    Each value is the number of ink pixels in a 4x4 block of a 32x32 scan. All splits have the same mix of classes.
 
     Args:
-        holdout: share of the images to hold out.
+        holdout: share of the images for the test.
         seed: seed of the split.
+        validation: share or number of the images for validation; 0 for none.
 
     Raises:
-        ValueError: `holdout` outside (0, 1).
+        ValueError: shares out of range.
     """
     # what scikit-learn's `load_digits` reads, too, which takes a second to import
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), np.int64, delimiter=",")
-    return CountData.from_array(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1], 16, holdout, seed, "digits")
+    images = rows[:, :-1].reshape(-1, 8, 8)
+    return CountData.from_array(images, rows[:, -1], 16, holdout, seed, "digits", validation)
 
 
 @component("dataset")
-def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
+def patches(size: int = 32, stride: int = 8, holdout: float = 0.2, validation: float = 0.1) -> CountData:
     """Crops of two colour photographs (a temple and a flower, 427 x 640): 8-bit RGB images [3, size, size].
 
-    Held-out crops are from the right-hand `holdout` of each photograph's width, training crops from the rest, so that
-    no pixel is in both. Crops lie on a grid of `stride` pixels within each part, from the top left; the defaults make
-    6,100 training and 1,300 held-out images. The label is the photograph.
+    Test crops are from the right-hand `holdout` of each photograph's width, validation crops from the `validation` of
+    the width to the left of it, and training crops from the rest, so that no pixel is in two splits. Crops lie on a
+    grid of `stride` pixels within each part, from the top left; the defaults make 5,300 training, 500 validation and
+    1,300 test images. The label is the photograph.
 
     Args:
         size: side of a crop in pixels.
         stride: pixels between neighbouring crops; 1 gives every crop there is.
-        holdout: share of the width to hold out.
+        holdout: share of the width for test crops.
+        validation: share of the width for validation crops; 0 for none.
 
     Raises:
         ValueError: crops that do not fit into their part of the photographs, or values out of range.
@@ -478,17 +535,24 @@ def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
 
     ensure(size >= 1 and stride >= 1, f"patches: size and stride must be at least 1, got size={size}, stride={stride}")
     ensure(0 < holdout < 1, f"patches: holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    left = f"a share from 0 on that leaves some of the width beside holdout={holdout}"
+    ensure(0 <= validation < 1 - holdout, f"patches: validation must be {left}, got {validation}")
     photographs = [torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images]
     _, height, width = photographs[0].shape
-    border = width - round(holdout * width)
-    largest = min(height, border, width - border)
-    ensure(size <= largest, f"patches: size must be at most {largest} with holdout={holdout}, got {size}")
-    train, test = (
-        torch.stack([_crops(photograph[:, :, part], size, stride) for photograph in photographs])
-        for part in (slice(border), slice(border, None))
-    )
-    train_labels, test_labels = (torch.arange(2).repeat_interleave(part.shape[1]) for part in (train, test))
-    return CountData("patches", train.flatten(0, 1), test.flatten(0, 1), 255, train_labels, test_labels)
+    test_from = width - round(holdout * width)
+    val_from = test_from - round(validation * width)
+    columns = {"train": slice(val_from), "val": slice(val_from, test_from), "test": slice(test_from, width)}
+    if val_from == test_from:
+        del columns["val"]
+    largest = min(height, *(part.stop - (part.start or 0) for part in columns.values()))
+    shares = f"holdout={holdout} and validation={validation}"
+    ensure(size <= largest, f"patches: size must be at most {largest} with {shares}, got {size}")
+    parts: dict[str, Tensor] = {}
+    for split, part in columns.items():
+        crops = [_crops(photograph[:, :, part], size, stride) for photograph in photographs]
+        parts[split] = torch.cat(crops)
+        parts[f"{split}_labels"] = torch.arange(2).repeat_interleave(len(crops[0]))
+    return CountData("patches", max_count=255, **parts)
 
 
 def _crops(image: Tensor, size: int, stride: int) -> Tensor:

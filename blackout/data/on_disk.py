@@ -148,6 +148,14 @@ class Rows:
         """The rows with these numbers, int64 [n], on the disk as well."""
         return self._with(_chosen=self._chosen[rows], totals=self.totals[rows])
 
+    def merged(self, others: Rows, places: Tensor, places_of_others: Tensor) -> Rows:
+        """These rows and others of the same store as one, at these places, int64 [N] and [M]."""
+        chosen = torch.empty(len(self) + len(others), dtype=torch.int64)
+        totals = self.totals.new_empty(len(chosen))
+        for rows, where in ((self, places), (others, places_of_others)):
+            chosen[where], totals[where] = rows._chosen, rows.totals
+        return self._with(_chosen=chosen, totals=totals)
+
     def to(self, kind: torch.device | str | torch.dtype) -> Rows:
         """The same, of which tensors are made on another device or of another dtype that holds them."""
         return self._with(**({"dtype": kind} if isinstance(kind, torch.dtype) else {"device": torch.device(kind)}))

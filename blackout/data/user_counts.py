@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import Plain, component
-from blackout.data.count_data import CountData, taken
+from blackout.data.count_data import CountData, divided_parts
 from blackout.data.count_statistics import loaded, narrow
 from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
@@ -31,11 +31,13 @@ from blackout.data.file_formats import (
 from blackout.data.images import read_folder
 from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
 from blackout.data.on_disk import Rows, Stream, packed, rows_of, stays_on_disk
-from blackout.data.splits import group_split, held_out_split
+from blackout.data.splits import SplitRows, split_groups, split_samples, take_validation, validation_size
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import reading
+from blackout.protocols import Split
 
 Array = npt.NDArray[Any]
+_SPLITS: tuple[Split, ...] = ("test", "val", "train")
 
 
 @component("dataset", ask="dataset=counts dataset.path=<file>")
@@ -58,18 +60,20 @@ def counts(
     sequences: str | None = None,
     letters: str = "ACGT",
     in_memory: bool | None = None,
+    validation: float = 0.1,
 ) -> CountData:
     """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
 
-    A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
-    array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
+    A file holds either `train` and `test`, optionally with `val`, and with `train_labels`, `val_labels` and
+    `test_labels`; without `val` validation data are taken from `train`. Or it holds `counts`, or a single array of any
+    name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
     .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
     booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `file_formats.read_store`.
 
     Args:
         path: the file.
         max_count: largest count there can be; None takes the largest there is.
-        holdout: share of the samples to hold out, where the file has no split.
+        holdout: share of the samples for the test, where the file has no split.
         seed: seed of the split.
         layer: which array of an .h5ad, .zarr or HDF5 file holds the counts.
         labels: column(s) or a file with the class of every sample, "total" for the total count; see `labels.classes`.
@@ -87,6 +91,7 @@ def counts(
         letters: of the words; the first is 0.
         offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
             An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`.
+        validation: share or number of the samples for validation, where the file has no `val`; 0 for none.
 
     Warns:
         Finding: something looks wrong, see `blackout.data.doctor`.
@@ -112,11 +117,13 @@ def counts(
             advice = "labels, covariates, group and mask are for one array to be split"
             ensure(not asked and mask in (None, FINITE), f"'train' and 'test' are given: {advice}")
             ensure({"train", "test"} <= arrays.keys(), f"'train' and 'test' must come together, found {_names(arrays)}")
-            for split in ("test", "train"):  # the split that the file gives
+            for split in [split for split in _SPLITS if split in arrays]:  # the splits that the file gives
                 matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
                 data, seen, offset = _read(split, matrix, mask, arrays, series, offset or 0, gain)
                 parts |= {split: data, f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
+            if "val" not in arrays:
+                parts |= _cut_validation(parts, validation, seed)
         else:
             kept = set(map(str, _listed(columns))) or arrays.keys()
             left_out = (arrays.keys() - kept) | set(map(str, _listed(exclude)))
@@ -141,23 +148,39 @@ def counts(
             if codes is not None and codes.shape != data.shape[:1]:
                 raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
             if group is None:
-                rows = held_out_split(len(data), holdout, seed, codes)
+                rows = split_samples(len(data), validation, holdout, seed, codes)
             else:
-                rows = group_split(named_column(group, observed), holdout, seed)
+                rows = split_groups(named_column(group, observed), validation, holdout, seed)
             values: dict[str, tuple[Level, ...]] = {}
             for scale in scales:
                 level, values[scale] = levels(scale, observed)
                 codes = level + (0 if codes is None else codes) * len(values[scale])
             parts |= {"class_names": words, "class_values": told, "features": features, "covariates": values}
-            for split, chosen in zip(("train", "test"), rows, strict=True):
-                of_split = {"": data, "_labels": codes, "_seen": seen}
-                parts |= {split + part: taken(of, chosen) for part, of in of_split.items()}
+            parts |= divided_parts(rows, {"": data, "_labels": codes, "_seen": seen})
         for finding in findings(loaded(data), parts["features"]):
             warnings.warn(finding, stacklevel=2)
         parts |= {"sample_shape": tuple(matrix.shape[1:]), "offset": offset, "gain": gain}
         return _made(parts, max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
+
+
+def _cut_validation(parts: Plain, validation: float, seed: int) -> dict[str, Any]:
+    """Training and validation parts, by name, of the training data of a file that has no validation data.
+
+    Args:
+        parts: `train`, `train_labels` and `train_seen`.
+        validation: share or number of the training samples.
+        seed: of the choice, by class where there are labels.
+    """
+    train, labels, seen = (parts[f"train{part}"] for part in ("", "_labels", "_seen"))
+    number = validation_size(validation, len(train)) if len(train) else 0
+    if not number:
+        return {}
+    rows = take_validation(len(train), number, seed, labels)
+    no_test = torch.empty(0, dtype=torch.int64)
+    cut = divided_parts(SplitRows(*rows, no_test), {"": train, "_labels": labels, "_seen": seen})
+    return {name: part for name, part in cut.items() if not name.startswith("test")}
 
 
 def _spelt(path: Path, store: Store, column: str, letters: str) -> Store:
@@ -309,11 +332,13 @@ def _names(arrays: Plain) -> str:
 
 def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
     """The dataset of its parts by name, where missing entries have something in their place."""
-    for split in ("train", "test"):
+    splits = [split for split in _SPLITS if split in parts and parts[split].numel()]
+    for split in splits:
         if (seen := parts[f"{split}_seen"]) is not None:
-            parts[split] = filled(parts[split], seen)
+            donors = (parts["train"], parts["train_seen"]) if split == "val" else None
+            parts[split] = filled(parts[split], seen, donors=donors)
     if max_count is None:
-        max_count = max(int(parts[split].max()) if parts[split].numel() else 1 for split in ("train", "test"))
+        max_count = max((int(parts[split].max()) for split in splits), default=1)
         ensure(max_count != 0, "all counts are zero: there is nothing to learn")
     return CountData(**parts, max_count=max_count)
 
@@ -361,7 +386,9 @@ def _mask(mask: str, arrays: Plain) -> Array:
     return array.astype(bool)
 
 
-def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:
+def filled(
+    counts: Tensor, seen: Tensor, seed: int = 0, donors: tuple[Tensor, Tensor | None] | None = None
+) -> Tensor:
     """Counts whose missing entries are values of the same element in other samples, at random.
 
     This is a hot deck [Andridge 2010]. Means and variances of elements are then right; what elements say of each other
@@ -371,15 +398,21 @@ def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:
         counts: [N, *shape].
         seen: bool [N, *shape].
         seed: of the choice.
+        donors: other samples, [M, *shape], from which values are taken, and which of their entries were seen, bool
+            [M, *shape] or None for all; None takes them from the same samples. Few validation samples need others.
 
     Raises:
         ValueError: an element that was never seen.
     """
     flat, known = counts.flatten(1).clone(), seen.flatten(1)
+    values_of, known_of = flat, known
+    if donors is not None:
+        values_of = donors[0].flatten(1)
+        known_of = torch.ones_like(values_of, dtype=torch.bool) if donors[1] is None else donors[1].flatten(1)
     generator = torch.Generator().manual_seed(seed)
     for element in torch.nonzero(~known.all(0)).flatten().tolist():
         here = known[:, element]
-        values = flat[here, element]
+        values = values_of[known_of[:, element], element]
         ensure(len(values), f"element {element} is missing in every sample")
         chosen = torch.randint(len(values), (int((~here).sum()),), generator=generator)
         flat[~here, element] = values[chosen]

@@ -4,7 +4,6 @@ Every component is exported here, and so named in YAML files and saved models (`
 can move.
 """
 
-from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser
 from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
@@ -90,10 +89,11 @@ from blackout.diffusion.schedules import (
     logit_times,
     step_times,
 )
+from blackout.diffusion.totals import TotalDenoiser
 
 __all__ = [
     "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathHead",
-    "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "CalibratedDenoiser", "CategoricalPrediction",
+    "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "CategoricalPrediction",
     "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction", "CrossEntropy", "Denoiser",
     "DiscreteTimeChain", "Distillation", "FiniteJumpProcess", "FiniteProcess", "GammaHead",
     "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess", "Kernel", "KnownElements",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from blackout.counts import LARGEST_COUNT
 from blackout.data.count_statistics import Sums, parts, sums
 from blackout.data.labels import Level
 from blackout.data.on_disk import Rows
-from blackout.errors import UserError, refuse
+from blackout.errors import refuse
 from blackout.networks.inputs import Elements, concentration, gain
 
 _ROUNDS = 20
@@ -44,12 +43,6 @@ def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
-def _pair(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) not in (3, 4):
-        return False
-    return all(map(_count, value[:2])) and all(map(_number, value))
-
-
 _NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
 _WHOLE, _WORD = (_whole, "a whole number of at least 1"), (_word, "text")
 _WHOLES, _WORDS = (_each(_whole), "a list of whole numbers"), (_each(_word), "a list of text")
@@ -72,7 +65,6 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "class_names": _WORDS,
     "class_values": (lambda v: isinstance(v, dict) and all(map(_each(_word), v.values())), "lists of text by name"),
     "units": (lambda v: _each(_count)(v) and len(v) == 2 and _whole(v[1]), "offset and gain, two whole numbers"),
-    "equal_pairs": (_each(_pair), "lists of two elements, a share and perhaps a distance"),
     "name": _WORD,
     "layer": _WORD,
 }
@@ -91,22 +83,7 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shape", "max_count", *data):
         fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
         refuse(not fits(data.get(name)), f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
-    if any(max(pair[:2]) >= math.prod(data["shape"]) for pair in data.get("equal_pairs", [])):
-        raise UserError(f"equal_pairs of the data name elements that the shape {data['shape']} does not have")
-    found = description.get("calibration")
-    if found is not None and not _calibrates(found):
-        raise UserError(f"the calibration must be rising logits with a positive factor each, not {reprlib.repr(found)}")
     return {name: fact for name, fact in data.items() if name != "name"}
-
-
-def _calibrates(given: Any) -> bool:
-    """Whether these are rising logits with a positive factor each."""
-    if not isinstance(given, Mapping) or given.keys() != {"logits", "factors"}:
-        return False
-    logits, factors = given["logits"], given["factors"]
-    if not (_each(_number)(logits) and _each(_number)(factors)):
-        return False
-    return 0 < len(logits) == len(factors) and all(a < b for a, b in pairwise(logits)) and min(factors) > 0
 
 
 def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:

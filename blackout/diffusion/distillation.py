@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.comparisons import Baseline
 from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
@@ -172,7 +173,7 @@ class Distillation(CountDiffusion):
         """Nothing: draws are no means, and have no bits."""
         return {"values": {}}
 
-    def baselines(self, source: CountData, settings: Plain) -> dict[str, dict[str, float]]:
+    def baselines(self, source: CountData, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
         """None of bits."""
         return {}
 

@@ -105,8 +105,7 @@ class CountDraw(Draw):
     @property
     def batch_size(self) -> int:
         """Samples whose particles, if they have any, make up the sampler's batch."""
-        guided, inpainted = self.classes is not None, self.known is not None
-        number = number_of_particles(self.sampler, self.model.process, guided, inpainted)
+        number = number_of_particles(self.sampler, self.model.process, self.known is not None)
         return max(1, self.sampler.batch_size // number)
 
     @property
@@ -253,12 +252,14 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
 
 
 def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole description of a sampler, completed with what the model and its data decide.
+    """A whole description of a sampler: the model's own with other fields, completed with what its data decide.
 
     Args:
-        given: a description with `_target_`, or fields to replace in the model's own; null fields are the model's.
+        given: fields to replace in the model's own; null fields are the model's. A description of another class than
+            the model's replaces it.
         model: description of the model.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
+    own = model.get("model", {}).get("sampler") or {}
+    config = {**own, **chosen} if chosen.get("_target_", own.get("_target_")) == own.get("_target_") else chosen
     return resolve(config, with_ends(checked_facts(model)), "sampler")

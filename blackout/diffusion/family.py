@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component, leaves
 from blackout.data import CountData
 from blackout.data.count_statistics import loaded, narrow, sums
@@ -29,11 +30,15 @@ from blackout.diffusion.data_stats import (
 from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.heads import Head
 from blackout.diffusion.likelihood import (
+    GOLDEN_RATIO,
     LARGEST_TABLE,
+    Estimate,
     adds_ends,
-    continuous_bits,
+    continuous_nats,
     end_bits,
     finite_time_bits,
+    places,
+    strict_bits,
     weighted_path_bits,
 )
 from blackout.diffusion.model import BlackoutDiffusion, check_end, try_sampler
@@ -44,7 +49,7 @@ from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
 from blackout.networks.inputs import CountInputs, Elements, concentration, measure
-from blackout.protocols import Draw
+from blackout.protocols import Draw, Split
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import find, make, resolve
 from blackout.training.model import evaluating
@@ -53,6 +58,7 @@ _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "cova
 """Facts for conditional models alone."""
 _LARGEST_HISTOGRAM = 255
 """Largest count of which histograms are a baseline: above it most cells were never seen."""
+_COMPARED = 10_000  # held-out samples of which baselines have bits, where the model has none of single samples
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
 _PERCEPTRON_STEPS, _STEPS, _PASSES, _FEWEST_STEPS = 2500, 1000, 100, 200
@@ -270,48 +276,109 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             return {"values": values, "likelihood": likelihood}
         given = {"": True, "_unconditional": False} if model.num_classes is not None else {"": False}
         splits = {"train": (data.train, data.train_labels), "test": (data.test, data.test_labels)}
+        compared = dict[str, SampleValues]()
         for split, (counts, of_split) in splits.items():
             for suffix, conditional in given.items():
                 labels = of_split[:n] if conditional and of_split is not None else None
-                bounds = _bounds(model, counts[:n], labels, asked)
+                bounds, nats = _bounds(model, counts[:n], labels, asked)
+                name = f"bits_per_dim_{split}{suffix}"
                 likelihood[f"{split}{suffix}"] = bounds
-                values[f"bits_per_dim_{split}{suffix}"] = bounds["continuous"]["value"]
+                values[name] = bounds["continuous"]["value"]
+                values[f"{name}_error"] = bounds["continuous"]["standard_error"]
+                if split == "test" and not conditional:  # baselines are not given classes
+                    bits = strict_bits(model, counts[:n], nats)
+                    if bits is not None:
+                        index = torch.arange(len(bits))
+                        compared[name] = SampleValues(index, bits, "upper bound", place=places(len(bits)))
         if asked["finite_steps"] and rank() == 0:
             steps, cost = asked["finite_steps"], likelihood["test"]["finite_time"]["cost_of_steps"]
             print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
-        return {"values": values, "likelihood": likelihood}
+        return {"values": values, "likelihood": likelihood, "sample_values": compared}
 
-    def baselines(self, source: CountData, settings: Plain) -> dict[str, dict[str, float]]:
-        """Held-out bits per dimension of models of independent counts; with `few`, histograms of as many alone."""
-        from blackout.evaluation.baselines import baseline_bits, histogram_bits  # which loads what only scores need
+    def sample_values(
+        self, model: BlackoutDiffusion, source: CountData, name: str, index: Tensor, values: Tensor
+    ) -> SampleValues | None:
+        """Upper bounds on the bits per dimension of each test sample, of a model without classes.
 
+        None where entries are missing or the bound of the process lacks a part, see `strict_bits`; and of a model that
+        is given classes, which baselines are not.
+        """
+        conditional = model.num_classes is not None
+        if name != "test/bits_per_dim" or conditional or source.complete is not source:
+            return None
+        counts = source.batch("test", index)["x0"]
+        nats = values * math.prod(model.shape) * math.log(2)
+        bits = strict_bits(model, counts.cpu(), nats)
+        if bits is None:
+            return None
+        first = (index.double() + 0.5) * GOLDEN_RATIO
+        return SampleValues(index, bits, "upper bound", place=torch.frac(first * model.validation_draws))
+
+    def baselines(
+        self, source: CountData, size: int, settings: Plain
+    ) -> dict[str, dict[str, Baseline]]:
+        """Bits per dimension of models of independent counts; with `few`, of histograms of as many samples alone."""
         complete, few = source.complete, settings.get("few")
-        most = few or settings.get("likelihood", {}).get("images")
-        if complete is None or most == 0:
+        number = size or few or settings.get("likelihood", {}).get("images", _COMPARED)
+        if complete is None or number == 0:
             return {}
-        found: dict[str, dict[str, float]] = {}
-        for split, counts in (("test", complete.test), ("train", complete.train)):
-            scored, known = (loaded(x)[: n or None] for x, n in ((counts, most), (complete.train, few)))
-            bits = {} if few else baseline_bits(known, scored)
-            if source.max_count <= _LARGEST_HISTOGRAM:
-                bits["histograms"] = histogram_bits(known, scored, source.max_count)
-            if "likelihood" not in settings:
-                return {"val/bits_per_dim": bits}
-            found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
-        return found
+        validation = _first_counts(complete, "val", number)
+        fitted = _fitted(complete, few, torch.cat([validation, _first_counts(complete, "test", number)]))
+        test = {
+            name: Baseline.of(bits, len(validation), whole) for name, (bits, whole) in fitted.items()
+        }
+        if "likelihood" not in settings:
+            return {"test/bits_per_dim": test}
+        of_train = _fitted(complete, few, _first_counts(complete, "train", number))
+        train = {name: Baseline(bits, whole=whole) for name, (bits, whole) in of_train.items()}
+        return {
+            f"bits_per_dim_{split}{suffix}": bits
+            for split, bits in (("train", train), ("test", test))
+            for suffix in ("", "_unconditional")
+        }
 
 
-def _bounds(model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Plain) -> dict[str, Any]:
+def _first_counts(source: CountData, split: Split, number: int) -> Tensor:
+    """The first counts of a split, at most `number` of them, [n, *shape] on the CPU."""
+    return source.batch(split, torch.arange(min(number, source.size(split))))["x0"].cpu()
+
+
+def _fitted(source: CountData, few: int | None, counts: Tensor) -> dict[str, tuple[Tensor, bool]]:
+    """Bits per dimension of each of counts [m, *shape] by models of the training counts: float64 [m] by name.
+
+    Behind them whether they are of all elements. With `few`, histograms are of as many training samples, and the others
+    are left out.
+    """
+    from blackout.evaluation.baselines import baseline_bits, fitted_elements, histogram_bits  # which only scores need
+
+    train = loaded(source.train)[:few].cpu()
+    uniform = torch.full((len(counts),), math.log2(source.max_count + 1), dtype=torch.float64)
+    bits: dict[str, tuple[Tensor, bool]] = {"uniform": (uniform, True)}
+    if few is None:
+        elements = math.prod(source.shape)
+        whole = len(fitted_elements(elements)) == elements
+        bits |= {name: (values, whole) for name, values in baseline_bits(train, counts).items()}
+    if source.max_count <= _LARGEST_HISTOGRAM:
+        bits["histograms"] = histogram_bits(train, counts, source.max_count), True
+    return bits
+
+
+def _bounds(
+    model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Plain
+) -> tuple[dict[str, Any], Tensor]:
     """The bounds that are asked for, of counts [n, *shape] given their labels or not, by name, in bits: see
     `likelihood`.
 
-    Those of the sampler with so many steps come with what these cost beside infinitely many.
+    Those of the sampler with so many steps come with what these cost beside infinitely many. Behind them the nats of
+    every sample by the continuous bound, float64 [n].
     """
-    found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
+    nats = continuous_nats(model, counts, settings["repeats"], labels=labels)
+    continuous = Estimate.of(nats, counts.shape[1:], places(len(counts)))
+    found: dict[str, Any] = {"continuous": asdict(continuous)}
     if ends := end_bits(model, counts, labels=labels):
         found["ends"] = asdict(ends)
     if not (steps := settings["finite_steps"]):
-        return found
+        return found, nats
     parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps, labels=labels).items()}
     total = parts.pop("total")
     limit = found["continuous"]["value"]
@@ -321,14 +388,14 @@ def _bounds(model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, set
     if paths := settings["paths"]:
         weighted = weighted_path_bits(model, counts, steps, paths, labels=labels)
         found["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
-    return found
+    return found, nats
 
 
 def _stats(settings: Plain, source: CountData, facts: Plain) -> dict[str, Any]:
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
-    seen = {"narrow": narrow(source.train), "number": source.size("train")}
-    return {**with_ends(facts), "ordered": source.ordered if told is None else told, **seen}
+    ordered = source.ordered if told is None else told
+    return {**with_ends(facts), "ordered": ordered, "narrow": narrow(source.train)}
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -9,10 +9,8 @@ these rates does not sample p(x) p(c | x)^g for all that: the tilted laws of dif
 
     d/dtau pi = L* pi + V pi,   pi = p^(1 - g) p_c^g,   V = sum [kappa^(1 - g) kappa_c^g - (1 - g) kappa - g kappa_c],
 
-where L is the guided generator, and V >= 0 for g > 1. On one pixel the law is .04 off in total variation at g = 2, .10
-at 3 and .17 at 5 (docs/results/sampling.md). `blackout.diffusion.particles` weighs paths of p(x | c) by what they say
-for the class, which evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; weights
-exp(integral of V) of guided paths, for diffusions: [Skreta 2025]; classifier-free guidance: [Ho 2022].
+where L is the guided generator, and V >= 0 for g > 1 (tests/laws/test_particle_laws.py). Guided rates: [Nisonoff 2024];
+classifier-free guidance: [Ho 2022].
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from torch import Tensor
 
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
-from blackout.errors import check_at_least_one, ensure
+from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
 
 _LARGEST = 600.0
@@ -40,23 +38,17 @@ class Guidance:
     Args:
         scale: g of the rates kappa^(1 - g) kappa_c^g; 1 is the plain conditional model, 0 the unconditional one.
         between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
-        particles: 1 walks at the guided rates; more sample p(x) p(c | x)^scale itself, up to O(1 / particles), at as
-            many times the cost.
 
     Raises:
-        ValueError: a negative scale, an empty range, no particle, or particles for a range, which has no such law.
+        ValueError: a negative scale or an empty range.
     """
 
     scale: float = 1.0
     between: Sequence[float] | None = None
-    particles: int = 1
 
     def __post_init__(self) -> None:
         ensure(self.scale >= 0, f"guidance must not be negative, not {self.scale}")
         check_range(self.between, "guidance_between")
-        check_at_least_one(guidance_particles=self.particles)
-        if self.particles > 1 and self.between is not None:
-            raise ValueError("guidance_particles sample p(x) p(c | x)^g, which guidance_between leaves: choose one")
 
     def doubles(self, t: float) -> bool:
         """Whether both models are evaluated at time t."""
@@ -106,13 +98,7 @@ class GuidedPair:
 
 @dataclass(frozen=True)
 class GuidedCount(CountPrediction):
-    """The geometric mean of two predicted counts.
-
-    Attributes:
-        pair: the two.
-    """
-
-    pair: GuidedPair | None = None
+    """The geometric mean of two predicted counts."""
 
 
 def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor) -> GuidedCount:
@@ -130,7 +116,7 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
     log_guided = (1 - scale) * unconditional.log_mean.double() + scale * conditional.log_mean.double()
     log_mean = torch.where(headroom > 0, torch.minimum(log_guided, torch.log(headroom.double())), NEVER)
     mean = torch.exp(log_mean).to(conditional.mean.dtype)
-    return GuidedCount(mean, log_mean, pair=GuidedPair(conditional, unconditional, scale))
+    return GuidedCount(mean, log_mean)
 
 
 @dataclass(frozen=True)

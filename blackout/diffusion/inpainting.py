@@ -60,7 +60,7 @@ class KnownPath:
     Args:
         known: elements of the batch, see `KnownElements.of_batch`.
         process: forward.
-        generator: streams make the path of sample k a function of (seed, k).
+        generator: streams make the random numbers of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
     """
 

@@ -16,7 +16,8 @@ to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as
 
 Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`of_seen`).
 
-At the end the estimates of each bound over images (`continuous_bits` and its like): means with standard errors.
+At the end the estimates of each bound over images (`continuous_bits` and its like): means with standard errors, and
+`strict_bits`, one of each image, to be compared with baselines.
 Several processes share the images; all of them must call, and all get the same estimate.
 """
 
@@ -467,10 +468,26 @@ class Estimate:
 def continuous_bits(
     module: Bounded, counts: Tensor, repeats: int | None = None, seed: int = 0, labels: Tensor | None = None
 ) -> Estimate:
-    """`likelihood_bound` over images, an upper bound on the negative log-likelihood; see there for its source.
+    """The mean of `continuous_nats` over images in bits; its standard error is that of images whose times are close.
+
+    Arguments are those of `continuous_nats`.
+    """
+    nats = continuous_nats(module, counts, repeats, seed, labels)
+    return Estimate.of(nats, counts.shape[1:], places(len(counts)))
+
+
+def places(number: int) -> Tensor:
+    """Where in (0, 1) the first times of images 0, 1, 2, ... are, float64 [number]: a Weyl sequence."""
+    return torch.frac((torch.arange(number, dtype=torch.float64) + 0.5) * GOLDEN_RATIO)
+
+
+def continuous_nats(
+    module: Bounded, counts: Tensor, repeats: int | None = None, seed: int = 0, labels: Tensor | None = None
+) -> Tensor:
+    """`likelihood_bound` of every image, float64 [n]: an upper bound in the mean; see there for its source.
 
     Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
-    which covers the times evenly: the standard error is that of images whose times are close.
+    which covers the times evenly.
 
     Args:
         module: the model, in eval mode.
@@ -491,8 +508,7 @@ def continuous_bits(
                 total += nats / (2 * pairs)
         return total
 
-    place = torch.frac((torch.arange(len(counts), dtype=torch.float64) + 0.5) * GOLDEN_RATIO)
-    return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:], place)
+    return _of_images(module, counts, labels, bound)
 
 
 _Bound: TypeAlias = Callable[[Denoiser, Tensor, Tensor, Tensor], Tensor]
@@ -517,7 +533,13 @@ def _of_images(module: Bounded, counts: Tensor, labels: Tensor | None, bound: _B
 
 
 def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | None = None) -> Estimate | None:
-    """`end_bound` over images: what the ends of the continuous bound of pure death cost; None for other processes.
+    """The mean of `end_nats` over images in bits; None for processes other than pure death."""
+    nats = end_nats(module, counts, seed, labels)
+    return None if nats is None else Estimate.of(nats, counts.shape[1:])
+
+
+def end_nats(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | None = None) -> Tensor | None:
+    """`end_bound` of every image: what the ends of the continuous bound of pure death cost; None for other processes.
 
     The continuous bound contains it for counts beyond 255 alone, see `likelihood_bound`. One evaluation per image.
     """
@@ -529,7 +551,32 @@ def end_bits(module: Bounded, counts: Tensor, seed: int = 0, labels: Tensor | No
         """`end_bound` in nats [b] of images [b, *shape]."""
         return end_bound(denoiser, process, x0, mean, SampleStreams(fold_seed(seed, _ENDS), index).at(0))
 
-    return Estimate.of(_of_images(module, counts, labels, bound), counts.shape[1:])
+    return _of_images(module, counts, labels, bound)
+
+
+def strict_bits(module: Bounded, counts: Tensor, nats: Tensor, labels: Tensor | None = None) -> Tensor | None:
+    """Return upper bounds in bits per dimension of every image, float64 [n], from values of `likelihood_bound`.
+
+    What the bound of pure death leaves out up to 255 counts (`end_bound`) is added.
+
+    Args:
+        module: the model, in eval mode.
+        counts: integer counts [n, *shape].
+        nats: of `likelihood_bound`, float64 [n].
+        labels: class of each image, int64 [n], or None.
+
+    Returns:
+        None for processes whose bound lacks its last step: those on unbounded counts other than pure death.
+    """
+    process = module.process
+    if isinstance(process, PureDeath):
+        if not adds_ends(process):
+            ends = end_nats(module, counts, labels=labels)
+            assert ends is not None
+            nats = nats + ends
+    elif not isinstance(process, FiniteProcess | DiscreteTimeChain):
+        return None
+    return bits_per_dim(nats, counts.shape[1:])
 
 
 def finite_time_bits(

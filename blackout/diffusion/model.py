@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +11,18 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from blackout.diffusion.calibration import CalibratedDenoiser, TotalDenoiser, calibration, distances, tied
 from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
-from blackout.diffusion.particles import SPREAD, GuidanceWeight, number_of_particles, sample_particles, taken_apart
+from blackout.diffusion.particles import number_of_particles, sample_particles, taken_apart
 from blackout.diffusion.predictions import Denoiser, Prediction, misfit
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
-from blackout.diffusion.schedules import DataEnds, Schedule, logit_survival, stratified
+from blackout.diffusion.schedules import DataEnds, Schedule, stratified
+from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError, ensure, error_context
 from blackout.networks import ResidualMLP
 from blackout.protocols import Drawn, Samples
@@ -33,17 +30,9 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model, check_asked
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, NOISE, VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
+_TIMES, NOISE, VALIDATION, _LABELS = 0, 1, 3, 4
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
-_CALIBRATED, _SHARE = 1024, 8
-"""Samples that a sampler is calibrated on where they cost at most an eighth of training's evaluations, else half."""
-_PAIR_SAMPLES, _PAIR_SEED = 512, 6
-"""On which distances of pairs are measured; not by the run's seed, which a saved model does not know."""
-_NO_CLAIM = (
-    "guidance: the weights of particles spread over more than 5 nats: such samples are no draws of p(x) p(c | x)^g, "
-    "and their log_normaliser is NaN; take more steps or more particles, or a smaller guidance"
-)
 _TRIED = 9
 """Times of a grid at which a sampler is tried."""
 
@@ -203,42 +192,7 @@ class BlackoutDiffusion(Model):
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
 
-    def calibrate(self, evaluations: int) -> None:
-        """Draw samples together whose mean is kept that of the data; the sampler then draws by what this took."""
-        self.config.pop("calibration", None)
-        how = self.sampler
-        if not how.calibrated or not isinstance(self.process, PureDeath):
-            return
-        number = min(_CALIBRATED, max(_CALIBRATED // 2, evaluations // (_SHARE * self.evaluations(how))))
-        if evaluations < number * self.evaluations(how):
-            return
-        streams = SampleStreams(fold_seed(self.seed, _CALIBRATION), torch.arange(number, device=self.device))
-        # a network that gives no numbers, or a kernel that draws from more than means, is not calibrated
-        with how.evaluating(self.averaged), suppress(ValueError):
-            self.config["calibration"] = calibration(
-                self.denoiser(), self.process, self.times(how), (number, *self.shape), streams,
-                mean=self.mean, kernel=how.kernel, batch_size=how.batch_size,
-            )  # fmt: skip
-
-    def before_export(self, evaluations: int) -> None:
-        """Distances of pairs of equal elements, where the data have some and the evaluations allow."""
-        if isinstance(self.process, PureDeath) and evaluations >= 2 * _PAIR_SAMPLES:
-            with suppress(UserError):  # of a network that gives no numbers
-                if pairs := self._pairs():
-                    self.config["data"]["equal_pairs"] = pairs
-
     # --- sampling
-
-    def _pairs(self) -> list[list[Any]]:
-        """Pairs of elements with the distances at which `tied` makes them equal, of the weights as they are."""
-        pairs = self.config.get("data", {}).get("equal_pairs") or []
-        if all(len(pair) > 3 for pair in pairs):
-            return pairs
-        streams = SampleStreams(_PAIR_SEED, torch.arange(_PAIR_SAMPLES, device=self.device))
-        with self.sampler.evaluating(self.averaged):
-            how = replace(self.sampler, guidance=1.0, guidance_particles=1)
-            drawn = draw_batch(self, how, streams, (_PAIR_SAMPLES, *self.shape), None, None, None, 1, None, [])
-        return distances(pairs, drawn["samples"])
 
     @torch.no_grad()
     def batches(
@@ -278,9 +232,8 @@ class BlackoutDiffusion(Model):
             check_classes(classes, len(indices), self.num_classes)
         elif how.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
-        number = number_of_particles(how, self.process, classes is not None, known is not None)
+        number = number_of_particles(how, self.process, known is not None)
         how = taken_apart(how) if number > 1 else how
-        pairs = self._pairs()
         size = batch_size or min(max(1, how.batch_size // number), len(indices))
         for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
             padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
@@ -288,7 +241,7 @@ class BlackoutDiffusion(Model):
             observed = None if known is None else known.select(padded)
             streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
             with how.evaluating(self.averaged):
-                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total, pairs)
+                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total)
             told = {"indices": indices[rows]} | ({} if classes is None else {"classes": classes[rows]})
             yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()} | told
 
@@ -371,7 +324,7 @@ class BlackoutDiffusion(Model):
 
         Guidance doubles them where it acts, P particles make P times as many.
         """
-        number = number_of_particles(sampler, self.process, with_classes, with_known)
+        number = number_of_particles(sampler, self.process, with_known)
         sampler = taken_apart(sampler) if number > 1 else sampler
         times = self.times(sampler)
         shape = (1,) if self.gain is None else self.shape
@@ -397,13 +350,11 @@ def draw_batch(
     known: KnownElements | None,
     number: int,
     total: float | None,
-    pairs: list[list[Any]],
 ) -> Samples:
     """One batch of `shape`; see `BlackoutDiffusion.batches`.
 
     Args:
         number: of particles that every sample is drawn from.
-        pairs: of elements that are `tied`.
 
     Returns:
         "samples", counts of `shape`; from particles also "log_normaliser", float64 [B], see `particles.Weighed`.
@@ -413,30 +364,18 @@ def draw_batch(
     if sampler.poisson_start:
         scale = sampler.towards.at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
-    found = model.config.get("calibration") if sampler.calibrated else None
-    if found and not np.isin(logit_survival(times[1:]).numpy().round(6), np.round(found["logits"], 6)).all():
-        found = None  # of another walk: what comes about on the way is another number in one of fewer steps
-
-    def denoiser_of(labels: Tensor | None) -> Denoiser:
-        return CalibratedDenoiser(model.denoiser(labels), **found) if found else model.denoiser(labels)
-
-    denoiser = denoiser_of(None)
+    denoiser = model.denoiser()
     if classes is not None:
-        guidance, given = sampler.towards, denoiser_of(classes.repeat_interleave(number))
+        guidance, given = sampler.towards, model.denoiser(classes.repeat_interleave(number))
         denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
     how = dict[str, Any](kernel=sampler.kernel, correction=sampler.correction, known=known, device=model.device)
     how["mean"] = mean
     if number == 1:
-        drawn = sample(*walk, **how)
-        return {"samples": tied(drawn, pairs) if pairs and known is None else drawn}
-    weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
-    weighed = sample_particles(*walk, number=number, potentials=weights, **how)
-    unknown = (weighed.spread > SPREAD) if weights else torch.zeros_like(weighed.spread, dtype=torch.bool)
-    if bool(unknown.any()):
-        warnings.warn(_NO_CLAIM, stacklevel=2)
-    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser.masked_fill(unknown, math.nan)}
+        return {"samples": sample(*walk, **how)}
+    weighed = sample_particles(*walk, number=number, **how)
+    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser}
 
 
 def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
@@ -449,8 +388,6 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
     if getattr(sampler.kernel, "planes", 0) != getattr(getattr(model, "network", None), "noise", 0):
         raise UserError("sampler: students are drawn by joint_bridge, and nothing else is: see experiment=distill")
     with error_context("sampler"):
-        if sampler.calibrated and not isinstance(model.process, PureDeath):
-            raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
         check_end(model, times[-1], sampler.lends)
@@ -470,15 +407,12 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
     how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
     walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
     with error_context("sampler"):
-        inpaints = (sampler.inpainting_particles or 1) > 1
-        if not (sampler.guidance_particles > 1 or inpaints):
+        if (sampler.inpainting_particles or 1) == 1:
             sample(*walk, **how)
             return
-        if inpaints:
-            how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
         how["kernel"] = taken_apart(sampler).kernel
-        weights = [GuidanceWeight(model.process)] if sampler.guidance_particles > 1 else []
-        sample_particles(*walk, number=2, potentials=weights, **how)
+        sample_particles(*walk, number=2, **how)
 
 
 def check_end(model: BlackoutDiffusion, t: Tensor, lent: bool = False) -> None:

@@ -5,12 +5,11 @@ for any laws whose paths differ from the kernel's by weights. As the number P of
 to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
 A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
-`GuidanceWeight` turns walks of p(x | c) into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
-law given these. Both are ratios of densities of whole paths, so they may be added. Their laws are tested in
-tests/laws/test_particle_laws.py.
+`KnownWeight` turns walks with known elements on a path of their own into the distribution given these elements, by the
+ratio of densities of whole paths; see tests/laws/test_particle_laws.py.
 
 The particles of a sample are a group of their own: they are weighed against each other alone, and resampled by the
-sample's own random numbers, so that sample k remains a function of (seed, k), whatever else is in the batch.
+sample's own random numbers, which are a function of (seed, k) for sample k, whatever else is in the batch.
 
 `Steering` leads walks of a prior to what a likelihood asks for, in three ways to p(x) L(x) / Z, which differ in what a
 step is drawn from and in what a state on the way is worth:
@@ -29,13 +28,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from blackout.counts import Shape, per_row, per_sample, time_on
+from blackout.counts import Shape, per_sample, time_on
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Prediction
@@ -52,32 +50,19 @@ from blackout.diffusion.samplers import (
     ReverseStep,
     Sampler,
     StatefulKernel,
-    Trapezoidal,
     grown,
-    reverse_rates,
     sample,
     source_at,
     step_law,
-    stochastic_rounding,
 )
 from blackout.diffusion.schedules import reverse_clock, step_fraction
-from blackout.random import SampleStreams, binomial, categorical, poisson, systematic, uniform
+from blackout.random import SampleStreams, categorical, poisson, systematic, uniform
 
 Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(data, float64 [m, *shape], which particles they are of, int64 [m]) -> log L, float64 [m]."""
 Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(states [m, *shape], time, which particles they are of, int64 [m]) -> log p(y | x_t), float64 [m]."""
 
-LIMIT = 1.0
-"""Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
-_TREND = 0.2
-"""Share by which extrapolated counts may differ from predicted ones where they weigh births."""
-_ROUGH = 0.09
-"""Share of what is missing by which a prediction for half a step ahead is off on rough data."""
-_FEW = 3
-"""Births of a step, were all elements bright, up to which the first one has a stage of its own."""
-SPREAD = 5.0
-"""Nats by which one particle may outweigh the middle one of its group before a normaliser is no estimate any more."""
 _AHEAD, _LEAST = 0.5, 1e-3
 """Power of a guess of the known elements' data, which takes elements for independent; what it is at least."""
 _FLOOR = 0.1
@@ -98,13 +83,12 @@ INPAINTING_PARTICLES = 16
 """Of every sample with known elements, unless the sampler says otherwise."""
 
 
-def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
-    """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
-    number = sampler.guidance_particles if guided and sampler.guidance not in (0, 1) else 1
+def number_of_particles(sampler: Sampler, process: Process, inpainted: bool) -> int:
+    """How many particles a sample is drawn from: those of its known elements, if there are any."""
     if not inpainted:
-        return number
+        return 1
     possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel)
-    return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
+    return sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1)
 
 
 def taken_apart(sampler: Sampler) -> Sampler:
@@ -118,31 +102,22 @@ class Stage:
 
     Attributes:
         prediction: given X_t = before, as the kernel had it.
-        pair: both predictions, where guidance is weighed.
         before, after: states [rows, ...] at t and s.
         s, t: float64 scalars.
         last: the stage before it in the same step, if any.
-        share: `fraction` where every row has its own, [rows, ...]: then s and t are those of the step.
     """
 
     prediction: Prediction
-    pair: GuidedPair | None
     before: Tensor
     after: Tensor
     s: Tensor
     t: Tensor
     last: Stage | None = None
-    share: Tensor | None = None
 
     @property
     def fraction(self) -> Tensor:
-        """Of the missing units, how many come back on average: a scalar, or every row's own share."""
-        return step_fraction(self.s, self.t) if self.share is None else self.share
-
-    def expected(self, model: int) -> Tensor:
-        """What the pair's conditional (0) or unconditional (1) model expects to be missing, [rows, ...]."""
-        assert self.pair is not None
-        return self.pair.both[model].expected
+        """Of the missing units, how many come back on average, a scalar."""
+        return step_fraction(self.s, self.t)
 
     def ahead(self, rate: Callable[[Stage], Tensor]) -> Tensor:
         """A count [rows, ...] predicted for pure death, extrapolated over the stages as by `Trapezoidal`.
@@ -165,8 +140,7 @@ class Step:
     Attributes:
         number: k of the time times[k] it led to.
         s, t: from t to s, float64 scalars.
-        seen: (X, time, prediction, pair) of every evaluation, in order, the first at t; see `Stage`.
-        shares: see `Stage`, one for every evaluation, from a kernel whose stages end at every row's own time.
+        seen: (X, time, prediction) of every evaluation, in order, the first at t.
         after: X_s, states [rows, ...].
     """
 
@@ -174,18 +148,15 @@ class Step:
     s: Tensor
     t: Tensor
     after: Tensor
-    seen: list[tuple[Tensor, Tensor, Prediction, GuidedPair | None]] = field(default_factory=list)
-    shares: list[Tensor] = field(default_factory=list)
+    seen: list[tuple[Tensor, Tensor, Prediction]] = field(default_factory=list)
 
     def stages(self) -> Iterator[Stage]:
         """From one evaluation to the next, and from the last to X_s."""
-        ends = [(x, time) for x, time, *_ in self.seen[1:]] + [(self.after, self.s)]
+        ends = [(x, time) for x, time, _ in self.seen[1:]] + [(self.after, self.s)]
         last: Stage | None = None
-        for number, ((before, t, prediction, pair), (after, s)) in enumerate(zip(self.seen, ends, strict=True)):
-            if self.shares:
-                yield Stage(prediction, pair, before, after, self.s, self.t, share=self.shares[number])
-            elif s < t:
-                last = Stage(prediction, pair, before, after, s, t, last)
+        for (before, t, prediction), (after, s) in zip(self.seen, ends, strict=True):
+            if s < t:
+                last = Stage(prediction, before, after, s, t, last)
                 yield last
 
 
@@ -197,113 +168,6 @@ class Potential(Protocol):
 
     def __call__(self, step: Step) -> Tensor:
         """What the step adds to the logarithm of every particle's weight, float64 [rows]; -inf is a weight of 0."""
-
-
-@dataclass
-class GuidanceWeight:
-    """The density of paths of p(x) p(c | x)^g relative to that of walks of p(x | c): p(c | X_0)^(g - 1), step by step.
-
-    Ours (tests/laws/test_particle_laws.py); cf. [Skreta 2025]. The two models' paths differ by their rates alone, so
-    that a step says for the class
-
-        sum_i n_i log(y_c,i / y_i) - (y_c,i - y_i) r        of n_i births,
-        sum_i log p_c(X_s,i | X_t) / p(X_s,i | X_t)         of finitely many states,
-
-    and all of them together log p(c | X_0), up to a constant: weights of exact models are bounded for g > 1, by
-    p(c)^(1 - g), where walks at guided rates have single steps of many nats. What several that move in one step say of
-    each other no model was asked at X_t. Of finitely many states the model at X_s is asked for the way back to X_t: of
-    exact models both are right where one element moves, and their mean is where two do. It weighs a step when the next
-    one asks there. Where the way back is no answer, since X_s excludes levels of X_0 that X_t does not, and of births,
-    all that move together may add `LIMIT` nats at most, so that evidence that each of them repeats does not count
-    twice. The error is then that of two moves in one step, of first order.
-
-    Other processes are walked at guided rates, and weigh exp(V (t - s)), V as in `blackout.diffusion.guidance`.
-
-    Args:
-        process: being reversed.
-    """
-
-    process: Process
-    _last: tuple[Stage, Tensor] | None = field(default=None, init=False)
-
-    def __call__(self, step: Step) -> Tensor:
-        """Log weights of a step, float64 [rows]: see `Potential`."""
-        process, total = self.process, torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
-        for stage in step.stages():
-            if stage.pair is not None and isinstance(process, FiniteProcess):
-                if self._last is not None:
-                    total = total + self._asked_back(process, *self._last, stage.pair, stage)
-                self._last = stage, _evidence(process, stage.pair, stage.before, stage.t, stage.after, stage.s)
-            elif stage.pair is not None:
-                total = total + (self._births if weighs(process) else self._tilt)(stage.pair, stage)
-        if step.number == 0 and self._last is not None:  # nobody is asked any more
-            stage, evidence = self._last
-            total, self._last = total + self._limited(evidence, stage.after != stage.before), None
-        return total
-
-    def follow(self, rows: Tensor) -> None:
-        """Particles were exchanged for copies."""
-        if self._last is not None:
-            stage, evidence = self._last
-            self._last = replace(stage, before=stage.before[rows], after=stage.after[rows]), evidence[rows]
-
-    def _asked_back(self, process: FiniteProcess, last: Stage, evidence: Tensor, pair: GuidedPair, at: Stage) -> Tensor:
-        """(g - 1) [log p(c | X_s) - log p(c | X_t)] of the last stage, float64 [rows]; ours, see the class.
-
-        Args:
-            process: of finitely many states.
-            last, evidence: the stage before and its `_evidence` [rows, ...].
-            pair, at: the predictions at X_s, and the stage that begins there.
-        """
-        x, s, likelihood = at.before, at.t, process.log_likelihood
-        answers = likelihood(x, s).amin(1) > math.log(2 * TINY)
-        # where X_t was far likelier at t than at s, levels that X_s all but excludes would say what it was
-        answers &= (likelihood(last.before, last.t) - likelihood(last.before, s)).amax(1) < math.log(100)
-        answers &= per_row(per_sample(x != last.after) == 0, x)  # not where a corrector has been
-        back = _evidence(process, pair, x, s, last.before, last.t)
-        evidence = torch.where(answers, (evidence - back) / 2, evidence)
-        return self._limited(evidence, (last.after != last.before) & ~answers)
-
-    def _births(self, pair: GuidedPair, stage: Stage) -> Tensor:
-        """(g - 1) times the class's sum over births, float64 [rows], limited by `_limited`; states [rows, ...]."""
-        now = [one.expected.clamp(min=TINY) for one in pair.both]
-        ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
-        # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
-        y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
-        births = stage.after.long() - stage.before.long()
-        evidence = births * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
-        return self._limited((pair.scale - 1) * evidence, births)
-
-    def _limited(self, evidence: Tensor, moved: Tensor) -> Tensor:
-        """The sum of `evidence` [rows, ...] in each row, at most `LIMIT` where more than one moved: float64 [rows].
-
-        Ours, see the class.
-        """
-        weight = per_sample(evidence)
-        return torch.where(per_sample(moved) > 1, weight.clamp(max=LIMIT), weight)
-
-    def _tilt(self, pair: GuidedPair, stage: Stage) -> Tensor:
-        """V (t - s) of a stage with states [rows, ...], float64 [rows], V as in `blackout.diffusion.guidance`
-        [Skreta 2025].
-        """
-        if not isinstance(self.process, JumpProcess):
-            raise ValueError(f"guidance_particles: {type(self.process).__name__} has neither rates nor finite steps")
-        plain = ((1 - pair.scale, pair.unconditional), (pair.scale, pair.conditional))
-        excess = reverse_rates(self.process, pair, stage.before, stage.t) - sum(
-            share * self.process.rates(one.expected, stage.before, stage.t) for share, one in plain
-        )
-        return per_sample(excess) * (stage.t - stage.s)
-
-
-def _evidence(process: FiniteProcess, pair: GuidedPair, x: Tensor, t: Tensor, y: Tensor, u: Tensor) -> Tensor:
-    """What y at another time u says for the class beside x at t, element by element, [rows, ...].
-
-    (g - 1) [log p(c | y_i, the rest of x) - log p(c | x)]: by Bayes' rule of the two models' `relative`. Ours, see
-    `GuidanceWeight` (tests/laws/test_particle_laws.py).
-    """
-    laws = (process.relative(one.expected, x, t, u) for one in pair.both)
-    log_c, log_p = (law.gather(-1, y.long()[..., None]).squeeze(-1).clamp(min=TINY).log() for law in laws)
-    return (pair.scale - 1) * (log_c - log_p)
 
 
 @dataclass
@@ -401,15 +265,11 @@ class Weighed(NamedTuple):
     Attributes:
         samples: one of the particles of every sample, [B, ...].
         log_normaliser: float64 [B]: exp of it is an unbiased estimate of the mean weight of the kernel's paths. Of
-            known elements that is p(known); of guidance the sum over x of p(x)^(1 - g) p(x | c)^g, and so E[p(c | x)^g]
-            / p(c)^g; given both, of the latter sum over what agrees with the known elements. As far as the final time
-            has forgotten the data.
-        spread: float64 [B], by how many nats one particle outweighed the middle one of its group, at most.
+            known elements that is p(known), as far as the final time has forgotten the data.
     """
 
     samples: Tensor
     log_normaliser: Tensor
-    spread: Tensor
 
 
 @torch.no_grad()
@@ -490,71 +350,6 @@ def sample_particles(
     return drawn
 
 
-class _Halved:
-    """`Trapezoidal` for walks that are weighed by guidance. Ours (tests/laws/test_particle_laws.py).
-
-    What several births of one step say of each other no model was asked, and what they say together is the error of
-    these weights. In a step of at most `few` units, were all elements bright, the first birth is therefore alone: the
-    rates of the step's middle, which are right to second order, are those of X_t until that birth, whose time is
-    exponential, and then those of the state that it leads to. Longer steps are trapezoidal.
-
-    A Poisson number of births leads to states that rough data do not have, where the two models' ratios say anything.
-    Where the particles of a sample found predictions off by more than `_ROUGH` of what was missing half a step later,
-    their births of the next step are drawn as by the binomial bridge, and the count of its second half is extrapolated
-    by no more than `_TREND` (tests/laws/test_particle_laws.py).
-    """
-
-    def __init__(self, samples: int, number: int, few: int, device: torch.device) -> None:
-        self._number, self._off = number, torch.zeros(samples, dtype=torch.float64, device=device)
-        self._few, self.shares = few, list[Tensor]()
-
-    def __call__(self, at: ReverseStep) -> Tensor:
-        """X_s of the shape [rows, ...] and dtype of `at.x`, as in the class."""
-        self.shares, largest = [], at.process.max_count * math.prod(at.x.shape[1:])
-        if float(at.s) > 0 and largest * float(torch.exp(-at.s) - torch.exp(-at.t)) <= self._few:
-            return self._first_alone(at)
-        rough = per_row((self._off > _ROUGH).repeat_interleave(self._number), at.x)
-        y = at.count(self).expected
-        if float(at.s) == 0:
-            return _births(rough, y, at)
-        then = at.halves(lambda first: _births(rough, y, first))
-        y_rho = then.count(self).expected
-        change = y_rho - (1 - step_fraction(then.t, at.t)) * y
-        off, left = (per_sample(x).view(-1, self._number).sum(1) for x in (change.abs(), y_rho))
-        self._off = off / left.clamp(min=TINY)
-        most = torch.where(rough, _TREND * y_rho, math.inf)
-        ahead = y_rho + torch.maximum(torch.minimum(change, most), -torch.minimum(most, y_rho))
-        return _births(rough, ahead, then)
-
-    def _first_alone(self, at: ReverseStep) -> Tensor:
-        """X_s [rows, ...] of a short step: a birth at an exponential time, then binomial ones; ours, see the class."""
-        rho = reverse_clock((reverse_clock(at.s) + reverse_clock(at.t)) / 2)
-        missing, at_first, gain = -torch.expm1(-rho), -torch.expm1(-at.t), torch.exp(-at.s) - torch.exp(-at.t)
-        # rates of births while the survival rises by one; those of impossible counts are none
-        at = replace(at, t=rho)
-        rate = torch.minimum(at.count(self).expected, at.process.max_count - at.x.long()).flatten(1) / missing
-        total = rate.sum(1, keepdim=True)
-        waited = -torch.log1p(-uniform(tuple(total.shape), at.generator, at.x.device)) / total.clamp(min=TINY)
-        which = categorical(torch.where(total > 0, rate, 1.0), at.generator)[:, None]
-        first = torch.zeros_like(rate, dtype=torch.int64).scatter_(1, which, (waited < gain).long())
-        at = replace(at, x=(at.x + first.view(at.x.shape)).to(at.x.dtype))
-        until = per_row(waited.clamp(max=gain), at.x)
-        left = at_first - until  # that a unit is still missing there
-        y = at.count(self).expected * (left / missing)
-        births = binomial(stochastic_rounding(y, at.generator), (gain - until) / left, at.generator)
-        self.shares = [until / missing, (gain - until) / missing]
-        return grown(at.x, births, at.process)
-
-
-def _births(rough: Tensor, y: Tensor, at: ReverseStep) -> Tensor:
-    """X_s [rows, ...] of the binomial bridge to `y` missing units in rough rows, of a Poisson leap in the others.
-
-    Ours, see `_Halved`; rough is bool [rows, 1, ...].
-    """
-    bridge = BinomialBridge()(replace(at, denoiser=lambda *_: CountPrediction(y, y.log())))
-    return torch.where(rough, bridge, at.leap(y))
-
-
 class _Swarm:
     """A kernel that weighs what another one does, and resamples: a sequential Monte Carlo sampler [Doucet 2001]."""
 
@@ -565,14 +360,11 @@ class _Swarm:
     ) -> None:  # fmt: skip
         if isinstance(kernel, StatefulKernel):
             raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
-        self._guided = any(isinstance(potential, GuidanceWeight) for potential in potentials)
-        self._kernel: Kernel = kernel
-        if self._guided and isinstance(kernel, Trapezoidal):
-            self._kernel = _Halved(samples, number, _FEW if path is None else 0, device)
+        self._kernel = kernel
         self._potentials, self._path, self._generator = potentials, path, generator
         self._number, self._threshold, self._k = number, threshold, steps
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
-        self._log_normaliser, self._spread = torch.zeros(2, samples, dtype=torch.float64, device=device)
+        self._log_normaliser = torch.zeros(samples, dtype=torch.float64, device=device)
 
     def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [rows, ...] and dtype of `at.x`: made, weighed by the potentials, and resampled."""
@@ -583,20 +375,13 @@ class _Swarm:
             if self._path is not None and step.seen and time < step.seen[-1][1]:
                 x = self._path.at(self._k, time, x)
             prediction = at.denoiser(x, time)
-            pair = getattr(prediction, "pair", prediction) if self._guided else None
-            pair = pair if isinstance(pair, GuidedPair) else None
-            if pair is not None and weighs(at.process):
-                prediction = pair.conditional
-            step.seen.append((x, time, prediction, pair))
+            step.seen.append((x, time, prediction))
             return prediction
 
         xs = self._kernel(replace(at, denoiser=recorded))
-        step.shares = getattr(self._kernel, "shares", [])
         step.after = xs if self._path is None else self._path.at(self._k, at.s, xs)
         for potential in self._potentials:
             self._log_weight += potential(step).view_as(self._log_weight)
-        spread = self._log_weight.amax(1) - self._log_weight.median(1).values
-        self._spread = torch.maximum(self._spread, spread.nan_to_num(nan=math.inf))
         return step.after if self._k == 0 else self._resampled(step.after)
 
     def _resampled(self, xs: Tensor) -> Tensor:
@@ -623,7 +408,7 @@ class _Swarm:
         u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
         chosen = (weight.cumsum(1) <= u * weight.sum(1, keepdim=True)).sum(1).clamp(max=self._number - 1)
         rows = self._number * torch.arange(len(weight), device=weight.device) + chosen
-        return Weighed(x0[rows], self._log_normaliser + self._log_mean(), self._spread)
+        return Weighed(x0[rows], self._log_normaliser + self._log_mean())
 
     def _log_mean(self) -> Tensor:
         """The logarithm of the mean weight of every group, float64 [B]: a factor of the normaliser [Doucet 2001]."""
@@ -760,7 +545,7 @@ class Steering:
             return self._of_data(step.after) - self._paid + self._left_out
         if step.number % self.every:
             return self._left_out
-        gain = self._value(*step.seen[0][:3], step.number) - self._paid
+        gain = self._value(*step.seen[0], step.number) - self._paid
         self._paid = self._paid + gain
         return gain + self._left_out
 

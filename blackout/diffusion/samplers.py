@@ -68,7 +68,7 @@ from blackout.diffusion.schedules import (
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams, bernoulli, categorical, poisson, uniform
-from blackout.training.instantiate import make
+from blackout.training.instantiate import described, make
 from blackout.training.model import evaluating
 
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
@@ -114,10 +114,7 @@ class ReverseStep:
         """
         prediction = self.count(part)
         if isinstance(prediction, GuidedCount):
-            raise ValueError(
-                f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
-                "or sampler.guidance_particles=16, which walks unguided"
-            )
+            raise ValueError(f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal")
         if prediction.distribution is None:
             raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
         return prediction.distribution
@@ -225,20 +222,12 @@ class PosteriorBridge:
     With the exact distribution it makes no error for one element, whatever the step; elements are drawn independently,
     so their correlations given X_t still cost O(1 / T). Ours (tests/laws/test_kernel_laws.py).
 
-    Args:
-        survival: share of the units from which on it bridges. Before, where a mean that is too small grows with every
-            e-fold of X_t and little is narrow, steps are `Trapezoidal`.
-
     Raises:
         ValueError: when called, the head predicts no distribution, or the count is guided and has none.
     """
 
-    survival: float = 0.0
-
     def __call__(self, at: ReverseStep) -> Tensor:
         """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
-        if math.exp(-float(at.t)) < self.survival:
-            return Trapezoidal()(at)
         return at.bridge(at.distribution("bridge", self).sample(at.generator))
 
 
@@ -750,7 +739,7 @@ def sample(
         process: the forward process to be reversed.
         times: float64 [T + 1], increasing: a grid, or a part of one.
         shape: [B, ...] of the batch.
-        generator: streams make sample k a function of (seed, k, step) alone.
+        generator: streams make sample k's random numbers a function of (seed, k, step) alone.
         callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
         kernel: the reverse step; one that keeps state is replaced by a fresh one.
         correction: corrector steps after the kernel's.
@@ -807,21 +796,18 @@ def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> R
 
 # --- how a model is sampled
 
-_BRIDGED, _MANY = 0.003, 2000
-"""Survival from which on narrow counts are bridged, training samples from which on predictions need no calibration."""
-
-
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """What is null of a sampler that is left to the data, `sampler=counts`. Ours (tests/cli/test_configs.py).
 
-    Narrow counts are drawn from their predicted distribution nearly from the start, which is of first order and takes
-    twice as many steps. A network that was trained on few samples expects too little or too much of its own, which
-    calibration mends.
+    Narrow counts are drawn from their predicted distribution, which is of first order and takes twice as many steps.
     """
-    late = "kernel" not in given and stats.get("outputs", 1) > 1  # a count's mean, and its distribution
-    kernel = {"kernel": {"_target_": "blackout.diffusion.PosteriorBridge", "survival": _BRIDGED}} if late else {}
-    chosen = {"num_steps": 100 if late else 50, "calibrated": stats.get("number", _MANY) < _MANY}
-    return kernel | {name: value for name, value in chosen.items() if given.get(name, value) is None}
+    bridges = "kernel" not in given and stats.get("outputs", 1) > 1  # a count's mean, and its distribution
+    decided: dict[str, Any] = {}
+    if bridges:
+        decided["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
+    if given.get("num_steps", 0) is None:
+        decided["num_steps"] = 100 if bridges else 50
+    return decided
 
 
 @component("sampler", from_stats=kernel_of_data)
@@ -835,14 +821,12 @@ class Sampler:
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
         corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between, guidance_particles: see `Guidance`.
+        guidance, guidance_between: see `Guidance`.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: evaluate it in bfloat16 autocast; counts and draws stay exact.
+        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay exact.
         inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
             where particles can be weighed, else 1.
-        calibrated: scale predictions so that samples are as bright as the training data, by what the end of training
-            has measured (`calibration`), if it has; for kernels that draw from the mean.
 
     Raises:
         ValueError: a number is out of range.
@@ -860,9 +844,7 @@ class Sampler:
     batch_size: int = 256
     keep_dropout: bool = False
     bfloat16: bool = False
-    guidance_particles: int = 1
     inpainting_particles: int | None = None
-    calibrated: bool = False
     correction: Correction = field(init=False, repr=False, compare=False)
     """Corrector steps after the kernel's."""
     towards: Guidance = field(init=False, repr=False, compare=False)
@@ -875,7 +857,7 @@ class Sampler:
                 raise ValueError(f"{name} must be a whole number in 1..{_MOST_STEPS:,}, not {value!r}")
         correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
         object.__setattr__(self, "correction", correction)
-        towards = Guidance(self.guidance, self.guidance_between, self.guidance_particles)
+        towards = Guidance(self.guidance, self.guidance_between)
         object.__setattr__(self, "towards", towards)
         if not self.lends:
             object.__setattr__(self, "grid", widest(self.grid))
@@ -937,12 +919,31 @@ def named_sampler(name: str) -> Sampler:
     return make(described, "sampler")
 
 
-def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:
-    """The sampler a user asks for: by itself, by name, or a model's own; with another number of steps if one is given.
+def chosen_sampler(own: Sampler, requested: Sampler | str | None, num_steps: int | None) -> Sampler:
+    """Return the requested sampler, or the model's own, with another number of steps if one is given.
+
+    A name stands for a kernel with its corrector and its usual number of steps. The grid and everything else stay the
+    model's. The name of the kernel that the model has changes nothing.
+
+    Args:
+        own: the model's sampler.
+        requested: a sampler, a name from the command line, or None for the model's own.
+        num_steps: None for those of the sampler.
 
     Raises:
         UserError: there is none of that name.
         ValueError: not a positive number of steps.
     """
-    sampler = named_sampler(asked) if isinstance(asked, str) else asked or own
+    sampler = requested or own
+    if isinstance(sampler, str):
+        named = named_sampler(sampler)
+        if _same_kernel(named.kernel, own.kernel):
+            sampler = own
+        else:
+            sampler = replace(own, kernel=named.kernel, corrector=named.corrector, num_steps=named.num_steps)
     return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
+
+
+def _same_kernel(kernel: Kernel, other: Kernel) -> bool:
+    """Whether two kernels are of one class with equal arguments."""
+    return type(kernel) is type(other) and described(kernel, "kernel") == described(other, "kernel")

@@ -51,51 +51,57 @@ def copula_samples(train: Tensor | Rows, number: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.take_along_axis(np.sort(rows, 0), chosen, 0)).view(number, *train.shape[1:])
 
 
-def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
-    """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
+def baseline_bits(train: Tensor, test: Tensor) -> dict[str, Tensor]:
+    """Bits per dimension of each held-out sample by independent counts, float64 [M] each.
 
-    Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
-    binomial with more zeros [Mullahy 1986]. The choice is ours (tests/evaluation/test_baselines.py).
+    They are `poisson`, `negative_binomial` and `zero_inflated`, a negative binomial with more zeros. Every element of
+    `fitted_elements` is fitted on its own by maximum likelihood.
 
     Args:
         train, test: counts [N, *shape] and [M, *shape].
+
+    References: Mullahy 1986 (zeros); the choice is this project's, checked in tests/evaluation/test_baselines.py.
     """
     from scipy.special import gammaln
 
-    size = train[0].numel()
-    chosen = torch.arange(0, size, -(-size // _MOST_ELEMENTS))
+    chosen = fitted_elements(train[0].numel())
     columns, held_out = (
         counts.flatten(1)[:, chosen.to(counts.device)].T.contiguous().cpu().numpy() for counts in (train, test)
     )
-    nats = {"poisson": 0.0, "negative_binomial": 0.0, "zero_inflated": 0.0}
+    nats = {name: np.zeros(len(test)) for name in ("poisson", "negative_binomial", "zero_inflated")}
     for column, fresh in zip(columns, held_out, strict=True):
         values, times = np.unique(column, return_counts=True)
-        x, of_x = np.unique(fresh, return_counts=True)
+        x, place = np.unique(fresh, return_inverse=True)
         values, x = values.astype(np.float64), x.astype(np.float64)
         mean = float((values @ times + 1) / (len(column) + 1))  # never 0: what never occurred is not impossible
         r = _best_shape(values, times, mean)
         zero_inflated = _zero_inflated(values, times, mean, r)
-        nats["poisson"] -= float(of_x @ (x * math.log(mean) - mean - gammaln(x + 1)))
-        nats["negative_binomial"] -= float(of_x @ negative_binomial(x, mean, r))
-        nats["zero_inflated"] -= float(of_x @ zero_inflated(x))
-    return {name: total / (held_out.size * math.log(2)) for name, total in nats.items()}
+        nats["poisson"] -= (x * math.log(mean) - mean - gammaln(x + 1))[place]
+        nats["negative_binomial"] -= negative_binomial(x, mean, r)[place]
+        nats["zero_inflated"] -= zero_inflated(x)[place]
+    return {name: torch.from_numpy(total) / (len(chosen) * math.log(2)) for name, total in nats.items()}
 
 
-def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> float:
-    """Held-out bits per dimension of every element's own histogram, with one added to each cell, as Laplace.
+def fitted_elements(size: int) -> Tensor:
+    """Return the elements, int64, that independent counts are fitted to: at most 2,048 evenly spaced ones of `size`."""
+    return torch.arange(0, size, -(-size // _MOST_ELEMENTS))
 
-    A number. The choice is ours (tests/evaluation/test_baselines.py).
+
+def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Tensor:
+    """Bits per dimension of each held-out sample by every element's own histogram, float64 [M].
+
+    One is added to each cell, as Laplace. The choice is ours (tests/evaluation/test_baselines.py).
 
     Args:
         train, test: integer counts [N, *shape] and [M, *shape].
         max_count: the largest there can be.
     """
     flat_train, flat_test = train.flatten(1), test.flatten(1)  # widened by elements: all would be gigabytes
-    nats = torch.zeros((), dtype=torch.float64)
+    nats = torch.zeros(len(test), dtype=torch.float64)
     for element in range(flat_train.shape[1]):
         histogram = torch.bincount(flat_train[:, element].long(), minlength=max_count + 1).double() + 1
-        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element].long()].sum()
-    return float(nats) / (test.numel() * math.log(2))
+        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element].long()].cpu()
+    return nats / (flat_test.shape[1] * math.log(2))
 
 
 def negative_binomial(x: Array, mean: float, r: float) -> Array:

@@ -26,7 +26,7 @@ from blackout.data.user_counts import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
-from blackout.protocols import Samples, Source
+from blackout.protocols import SPLIT_NAMES, Samples, Source, Split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ _MOST, _ELEMENTS, _NAMED = 1000, 60, 8
 
 @component("metrics")
 class CountScorer:
-    """A comparison of samples with held-out counts.
+    """A comparison of samples with test counts; during training with validation counts.
 
     Args:
         most: samples of either set that are compared at most.
@@ -53,21 +53,28 @@ class CountScorer:
         refuse(most < _FEWEST, f"metrics.most={most}: at least {_FEWEST} samples are needed")
         self.most, self.baselines, self.seed = most, baselines, seed
 
-    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> CountScores:
-        """Accumulators for `num_samples` samples, compared with held-out counts.
+    def begin(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> CountScores:
+        """Accumulators for `num_samples` samples, compared with test counts, or during training with validation counts.
 
         Raises:
-            UserError: no dataset of counts.
+            UserError: no dataset of counts, or one without validation counts to compare with.
         """
         data = _counts(source)
+        size = data.size(split)
+        if size == 0:
+            told = f"{data.name} has no validation data to compare samples with during training"
+            raise UserError(f"{told}: callbacks.scores.every_n_steps=null, or dataset.validation=0.1")
         filled = data.train_seen is not None or data.test_seen is not None
         if source is not data or filled:
             which = "whose missing entries are filled" if filled else "of which nothing is missing"
-            warnings.warn(f"compared with {len(data.test)} held-out samples {which}", stacklevel=2)
-        if (fewest := min(num_samples, self.most, len(data.test))) < _FEWEST:
+            warnings.warn(f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2)
+        if (fewest := min(num_samples, self.most, size)) < _FEWEST:
             left = "c2st scores are" if fewest >= _PAIR else "c2st scores and correlation_difference are"
-            warnings.warn(f"{left} left out: they need {_FEWEST} samples and held-out ones, not {fewest}", stacklevel=2)
-        return CountScores(self, data, num_samples, device)
+            real = f"{SPLIT_NAMES[split]} samples"
+            warnings.warn(f"{left} left out: they need {_FEWEST} samples and {real}, not {fewest}", stacklevel=2)
+        return CountScores(self, data, num_samples, device, split)
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same of as many training counts: what samples that are right would score."""
@@ -75,7 +82,7 @@ class CountScorer:
         number = min(num_samples, len(data.train))
         chosen = torch.linspace(0, len(data.train) - 1, number).long()
         values = compare(_flat(data.train[chosen]), data, self.most, self.seed)
-        values["novelty"] = 1.0  # of training samples it says nothing, and held-out ones are as new as held-out ones
+        values["novelty"] = 1.0  # of training samples it says nothing, and test samples are as new as test samples
         return {"num_samples": number, "values": values}
 
     def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -103,10 +110,18 @@ class CountScores:
         data: the dataset of the reference.
         num_samples: over all processes.
         device: where rows are kept.
+        split: of the data, with which they are compared.
     """
 
-    def __init__(self, scorer: CountScorer, data: CountData, num_samples: int, device: torch.device | str) -> None:
-        self.num_samples, self._scorer, self._data = num_samples, scorer, data
+    def __init__(
+        self,
+        scorer: CountScorer,
+        data: CountData,
+        num_samples: int,
+        device: torch.device | str,
+        split: Split = "test",
+    ) -> None:
+        self.num_samples, self._scorer, self._data, self._split = num_samples, scorer, data, split
         self._rows = SampleRows((num_samples, *data.shape), count_dtype(data.max_count), device)
         self._compared = torch.zeros(num_samples, *data.shape)
 
@@ -117,15 +132,16 @@ class CountScores:
     def compute(self) -> dict[str, float]:
         """All scores by name; every process must call it, and all get the same."""
         self._compared = self._rows.gather().cpu()
-        return compare(_flat(self._compared), self._data, self._scorer.most, self._scorer.seed)
+        return compare(_flat(self._compared), self._data, self._scorer.most, self._scorer.seed, self._split)
 
     def figure(self) -> Figure:
-        """The samples that were compared last beside held-out counts."""
+        """The samples that were compared last next to the real counts that they were compared with."""
         data, classes = self._data, list[str]()
-        real = data.test if isinstance(data.test, Tensor) else data.test[:_MOST]
-        if data.test_labels is not None:
+        counts, labels = getattr(data, self._split), getattr(data, f"{self._split}_labels")
+        real = counts if isinstance(counts, Tensor) else counts[:_MOST]
+        if labels is not None:
             sizes = [len(values) for values in data.covariates.values()]
-            of = divided(data.test_labels[: len(real)], sizes)[0].tolist()
+            of = divided(labels[: len(real)], sizes)[0].tolist()
             classes = [str(data.class_names[k] if data.class_names else k) for k in of]
         return count_figure(_flat(self._compared), _flat(real), data.features, classes)
 
@@ -137,9 +153,10 @@ class CountScores:
         """How the scores are made."""
         data, scorer = self._data, self._scorer
         under = {"condition": dict(data.condition)} if data.condition else {}
+        split = self._split
         made = {
             "scores_of": "counts", "num_samples": self.num_samples, "most": scorer.most, "seed": scorer.seed,
-            "reference": {"split": "test", "size": len(data.test), "sha256": data.fingerprint("test"), **under},
+            "reference": {"split": split, "size": data.size(split), "sha256": data.fingerprint(split), **under},
         }  # fmt: skip
         return {"metrics": made}
 
@@ -154,8 +171,8 @@ def _flat(counts: Tensor | Rows) -> Array:
     return loaded(counts).flatten(1).cpu().numpy().astype(np.int64)
 
 
-def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, float]:
-    """Scores of samples beside the held-out counts of a dataset.
+def compare(samples: Array, data: CountData, most: int, seed: int, split: Split = "test") -> dict[str, float]:
+    """Scores of samples compared with the held-out counts of a dataset.
 
     The choice is ours; the law is that held-out counts score as right samples do (`tests/evaluation`).
 
@@ -165,6 +182,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         most: samples of either set that classifiers and `novelty` compare, evenly spaced. From few held-out ones
             classifiers tell several parts of the samples, `most` in all, which halves the deviation of their mean.
         seed: of the classifiers.
+        split: the held-out counts: "test", or "val" during training.
 
     Returns:
         c2st_auc, c2st_accuracy, c2st_linear_auc: classifiers of samples against held-out counts, 0.5 is perfect, in the
@@ -185,7 +203,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
     def spaced(rows: Any, number: int) -> Any:
         return rows[np.linspace(0, len(rows) - 1, min(len(rows), number)).astype(int)]
 
-    real = _flat(data.test)
+    real = _flat(getattr(data, split))
     number = min(len(samples), len(real), most)
     a, b = spaced(samples, number), spaced(real, number)
     known = np.log1p(_flat(spaced(loaded(data.train), 10 * most)))
@@ -308,7 +326,7 @@ def count_figure(samples: Array, real: Array, names: Sequence[str] = (), classes
     logs = np.log1p(real[:_MOST])
     directions = np.linalg.svd(logs - logs.mean(0), full_matrices=False)[2][:2]
     chosen = np.sort(np.argsort(-np.log1p(real).var(0), kind="stable")[:_ELEMENTS])
-    sets = ((real[:_MOST], "held out", "tab:gray"), (samples[:_MOST], "samples", "tab:orange"))
+    sets = ((real[:_MOST], "test data", "tab:gray"), (samples[:_MOST], "samples", "tab:orange"))
     for (counts, label, colour), panel in zip(sets, correlations, strict=True):
         style: dict[str, Any] = {"color": colour, "label": label}
         mean, variance = counts.mean(0), counts.var(0)
@@ -318,9 +336,9 @@ def count_figure(samples: Array, real: Array, names: Sequence[str] = (), classes
         ranks.loglog(rank / ordered.size, ordered[rank - 1].clip(0.5), **style)
         totals.hist(np.log10(1 + counts.sum(1)), bins=edges, density=True, alpha=0.5, **style)
         placed = (np.log1p(counts) - logs.mean(0)) @ directions.T
-        if classes and label == "held out":
+        if classes and label == "test data":
             words, of = np.unique(classes[: len(placed)], return_inverse=True)
-            components.scatter(placed[:, 0], placed[:, -1], 9, of, cmap="tab20", alpha=0.6, label="held out, by class")
+            components.scatter(placed[:, 0], placed[:, -1], 9, of, cmap="tab20", alpha=0.6, label="test data, by class")
             for k, word in enumerate(words):
                 components.annotate(word[:16], placed[of == k][:, [0, -1]].mean(0), fontsize=8, ha="center")
         else:

@@ -221,9 +221,10 @@ class Classifier(ModuleExtractor):
     """A convolutional classifier of a labelled grey dataset; its features are the layer before the logits.
 
     For digits and MNIST it gives distances in a space that separates the classes, in seconds and without a download.
-    They have its name (`fd_digits`) and compare models of these data with each other only. It is trained on the
-    training split with a fixed seed and kept in the cache folder; the weights, and with them `identity`, can differ in
-    the last bits between kinds of machine.
+    They have its name (`fd_digits`) and compare models of these data with each other only. It is trained on the full
+    training split, with the validation data that were taken from it, so that its features do not depend on these.
+    The seed is fixed, and the network is kept in the cache folder; the weights, and with them `identity`, can differ
+    in the last bits between kinds of machine.
 
     Args:
         source: gives the labelled data, as `blackout.data.digits` does.
@@ -235,7 +236,7 @@ class Classifier(ModuleExtractor):
     """
 
     def __init__(self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None) -> None:
-        data = source()
+        data = source().undivided()
         if data.train_labels is None or data.num_classes is None or len(data.shape) != 3 or data.shape[0] != 1:
             found = f"{data.name} has shape {data.shape} and {data.num_classes or 'no'} classes"
             raise UserError(f"metrics.extractor.source: a classifier needs labelled grey images, but {found}")

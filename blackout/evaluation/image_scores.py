@@ -33,7 +33,7 @@ from blackout.evaluation.reference import (
     extractor_origin,
     file_reference,
 )
-from blackout.protocols import Samples, Scores, Source
+from blackout.protocols import Samples, Scores, Source, Split
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
@@ -246,6 +246,7 @@ class ImageScores:
         max_count: the images hold counts 0..max_count and are mapped to 0..255 by `to_uint8`.
         batch_size: images per call of the extractor.
         device: where everything is computed.
+        suffix: of the names of scores that compare with the reference, such as `_test` of a reference of test images.
 
     Raises:
         UserError: scores that the extractor, the reference or the number of samples do not allow.
@@ -260,8 +261,9 @@ class ImageScores:
         max_count: int = 255,
         batch_size: int = 256,
         device: torch.device | str = "cpu",
+        suffix: str = "",
     ) -> None:
-        self.scores = chosen_scores(scores, extractor)
+        self.scores, self._suffix = chosen_scores(scores, extractor), suffix
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         self._check()
@@ -382,9 +384,10 @@ class ImageScores:
 
     def _name(self, score: str, ending: str = "") -> str:
         """Name in results: plain with Inception features, otherwise with the extractor's name."""
+        suffix = self._suffix if score not in ("is", "recognised", "share") else ""
         if self.extractor.canonical:
-            return INCEPTION_NAMES.get(score, score) + ending
-        return f"{score}_{self.extractor.name}{ending}"
+            return f"{INCEPTION_NAMES.get(score, score)}{suffix}{ending}"
+        return f"{score}_{self.extractor.name}{suffix}{ending}"
 
     @torch.inference_mode(False)
     def reset(self) -> None:
@@ -437,7 +440,9 @@ class Scorer:
     Args:
         extractor: makes the extractor, for instance a `functools.partial` from Hydra.
         scores: some of fd (FID), is, kd (KID), prc, classes.
-        reference: "train", "test" or the path of a .npz file with mu and sigma.
+        reference: "train", the full training split (with the validation data that were taken from it), as in the
+            literature; "test" for scores of other names (`fid_test`; during training `fid_val`, which compares with
+            validation images); or the path of a .npz file with mu and sigma.
         batch_size: images per call of the extractor.
         cache: folder for reference statistics; by default the user's cache folder.
 
@@ -465,7 +470,9 @@ class Scorer:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             return self._make_extractor()
 
-    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
+    def begin(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> ImageScores:
         """Accumulators for `num_samples` images, compared with `source`; every process must call it.
 
         Call it before anything long starts: a choice that cannot work fails here.
@@ -474,18 +481,20 @@ class Scorer:
             source: count images, the dataset of the reference; samples hold counts 0..max_count like them.
             num_samples: n, over all processes.
             device: where extractor and accumulators work.
+            split: "val" or "test", the images of the reference where `reference` is "test".
 
         Raises:
             UserError: another kind of source; weights, files, sizes or scores that do not fit.
         """
         data, extractor = count_images(source), self.extractor.to(device)
         scores = chosen_scores(self.scores, extractor)
-        reference = self._reference(data, scores, device) if {"fd", "kd", "prc"} & set(scores) else None
-        return ImageScores(extractor, num_samples, scores, reference, data.max_count, self.batch_size, device)
+        suffix = f"_{split}" if self.reference == "test" else ""
+        reference = self._reference(data, scores, device, split) if {"fd", "kd", "prc"} & set(scores) else None
+        return ImageScores(extractor, num_samples, scores, reference, data.max_count, self.batch_size, device, suffix)
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same scores of held-out images, at most `num_samples`; of training images, where the others are compared
-        with held-out ones. Every process must call it.
+        """The same scores of test images, at most `num_samples`; of training images, where the others are compared
+        with test images. Every process must call it.
 
         Returns:
             `num_samples` and the scores, `values`; None, with a warning, if there are too few.
@@ -495,7 +504,7 @@ class Scorer:
         try:
             return self._of(source, real[:num_samples], device)
         except UserError as error:
-            warnings.warn(f"scores of held-out images are left out: {error}", stacklevel=2)
+            warnings.warn(f"scores of real images are left out: {error}", stacklevel=2)
             return None
 
     def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -516,20 +525,24 @@ class Scorer:
         return {"samples": read_samples(path, count_images(source)), **read_labels(path)}
 
     @torch.inference_mode(False)
-    def _reference(self, data: CountData, scores: Sequence[str], device: torch.device | str) -> Reference:
-        from_data = self.reference in ("train", "test")
-        if data.condition and not from_data:
+    def _reference(
+        self, data: CountData, scores: Sequence[str], device: torch.device | str, split: Split
+    ) -> Reference:
+        if self.reference in ("train", "test"):
+            split = "train" if self.reference == "train" else split
+            key = f"{split} {data.fingerprint('train')} {data.fingerprint(split)}"
+            if key not in self._references:
+                with_features = bool({"kd", "prc"} & set(scores))
+                self._references[key] = dataset_reference(
+                    data, split, self.extractor, with_features, self.batch_size, device, self.cache
+                )
+            return self._references[key]
+        if data.condition:
             told = f"these samples are under {data.condition}, which its images may not be"
             raise UserError(f"metrics.reference={self.reference}: {told}; metrics.reference=train or test")
-        key = data.fingerprint("train" if self.reference == "train" else "test") if from_data else self.reference
-        if key not in self._references:
-            how = bool({"kd", "prc"} & set(scores)), self.batch_size, device, self.cache
-            self._references[key] = (
-                dataset_reference(data, self.reference, self.extractor, *how)
-                if from_data
-                else file_reference(self.reference, self.extractor)
-            )
-        return self._references[key]
+        if self.reference not in self._references:
+            self._references[self.reference] = file_reference(self.reference, self.extractor)
+        return self._references[self.reference]
 
 
 def score_all(scores: Scores, samples: Samples) -> dict[str, float]:

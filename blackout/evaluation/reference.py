@@ -18,13 +18,14 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.data.file_formats import load_arrays
+from blackout.data.on_disk import Rows
 from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.files import reading
-from blackout.protocols import Source
+from blackout.protocols import Source, Split
 
 FORMAT = 1
 """To be increased when the meaning of cached files changes: older ones are then computed anew."""
@@ -51,7 +52,7 @@ class Reference:
 
 def dataset_reference(
     data: CountData,
-    split: str,
+    split: Split,
     extractor: ModuleExtractor,
     with_features: bool = False,
     batch_size: int = 256,
@@ -60,12 +61,15 @@ def dataset_reference(
 ) -> Reference:
     """Reference of a dataset's split, from the cache where it was computed before.
 
+    The training data are the full training split, with the validation data that were taken from it, as published
+    scores have it.
+
     The cached file is named by a hash of data, split, size of the images, and extractor with its weights and resizing;
     a damaged file is computed anew. Several processes share the extraction.
 
     Args:
         data: the dataset, of images [N, 1 or 3, H, W].
-        split: "train" or "test".
+        split: "train", "val" or "test".
         extractor: gives the features, on `device` already.
         with_features: also keep every image's features, as the kernel distance and precision/recall need.
         batch_size: images per call of the extractor.
@@ -75,12 +79,13 @@ def dataset_reference(
     Raises:
         UserError: another split, or data that are not images.
     """
-    if split not in ("train", "test"):
+    if split not in ("train", "val", "test"):
         raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
-    counts = count_images(data).train if split == "train" else count_images(data).test
+    data = count_images(data).undivided() if split == "train" else count_images(data)
+    counts: Tensor | Rows = getattr(data, split)
     if len(counts) < 2:
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
-    of_data = {"dataset": data.name, "split": split, "data": data.fingerprint("train" if split == "train" else "test")}
+    of_data = {"dataset": data.name, "split": split, "data": data.fingerprint(split)}
     of_counts = {"shape": list(data.shape), "max_count": data.max_count}
     under = {"condition": dict(data.condition)} if data.condition else {}
     origin = {**of_data, **of_counts, **under, **extractor_origin(extractor)}

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from blackout.comparisons import Baseline
 from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.flows.draw import preview, requested
@@ -101,7 +103,7 @@ class FlowFamily(ComponentFamily):
         """Samples with estimates from more of them than are shown."""
         return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model, model.rollout)
 
-    def baselines(self, source: EnergySource, settings: Plain) -> dict[str, dict[str, float]]:
+    def baselines(self, source: EnergySource, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
         """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""
         target = source.target
         if not isinstance(target, GraphTarget):
@@ -110,4 +112,4 @@ class FlowFamily(ComponentFamily):
         graphs = [problem.graph for problem in problems]
         found = annealed(problems[0].base, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
         values = [problem.best_of(x) for problem, x in zip(problems, found, strict=True)]
-        return {"val/value": {"anneal": sum(values) / len(values)}}
+        return {"test/value": {"anneal": Baseline(torch.tensor(values, dtype=torch.float64))}}

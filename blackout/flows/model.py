@@ -103,7 +103,8 @@ class ChainSampler(Model):
         """Chains with these numbers, int64 [b], on the model's device; of groups that are resampled, these members.
 
         Args:
-            indices, seed: chain k is a function of (seed, k), and of its group where there is resampling.
+            indices, seed: the random numbers of chain k are a function of (seed, k); where there is resampling, the
+                chain also depends on its group.
             simulation, refine: the model's own simulation and no moves, unless given.
             watch, observe: see `Simulation.run`.
         """
@@ -241,9 +242,10 @@ class LawsFlow(FlowSampler):
         with torch.autocast(self.device.type, enabled=False):
             paths = self.simulation.run(self.target.of(law), self.rates(), indices, fold_seed(self.seed, _VALIDATION))
         self.look_at(paths)
+        ess = torch.zeros_like(paths.log_weights)
         for one in law.unique():
-            weights = paths.log_weights[law == one]
-            self.record("val/ess", effective_sample_size(weights).expand(len(weights)))
+            ess[law == one] = effective_sample_size(paths.log_weights[law == one])
+        self.record("val/ess", ess)
 
     def look_at(self, paths: Paths) -> None:
         """Record what else there is to say of the chains of a validation."""

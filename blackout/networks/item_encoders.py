@@ -149,8 +149,8 @@ class PointEncoder(nn.Module):
 class EdgeEncoder(nn.Module):
     """Points in the plane that also attend to their edges: to the n - 1 distances from each to the others.
 
-    Cross-attention of nodes to incident edges, as in the published network for 20 cities [Zhang 2025, appendix G.5],
-    once and before the transformer; what a node is by itself comes from a `PointEncoder`.
+    Cross-attention of nodes to incident edges, as in the published network for 20 cities [Zhang 2025, G.5], once
+    and before the transformer; what a node is by itself comes from a `PointEncoder`.
 
     Args:
         features: of the result, a multiple of `heads`.

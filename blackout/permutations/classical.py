@@ -28,6 +28,8 @@ _VOTERS, _PAIRS = 4000, 2**24
 _STARTS, _FIRST_TURNS, _TURNS, _HUNTER = 4, 8, 100, 2
 """Of expectation-maximisation: starts for each number of laws, turns to choose between them, turns of the chosen one,
 and steps of Plackett-Luce a turn."""
+_PATIENCE = 3  # numbers of laws in a row that are no better on validation orders, after which none is tried
+_EXACT_IN_TURNS = 10  # items to which every turn finds the best centre; beyond, it improves the last one
 
 
 def consensus(orders: Tensor) -> Tensor:
@@ -235,44 +237,86 @@ class Mixture:
 
     @classmethod
     def fit(
-        cls, orders: Tensor, family: type[Mallows | PlackettLuce], num_items: int | None = None, most: int = 4
+        cls, orders: Tensor, family: type[Mallows | PlackettLuce], number: int, num_items: int | None = None
     ) -> Mixture:
-        """Mallows or Plackett-Luce laws by expectation-maximisation [Dempster 1977].
+        """Fit so many Mallows or Plackett-Luce laws by expectation-maximisation.
 
-        As many of them as the Bayesian information criterion asks for, up to `most`. Each number is tried from several
-        starts, kinds about orders of the data that are far from each other, and the likeliest goes on. A turn of
-        Plackett-Luce takes steps of [Hunter 2004], with a tenth of a voter in every win and loss.
+        It is tried from several starts, kinds about orders of the data that are far from each other, and
+        the likeliest goes on. A turn of Plackett-Luce takes steps of Hunter's algorithm, with a tenth of
+        a voter in every win and loss.
 
         Args:
-            orders: items, the first chosen first, int64 [N, m].
+            orders: items, the first chosen first, int64 [N, m]; at most the first 4,000 are fitted to.
             family: of the laws; Mallows orders all items, Plackett-Luce any m of them.
+            number: of laws, at least 1.
             num_items: how many there are; None for m.
-            most: laws.
 
         Raises:
-            ValueError: no orders, orders with no such items or one item twice, or more items than Mallows laws order.
+            ValueError: no laws, no orders, orders with no such items or one item twice, or more items
+                than Mallows laws order.
+
+        References: Dempster et al. 1977; Hunter 2004; Arthur and Vassilvitskii 2007.
         """
-        orders = torch.as_tensor(orders)
-        n = num_items or orders.shape[-1]
-        if not orders.numel() or orders.ndim != 2 or (family is Mallows and n != orders.shape[1]):
-            raise ValueError(f"orders [N, m] of all {n} items are needed, not {list(orders.shape)}")
-        ordered = orders.sort(1).values
-        whole = not orders.is_floating_point() and int(ordered.min()) >= 0 and int(ordered.max()) < n
-        ensure(whole and bool((ordered.diff() > 0).all()), f"each order must name different items of 0..{n - 1} once")
-        rng, data = np.random.default_rng(0), orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
+        ensure(number >= 1, f"a mixture has at least one law, not {number}")
+        orders, n = _checked_orders(orders, family, num_items)
+        rng = np.random.default_rng(0)
+        data = orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
         before = _pairs(data, n)
         step = _mallows_step if family is Mallows else _plackett_luce_step
-        best, least = (np.ones(1), list[Any]()), math.inf
-        for number in range(1, most + 1):
-            starts = [_far_apart(before, n, number, rng) for _ in range(1 if number == 1 else _STARTS)]
-            tried = [_maximised(data, before, n, step, shares, _FIRST_TURNS) for shares in starts]
-            shares, _, _ = max(tried, key=lambda one: one[2])
-            shares, laws, likelihood = _maximised(data, before, n, step, shares, _TURNS)
-            criterion = (number * n + number - 1) * math.log(len(data)) - 2 * likelihood
-            if criterion >= least:
-                break
-            least, best = criterion, (shares.mean(0), laws)
-        return cls(torch.from_numpy(best[0]), best[1])
+        starts = [_far_apart(before, n, number, rng) for _ in range(1 if number == 1 else _STARTS)]
+        tried = [_maximised(data, before, n, step, shares, _FIRST_TURNS) for shares in starts]
+        shares, _, _ = max(tried, key=lambda one: one[2])
+        shares, laws, _ = _maximised(data, before, n, step, shares, _TURNS)
+        return cls(torch.from_numpy(shares.mean(0)), laws)
+
+    @classmethod
+    def choose(
+        cls,
+        orders: Tensor,
+        validation: Tensor,
+        family: type[Mallows | PlackettLuce],
+        num_items: int | None = None,
+    ) -> Mixture:
+        """Fit 1, 2, 3, ... laws to orders and return the mixture that is likeliest on validation orders.
+
+        It stops when several numbers in a row are no better, or when there is a law for every order.
+
+        Args:
+            orders, family, num_items: as for `fit`.
+            validation: orders of the same kind, int64 [M, m], which none is fitted to.
+
+        Raises:
+            ValueError: see `fit`; or no validation orders.
+
+        References: this project; checked in tests/permutations/test_families.py.
+        """
+        validation, _ = _checked_orders(validation, family, num_items)
+        best = cls.fit(orders, family, 1, num_items)
+        best_score = float(best.log_prob(validation).mean())
+        number, last_better = 1, 1
+        while number < len(orders) and number - last_better < _PATIENCE:
+            number += 1
+            mixture = cls.fit(orders, family, number, num_items)
+            score = float(mixture.log_prob(validation).mean())
+            if score > best_score:
+                best, best_score, last_better = mixture, score, number
+        return best
+
+
+def _checked_orders(orders: Tensor, family: type, num_items: int | None) -> tuple[Tensor, int]:
+    """Return orders int64 [N, m] as a tensor, and the number of items n.
+
+    Raises:
+        ValueError: see `Mixture.fit`.
+    """
+    orders = torch.as_tensor(orders)
+    n = num_items or orders.shape[-1]
+    if not orders.numel() or orders.ndim != 2 or (family is Mallows and n != orders.shape[1]):
+        raise ValueError(f"orders [N, m] of all {n} items are needed, not {list(orders.shape)}")
+    ordered = orders.sort(1).values
+    whole = not orders.is_floating_point() and int(ordered.min()) >= 0 and int(ordered.max()) < n
+    ensure(whole and bool((ordered.diff() > 0).all()), f"each order must name different items of 0..{n - 1} once")
+    return orders, n
 
 
 def _pairs(orders: np.ndarray, n: int) -> np.ndarray:
@@ -323,7 +367,11 @@ def _mallows_step(
 
     As `Mallows.fit`, with weights: the maximisation of [Dempster 1977].
     """
-    centre = np.array(_kemeny((share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)))
+    wins = (share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)
+    if law is None or law.reference is None or n <= _EXACT_IN_TURNS:
+        centre = np.array(_kemeny(wins))
+    else:
+        centre = np.array(_improved(wins, law.reference.tolist()))
     places = centre.argsort()
     against = before @ (places[:, None] > places[None]).astype(np.float32).ravel()
     log_phi = _log_phi(n, float(share @ against / max(share.sum(), 1e-12)))

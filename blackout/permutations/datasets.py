@@ -1,7 +1,8 @@
 """Puzzles: sets of items whose right order is known, made from (seed, split, index) and never stored.
 
-A puzzle source (`Puzzles`, a `blackout.protocols.Source`) has no end of training puzzles and `held_out` puzzles to test
-on, the same every time. `source.batch(split, index)` with int64 numbers [b] gives
+A puzzle source (`Puzzles`, a `blackout.protocols.Source`) has no end of training puzzles, `held_out` puzzles to test on
+and `validation` puzzles by which choices are made, the same every time. `source.batch(split, index)` with int64 numbers
+[b] gives
 
     items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
     given   int64 [b, n], a uniformly random order, the puzzle: what a solver sees is items[given]
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -38,8 +40,8 @@ from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.file_formats import load_array, load_arrays
-from blackout.data.images import StrPath
-from blackout.data.splits import held_out_split
+from blackout.data.images import VALIDATION, StrPath
+from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
@@ -56,6 +58,7 @@ Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
 # what a puzzle's random numbers are for
 _GIVEN, _MADE, _ORDER = 0, 1, 3
 _FINGERPRINTED = 16
+STREAMS: dict[Split, int] = {"train": 0, "test": 1, "val": 2}  # keys of the puzzles of each split
 LISTS = (".svm", ".svmlight", ".libsvm", ".txt")
 
 
@@ -72,9 +75,10 @@ class Puzzles(ABC):
         seed: decides all puzzles.
         facts: further ones.
         scale: what whole numbers in a user's file are divided by.
+        validation: number of validation puzzles; None for as many as test puzzles.
 
     Raises:
-        ValueError: fewer than two items, or no held-out puzzle.
+        ValueError: fewer than two items, no test puzzle, or a negative number of validation puzzles.
     """
 
     name: str
@@ -85,8 +89,11 @@ class Puzzles(ABC):
     seed: int
     facts: Plain
     scale: float = 1.0
+    validation: int | None = None
 
     def __post_init__(self) -> None:
+        self.validation = self.held_out if self.validation is None else self.validation
+        ensure(self.validation >= 0, f"{self.name}: validation puzzles must be at least 0, not {self.validation}")
         ensure(self.num_items >= 2, f"{self.name}: a puzzle has at least 2 items, not {self.num_items}")
         ensure(self.held_out >= 1, f"{self.name}: held_out must be at least 1, not {self.held_out}")
         own = {"num_items": self.num_items, "item_shape": list(self.item_shape), "first_fixed": False}
@@ -103,15 +110,17 @@ class Puzzles(ABC):
     def __str__(self) -> str:
         """One line for the summary of a run."""
         of = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
-        return f"{self.name}: {self.num_items} {self.kind}{of}, {self.held_out:,} held-out puzzles"
+        sizes = f"{self.validation:,} validation and {self.held_out:,} test puzzles"
+        return f"{self.name}: {self.num_items} {self.kind}{of}, {sizes}"
 
     def size(self, split: Split) -> int | None:
-        """No end of training puzzles, `held_out` test puzzles."""
-        return None if split == "train" else self.held_out
+        """No end of training puzzles, `validation` and `held_out` ones of the others."""
+        sizes = {"train": None, "val": self.validation, "test": self.held_out}
+        return sizes[split]
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The puzzles with these numbers [b]: items, given, ties."""
-        streams = SampleStreams(fold_seed(self.seed, int(split == "test")), index)
+        streams = SampleStreams(fold_seed(self.seed, STREAMS[split]), index)
         made = self.make(split, index, streams.at(_MADE))
         order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
         if self.facts["first_fixed"]:
@@ -121,7 +130,8 @@ class Puzzles(ABC):
 
     def fingerprint(self, split: Split) -> str:
         """A hash of the first puzzles and of what else decides them."""
-        number = _FINGERPRINTED if split == "train" else min(_FINGERPRINTED, self.held_out)
+        size = self.size(split)
+        number = _FINGERPRINTED if size is None else min(_FINGERPRINTED, size)
         batch = self.batch(split, torch.arange(number))
         return tensors_hash(f"{self} {self.seed} {self._content(split)}", batch)
 
@@ -152,12 +162,15 @@ class StoredPuzzles(Puzzles):
     """Puzzles of lists in memory, training ones in random order; see `Puzzles` for the other arguments.
 
     Args:
-        values: lists [N, n, ...] in their right order, of training and held-out puzzles.
+        values: lists [N, n, ...] in their right order, by split.
     """
 
-    def __init__(self, name: str, kind: Kind, values: tuple[Tensor, Tensor], seed: int, facts: Plain) -> None:
-        self._rows: dict[Split, Tensor] = {"train": values[0], "test": values[1]}
-        super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
+    def __init__(self, name: str, kind: Kind, values: Mapping[Split, Tensor], seed: int, facts: Plain) -> None:
+        self._rows = values
+        shape, sizes = values["train"].shape, {split: len(rows) for split, rows in values.items()}
+        super().__init__(
+            name, kind, shape[1], tuple(shape[2:]), sizes["test"], seed, facts, validation=sizes["val"]
+        )
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
@@ -175,7 +188,7 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
 
     Args:
         length: tokens.
-        held_out: number of test puzzles.
+        held_out: number of validation and of test puzzles: the one permutation in other random orders.
         seed: of the permutation and the puzzles.
 
     Raises:
@@ -183,11 +196,13 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
     """
     order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
     facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.TokenEncoder"}}
-    return StoredPuzzles("one_permutation", "tokens", (order[None], order.repeat(max(held_out, 0), 1)), seed, facts)
+    repeated = order.repeat(max(held_out, 0), 1)
+    values: dict[Split, Tensor] = {"train": order[None], "val": repeated, "test": repeated}
+    return StoredPuzzles("one_permutation", "tokens", values, seed, facts)
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
-def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
+def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float = 0.1) -> Puzzles:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
 
     Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. Or an svmlight file of lists of
@@ -195,8 +210,9 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
 
     Args:
         path: of the file.
-        holdout: share of the lists that is held out.
+        holdout: share of the lists to test on.
         seed: of split and puzzles.
+        validation: share or number of the lists by which choices are made; 0 for none.
 
     Raises:
         UserError: no such file, or not of this form.
@@ -204,14 +220,15 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
     """
     file = Path(path).expanduser()
     if file.suffix in LISTS:
-        return RankedLists(file.stem, read_lists(file), holdout, seed)
+        return RankedLists(file.stem, read_lists(file), holdout, validation, seed)
     values = finite_numbers(load_array(file, "items"), file)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
     if values.ndim in (2, 4):  # single numbers, and grey images without their channel
         values = values.unsqueeze(2)
     values = values.float().contiguous()
-    train, test = (values[rows] for rows in held_out_split(len(values), holdout, seed))
+    split = divide(values, validation, holdout, seed)
+    train = split["train"]
     image = values.ndim == 5 and values.shape[2] in (1, 3)
     std = float(train.double().std(correction=0))
     facts = {
@@ -219,7 +236,13 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0) -> Puzzles:
         "std": std if std > 0 else 1.0,
         "encoder": {"_target_": f"blackout.networks.{'PieceEncoder' if image else 'ItemEncoder'}"},
     }
-    return StoredPuzzles(file.stem, "pieces" if image else "items", (train, test), seed, facts)
+    return StoredPuzzles(file.stem, "pieces" if image else "items", split, seed, facts)
+
+
+def divide(values: Tensor, validation: float, holdout: float, seed: int) -> dict[Split, Tensor]:
+    """Divide rows [N, ...] into those of the splits, see `split_samples`."""
+    train, chosen, test = split_samples(len(values), validation, holdout, seed)
+    return {"train": values[train], "val": values[chosen], "test": values[test]}
 
 
 class RankedLists(Puzzles):
@@ -231,24 +254,31 @@ class RankedLists(Puzzles):
 
     Args:
         lists: of `read_lists`.
-        holdout: share of the lists that is held out.
+        holdout: share of the lists to test on.
+        validation: share or number of the lists by which choices are made.
 
     Raises:
         ValueError: a share out of range, or no list of two items.
     """
 
-    def __init__(self, name: str, lists: tuple[Tensor, Tensor, Tensor], holdout: float, seed: int) -> None:
-        """Means and deviations of all items' numbers, [F] each, with which they are `scaled`."""
+    def __init__(
+        self, name: str, lists: tuple[Tensor, Tensor, Tensor], holdout: float, validation: float, seed: int
+    ) -> None:
+        """Means and deviations of the training items' numbers, [F] each, with which all are `scaled`."""
         numbers, self._relevance, rows = lists
-        self._mean, self._std = numbers.mean(0), numbers.std(0, correction=0).clamp(min=1e-6)
+        self._rows = divide(rows, validation, holdout, seed)
+        trained = self._rows["train"].unique()
+        known = numbers[trained[trained < len(numbers)]]  # lists are filled up with the number of all items
+        self._mean, self._std = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
         self._items = self.scaled(numbers)
-        train, test = held_out_split(len(rows), holdout, seed)
-        self._rows: dict[Split, Tensor] = {"train": rows[train], "test": rows[test]}
         facts = {"mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.ItemEncoder"}}
-        super().__init__(name, "items", rows.shape[1], tuple(self._items.shape[1:]), len(test), seed, facts)
+        shape, sizes = tuple(self._items.shape[1:]), {split: len(part) for split, part in self._rows.items()}
+        super().__init__(
+            name, "items", rows.shape[1], shape, sizes["test"], seed, facts, validation=sizes["val"]
+        )
 
     def scaled(self, numbers: Tensor) -> Tensor:
-        """Numbers [N, F] of items in units of the file's deviation, and a 1; behind them zeros: [N + 1, F + 1].
+        """Numbers [N, F] of items in units of the training items' deviation, and a 1; then zeros: [N + 1, F + 1].
 
         Ours (tests/permutations/test_datasets.py).
         """
@@ -356,13 +386,16 @@ def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
 
 
 _NOISE = 2
+_NOISE_STREAMS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}
 _NORMAL_LIMIT = 2.0**-50
 _MOST_DIGITS = 18
 """Numbers of so many digits fit int64."""
 
 
 class ImagePuzzles(Puzzles):
-    """Items cut out of images with a held-out split, float32 counts over the largest.
+    """Items cut out of images, float32 counts over the largest; those of a split come from its images alone.
+
+    Without validation images there are no validation puzzles.
 
     Args:
         images: training puzzles choose among the training images at random.
@@ -375,7 +408,10 @@ class ImagePuzzles(Puzzles):
     ) -> None:  # fmt: skip
         self._images, scale = images, images.max_count
         facts = {"mean": images.facts["mean"] / scale, "std": images.facts["std"] / scale, "encoder": encoder}
-        super().__init__(name, kind, num_items, item_shape, held_out, seed, facts, float(scale))
+        validation = held_out if images.size("val") else 0
+        super().__init__(
+            name, kind, num_items, item_shape, held_out, seed, facts, float(scale), validation
+        )
 
     def _content(self, split: Split) -> str:
         return self._images.fingerprint(split)
@@ -387,9 +423,9 @@ class Jigsaws(ImagePuzzles):
     A piece is [C, h, w]. Pieces without noise that are equal are ties. [Zhang 2025, appendix G.2].
 
     Args:
-        images: with a held-out split.
+        images: with a test split.
         pieces: per side.
-        held_out: number of test puzzles, of the held-out images in turn.
+        held_out: number of validation and of test puzzles, of the images of these splits in turn.
         noise: standard deviation of Gaussian noise, the same for an image each time.
         seed: of everything random.
 
@@ -410,12 +446,13 @@ class Jigsaws(ImagePuzzles):
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Puzzles with the numbers index [b], arrays [b, n, C, h, w]: pieces and their noise as in the class."""
-        images = self._images.train if split == "train" else self._images.test
-        number = chosen(streams, (len(index),), len(images)) if split == "train" else index % len(images)
-        clean = self._cut(images[number])
+        size = self._images.size(split)
+        number = chosen(streams, (len(index),), size) if split == "train" else index % size
+        images = self._images.batch(split, number)["x0"].cpu()
+        clean = self._cut(images)
         items = clean.float() / self.scale
         if self._noise:  # normal numbers that belong to the images
-            own = SampleStreams(fold_seed(self.seed, _NOISE, split == "train"), number).at(0)
+            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).at(0)
             u = own.next_draw().uniform((len(number), *images.shape[1:]))
             normal = torch.special.ndtri(u.clamp_(_NORMAL_LIMIT, 1 - _NORMAL_LIMIT)).float()
             items = items + self._noise * self._cut(normal)
@@ -429,19 +466,22 @@ class Jigsaws(ImagePuzzles):
 
 
 @component("dataset")
-def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Jigsaws:
-    """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 held-out ones repeat.
+def jigsaw_digits(
+    pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0, validation: float = 0.1
+) -> Jigsaws:
+    """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 test images repeat.
 
     Args:
         pieces: per side, 2 to 8.
-        held_out: number of test puzzles.
-        holdout: share of the images that is held out.
+        held_out: number of validation and of test puzzles.
+        holdout: share of the images for test puzzles.
         seed: of the puzzles.
+        validation: share or number of the images for validation puzzles; 0 for none.
 
     Raises:
         ValueError: values out of range.
     """
-    return Jigsaws(digit_images(holdout), pieces, held_out, seed=seed)
+    return Jigsaws(digit_images(holdout, validation=validation), pieces, held_out, seed=seed)
 
 
 @component("dataset")
@@ -452,29 +492,36 @@ def jigsaw_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
+    validation: float = VALIDATION,
 ) -> Jigsaws:
     """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
 
     Args:
         pieces: per side, 2 to 28.
         noise: standard deviation, of pixels in [0, 1], drawn once for every image.
-        held_out: number of test puzzles.
+        held_out: number of validation and of test puzzles.
         seed: of noise and puzzles.
-        data_dir, download: as for `blackout.data.mnist`.
+        data_dir, download, validation: as for `blackout.data.mnist`.
 
     Raises:
         UserError: the images cannot be had.
         ValueError: values out of range.
     """
-    return Jigsaws(mnist(data_dir, download=download), pieces, held_out, noise, seed)
+    images = mnist(data_dir, download=download, validation=validation)
+    return Jigsaws(images, pieces, held_out, noise, seed)
 
 
 @component("dataset")
 def jigsaw_cifar10(
-    pieces: int = 3, held_out: int = 1000, seed: int = 0, data_dir: StrPath = "data", download: bool = True
+    pieces: int = 3,
+    held_out: int = 1000,
+    seed: int = 0,
+    data_dir: StrPath = "data",
+    download: bool = True,
+    validation: float = VALIDATION,
 ) -> Jigsaws:
     """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
-    return Jigsaws(cifar10(data_dir, download), pieces, held_out, seed=seed)
+    return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
 
 
 class Sorting(ImagePuzzles):
@@ -486,7 +533,7 @@ class Sorting(ImagePuzzles):
         images: of digits, with labels.
         length: numbers in a list.
         places: digits of a number.
-        held_out: number of test lists, of held-out images.
+        held_out: number of validation and of test lists, of images of these splits.
         seed: of everything random.
 
     Raises:
@@ -504,33 +551,41 @@ class Sorting(ImagePuzzles):
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Puzzles with the numbers index [b], strips [b, n, C, H, digits * W] by rising numbers: see the class."""
-        of = self._images
-        images, labels = (of.train, of.train_labels) if split == "train" else (of.test, of.test_labels)
-        assert labels is not None
-        number = chosen(streams, (len(index), self.num_items, self._places), len(images))
+        number = chosen(streams, (len(index), self.num_items, self._places), self._images.size(split))
+        drawn = self._images.batch(split, number.flatten())
+        labels = drawn["label"].view_as(number)
+        images = drawn["x0"].cpu().unflatten(0, number.shape)  # [b, n, places, C, H, W]
         powers = 10 ** torch.arange(self._places - 1, -1, -1)
-        values, order = (labels[number] * powers).sum(-1).sort(stable=True)
-        number = number.gather(1, order.unsqueeze(-1).expand_as(number))
-        digits = images[number].float() / self.scale
+        values, order = (labels * powers).sum(-1).sort(stable=True)
+        rows = torch.arange(len(index)).unsqueeze(1)
+        digits = images[rows, order].float() / self.scale
         strips = digits.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, places * W]
         return {"items": strips, "values": values, "ties": first_equal(values)}
 
 
 @component("dataset")
-def sort_digits(length: int = 5, digits: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Sorting:
+def sort_digits(
+    length: int = 5,
+    digits: int = 2,
+    held_out: int = 1000,
+    holdout: float = 0.2,
+    seed: int = 0,
+    validation: float = 0.1,
+) -> Sorting:
     """Numbers made of scikit-learn's 8x8 digits, which need no download.
 
     Args:
         length: numbers in a list.
         digits: of a number.
-        held_out: number of test lists.
-        holdout: share of the images that is held out.
+        held_out: number of validation and of test lists.
+        holdout: share of the images for test lists.
         seed: of the lists.
+        validation: share or number of the images for validation lists; 0 for none.
 
     Raises:
         ValueError: values out of range.
     """
-    return Sorting(digit_images(holdout), length, digits, held_out, seed=seed)
+    return Sorting(digit_images(holdout, validation=validation), length, digits, held_out, seed=seed)
 
 
 @component("dataset")
@@ -541,18 +596,20 @@ def sort_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
+    validation: float = VALIDATION,
 ) -> Sorting:
     """Numbers made of MNIST's digits, four of them as published.
 
     Args:
         length: numbers in a list.
         digits: of a number.
-        held_out: number of test lists.
+        held_out: number of validation and of test lists.
         seed: of the lists.
-        data_dir, download: as for `blackout.data.mnist`.
+        data_dir, download, validation: as for `blackout.data.mnist`.
 
     Raises:
         UserError: the images cannot be had.
         ValueError: values out of range.
     """
-    return Sorting(mnist(data_dir, download=download), length, digits, held_out, seed)
+    images = mnist(data_dir, download=download, validation=validation)
+    return Sorting(images, length, digits, held_out, seed)

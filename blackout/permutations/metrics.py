@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from blackout.errors import ensure
 from blackout.permutations.group import compose, inverse, kendall_distance
 
 _SHORTEST = 1e-6
@@ -21,9 +22,22 @@ _SHORTEST = 1e-6
 CUTOFFS = (1, 5, 10)
 """The k of the reported NDCG@k; those above the length are left out."""
 SHARPNESS = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
-"""By what logits and scores may be multiplied, so that held-out orders are likeliest; by 0 all are alike."""
+"""By what logits and scores may be multiplied, so that validation orders are likeliest; by 0 all are alike."""
 MOST_RELEVANT = 30
 """Above it gains of 2^relevance - 1 say nothing but which item is the best."""
+
+
+def checked_sharpness(sharpness: float | None) -> float | None:
+    """Return what logits are multiplied by after training as a float; None to choose it on validation data.
+
+    Raises:
+        ValueError: it is no number from 0 to 1.
+    """
+    if sharpness is None:
+        return None
+    whole = isinstance(sharpness, int | float) and not isinstance(sharpness, bool)
+    ensure(whole and 0 <= sharpness <= 1, f"sharpness must be a number from 0 to 1, or null, not {sharpness!r}")
+    return float(sharpness)
 
 
 def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> dict[str, Tensor]:

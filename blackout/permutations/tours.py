@@ -16,10 +16,9 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.images import StrPath
-from blackout.data.splits import held_out_split
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
-from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen
+from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, divide
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, tour_length
 from blackout.protocols import Split
@@ -34,6 +33,7 @@ _LEAST_GAIN = 1e-6
 """Of the largest distance: more than rounding makes of nothing, or moves could undo each other for ever."""
 _MOST_CITIES = 200
 _INSTANCES = 4
+_INSTANCE_STREAMS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}
 _FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_target_": "blackout.networks.PointEncoder"}}
 
 
@@ -171,7 +171,7 @@ class Tours(Puzzles):
     Args:
         cities: n.
         instances: number of training tours with more than 13 cities.
-        held_out: number of test tours.
+        held_out: number of validation and of test tours.
         seed: of everything random.
 
     Raises:
@@ -202,7 +202,8 @@ class Tours(Puzzles):
 
     def _solve(self, split: Split, number: int) -> Tensor:
         if (split, number) not in self._solved:
-            streams = SampleStreams(fold_seed(self.seed, _INSTANCES, split == "train"), torch.tensor([number])).at(0)
+            seed = fold_seed(self.seed, _INSTANCES, _INSTANCE_STREAMS[split])
+            streams = SampleStreams(seed, torch.tensor([number])).at(0)
             self._solved[split, number] = self._new(1, streams)[0]
         return self._solved[split, number]
 
@@ -240,6 +241,7 @@ def tsp(
     held_out: int = 1000,
     holdout: float = 0.1,
     seed: int = 0,
+    validation: float = 0.1,
 ) -> Puzzles:
     """Shortest tours: instances made and solved here, or those of a file.
 
@@ -247,9 +249,10 @@ def tsp(
         cities: in a tour made here, 3 to 200.
         path: of a file with a tour on every line, "x1 y1 x2 y2 ... output 1 5 ... 1"; None makes them.
         instances: training tours made here with more than 13 cities; with fewer there is no end of them.
-        held_out: test tours made here.
-        holdout: share of a file's tours that is held out.
+        held_out: validation and test tours made here, so many of each.
+        holdout: share of a file's tours to test on.
         seed: of everything random.
+        validation: share or number of a file's tours by which choices are made; 0 for none.
 
     Raises:
         UserError: a file that is missing, damaged or impossible.
@@ -259,8 +262,7 @@ def tsp(
         return Tours(cities, instances, held_out, seed)
     points, tours = read_tours(Path(path).expanduser())
     items = arranged(points, counter_clockwise(points, tours))
-    train, test = (items[rows] for rows in held_out_split(len(items), holdout, seed))
-    return FileTours("tsp", "points", (train, test), seed, _FACTS)
+    return FileTours("tsp", "points", divide(items, validation, holdout, seed), seed, _FACTS)
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ def _asked(request: Mapping[str, Any]) -> Any:
 
 _UNUSED = {
     "guidance": (1, "p(x | y) has no guided law"), "guidance_between": (None, "p(x | y) has no guided law"),
-    "guidance_particles": (1, "p(x | y) has no guided law"), "corrector_steps": (0, "reverse runs take none"),
+    "corrector_steps": (0, "reverse runs take none"),
     "corrector": (None, "reverse runs take none"), "corrector_between": (None, "reverse runs take none"),
     "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
 }  # fmt: skip

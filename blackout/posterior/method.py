@@ -165,7 +165,7 @@ class Method(ABC):
         start: Tensor | None = None,
         observer: Observer | None = None,
     ) -> Posterior:
-        """Samples 0..num_samples - 1 of a seed; sample k is a function of (seed, k).
+        """Samples 0..num_samples - 1 of a seed; sample k's random numbers are a function of (seed, k).
 
         Elements that y excludes, as chains at a positive level leave some, are put where it allows them and counted,
         where the problem says how (`Measured.repaired`).

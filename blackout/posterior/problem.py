@@ -44,7 +44,7 @@ from blackout.random import RandomSource, SampleStreams, fold_seed
 _NOISED = 1.0
 """Level at which two elements of three are forgotten, so that the model must tell them by the others."""
 Streams: TypeAlias = SampleStreams | torch.Generator | None
-"""Where a whole loop takes its numbers from; streams make sample k a function of (seed, k)."""
+"""Where a whole loop takes its numbers from; with streams, sample k's are a function of (seed, k)."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
     PART,
     numbered,
+    parse_yaml,
     read_mapping,
     refuse_links,
     remove_parts,
@@ -294,22 +295,18 @@ def running(directory: Path) -> Iterator[Path]:
         lock.release()
 
 
-def open_run(config: Mapping[str, Any], dataset: str) -> Path:
-    """Make or reopen `runs/<experiment>/<run_id>` and write the resolved configuration there.
+def check_run(directory: Path, config: Mapping[str, Any]) -> None:
+    """Compare the settings of a start with those of the run in a directory, if there is one; nothing is written.
 
     Raises:
-        UserError: the directory cannot be written, holds a run with other settings, files of others, or a link out of
-            itself.
+        UserError: the directory holds a run with other settings, files of others, or a link out of itself; or the
+            settings could not be read again.
     """
-    directory = run_directory(config, dataset)
-    path, settings = directory / "config.yaml", plain(dict(config), "settings")
-    text = yaml.safe_dump(settings, sort_keys=False)
-    if yaml.safe_load(text) != settings:
-        raise UserError(f"the settings could not be read again from {path}: some name in them is odd")
+    path = directory / "config.yaml"
+    _settings_text(path, config)
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            # plain, because aliases can make a few lines larger than memory
             old = plain(read_mapping(path, advice="; remove it to go on"), str(path))
             for name, was, now in differences(with_defaults(old, ""), with_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"
@@ -318,12 +315,43 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
             for found in {*directory.glob("[!.]*")} - {path}:  # which another process of this run may just have written
                 raise UserError(f"{directory} holds {found.name}, which is no run's: give another run_id")
         check_replaceable(directory / "model")
-        if is_first():
-            with replacing(path) as part:
-                part.write_text(text)
     except OSError as error:
         raise _unwritable(directory, error) from None
-    return directory
+
+
+def write_settings(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write the resolved settings of a run, on process 0: when all is checked, and just before the run goes on.
+
+    A start that is refused leaves the settings with which the weights were made.
+
+    Raises:
+        UserError: the directory cannot be written.
+    """
+    path = directory / "config.yaml"
+    text = _settings_text(path, config)
+    if not is_first():
+        return
+    try:
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+
+
+def _settings_text(path: Path, config: Mapping[str, Any]) -> str:
+    """The settings as YAML, from which the same settings are read.
+
+    Raises:
+        UserError: they could not be read again.
+    """
+    settings = plain(dict(config), "settings")
+    text = yaml.safe_dump(settings, sort_keys=False)
+    try:
+        same = parse_yaml(text) == settings
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"the settings could not be read again from {path}: {error}") from None
+    refuse(not same, f"the settings could not be read again from {path}: some name in them is odd")
+    return text
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -31,11 +31,11 @@ from blackout.programs.run_directory import fetched, output_folders, shared_fold
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
-from blackout.report import provenance, settings_of, write_scores
+from blackout.report import data_hashes, provenance, settings_of, write_scores
 from blackout.training.allowed_components import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
-from blackout.training.instantiate import make
+from blackout.training.instantiate import make, with_defaults
 from blackout.training.model import Model
 
 _SHARED = frozenset(
@@ -76,7 +76,7 @@ def sample(cfg: DictConfig) -> Path:
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     began, chosen, (model, family, place) = time.perf_counter(), listed(config), _model(config)
     with error_context("sample"):
-        request = _request(config)
+        request = _request(config, model)
         draw = family.draw(model, request)
         if not asked_for("num_samples"):
             config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
@@ -94,9 +94,11 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     folders = output_folders(path(config, "out"), place, draw.names.folder)
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
-    with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
+    compared = {} if scoring is None else data_hashes(scoring.source)
+    with shared_folder(folders, request_key([drawn, [config[name] for name in asked], compared])) as out:
         # the same for commands that draw the same bits: on one kind of machine, in batches of one size
-        machine = torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size
+        instructions = torch.backends.cpu.get_cpu_capability()
+        machine = torch.__version__, model.device.type, instructions, torch.get_num_threads(), compiled_by(), size
         kept = out / f".drawn-{request_key([drawn, *machine])}{PART}.batches"
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
         batches = partial(drawn_once, draw, my_batches(indices, size), config["seed"], size, kept)
@@ -142,12 +144,15 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     if not (run / "config.yaml").exists():
         return chosen
     own: Any = settings_of(run).get("dataset")
-    known = marked(str(own.get("_target_")), "dataset") if isinstance(own, Mapping) else None
-    if known is None or "path" not in own or (chosen and _file(chosen) != _file(own)):
+    address = own.get("_target_") if isinstance(own, Mapping) else None
+    if not isinstance(address, str) or marked(address, "dataset") is None or "path" not in own:
+        return chosen
+    own = plain(own, "dataset")
+    if chosen and _file(chosen) != _file(own):
         return chosen
     if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
         raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
-    if (own := {**plain(own, "dataset"), **(chosen or {})}) != chosen:
+    if (own := {**own, **(chosen or {})}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own
 
@@ -156,14 +161,23 @@ def _file(dataset: Any) -> tuple[str, Path]:
     return str(dataset.get("_target_")), Path(str(dataset.get("path"))).expanduser().resolve()
 
 
-def _request(config: Mapping[str, Any]) -> dict[str, Any]:
+def _request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
     request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
+    elif "sampler" in request and not asked_for("sampler.num_steps") and _has_kernel(model, request["sampler"]):
+        request["sampler"] = {**request["sampler"], "num_steps": None}
     if not isinstance(config["likelihood"], Mapping | None):  # which no family takes: refused there
         request["likelihood"] = config["likelihood"]
     return request | {"num_samples": config["num_samples"]}
+
+
+def _has_kernel(model: Model, sampler: Mapping[str, Any]) -> bool:
+    """Whether the kernel of a sampler that the command line names is the model's own."""
+    own = model.config.get("model", {}).get("sampler") or {}
+    kernel = sampler.get("kernel")
+    return kernel is not None and with_defaults(kernel, "sampler.kernel") == own.get("kernel")
 
 
 def _is_given(value: Any) -> bool:

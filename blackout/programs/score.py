@@ -14,6 +14,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
+from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
@@ -22,7 +23,7 @@ from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
-from blackout.report import provenance, write_scores
+from blackout.report import data_hashes, provenance, write_scores
 from blackout.training.allowed_components import named_in_file
 from blackout.training.callbacks import compared, score_samples
 from blackout.training.family import ComponentFamily
@@ -85,10 +86,11 @@ class Scoring:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
             report |= compared(self.scorer, self.source, config["num_samples"], self.model.device)
-        report["baselines"] = self.family.baselines(self.source, config)
         said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
-        return report | said
+        samples = said.pop("sample_values", {})
+        baselines = self.family.baselines(self.source, num_compared(samples), config)
+        return report | said | compared_with_baselines(samples, baselines)
 
 
 def save_figure(scores: Scores | None, out: Path) -> None:
@@ -126,7 +128,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
         for part in indices.split(_AT_ONCE):
             yield part, {name: values[part].to(device) for name, values in samples.items()}
 
-    key = request_key([of, condition, config["dataset"], config["metrics"]])
+    key = request_key([of, condition, config["dataset"], config["metrics"], data_hashes(source)])
     with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
         report = {"values": score_samples(scores, read, 0), **scores.provenance(), "samples": str(samples_path)}
         report |= condition | provenance(device, began, source)

@@ -6,7 +6,6 @@ import csv
 import gc
 import hashlib
 import io
-import json
 import sys
 import time
 import traceback
@@ -25,7 +24,7 @@ from hydra.types import RunMode
 
 from blackout.distributed import is_first
 from blackout.errors import Preempted, UserError
-from blackout.files import replacing, write_table
+from blackout.files import read_mapping, replacing, write_table
 
 _COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
 """Of the table, before those of the scores."""
@@ -81,7 +80,7 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         run = function(*args, **kwargs)
         row |= {"state": "done", "run": str(run)}
         if (scores := run / "metrics.json").exists():
-            row |= json.loads(scores.read_text()).get("values", {})
+            row |= read_mapping(scores).get("values", {})
         return run
     except Preempted:
         row["state"] = "stopped"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,35 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
-from blackout.distributed import is_first, meet
+from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
+from blackout.programs.finished_runs import (
+    check_not_shorter,
+    has_ended,
+    mark_finished,
+    mark_unfinished,
+    with_earlier,
+)
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
 from blackout.programs.plan import bfloat16_ratio, plan
-from blackout.programs.run_directory import Mirror, kept_setting, mirror_of, open_run, run_directory, running
+from blackout.programs.run_directory import (
+    Mirror,
+    check_run,
+    kept_setting,
+    mirror_of,
+    run_directory,
+    running,
+    write_settings,
+)
 from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
-from blackout.protocols import Draw, Source
+from blackout.protocols import Draw, Source, Split
 from blackout.report import LivingPage, command, provenance, save_report, write_scores
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_callback import AtomicCheckpointIO, Checkpoints
@@ -42,9 +59,9 @@ from blackout.training.data_module import SourceDataModule
 from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import check_arguments, find, make
-from blackout.training.lightning_module import TrainingModule
+from blackout.training.lightning_module import TrainingModule, test_name
 from blackout.training.loggers import MetricsCSV, continue_run, dashboards, log_results
-from blackout.training.model import Model
+from blackout.training.model import Model, evaluating
 from blackout.training.optimization import Optimization
 
 _OURS = {
@@ -94,10 +111,17 @@ def train(cfg: DictConfig) -> Path:
     source = family.source(config)
     check_length(config, source)
     check_batch(config, source)
+    check_best(config, source)
     config = with_length(config, family, source)
     run = run_directory(config, source.name)
     mirror = None if config["plan"] else mirror_of(config, run)
     config = with_precision(config, run) | {"run_id": run.name}
+    if not config["plan"]:
+        if sweeping() and is_first():
+            claim(run)
+        check_run(run, config)
+        if has_ended(run, config, source):
+            return run
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     check_loadable(model.config)
@@ -109,29 +133,37 @@ def train(cfg: DictConfig) -> Path:
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
-    if sweeping() and is_first():
-        claim(run)
     with running(run) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family, mirror)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        trainer = make_trainer(config, directory, family, mirror)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
+            trained = directory if last.is_relative_to(directory) else last
+            check_not_shorter(config["trainer"]["max_steps"], checkpoint["global_step"], trained)
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         left_out = out_of_reach(trainer, family.draw(model, {}).nfe, config["batch_size"], directory)
         model.compile_networks(config["compile"])
+        if is_first():
+            mark_unfinished(directory)
+        write_settings(directory, config)
+        if mirror is not None:
+            mirror.push()  # which finds out whether the address takes files
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
                 print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, directory, family, left_out)
+        if mirror is not None:
+            mirror.push()
+        if is_first():  # what was killed before this line is repeated by the next start
+            mark_finished(directory, source)
+            save_report(directory)
         if mirror is not None:
             mirror.push()
     return directory
@@ -172,17 +204,22 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
 
 def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     """The settings with a precision in place of `auto`: that of the run so far; else, on one processor, the quicker
-    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16.
+    one, which is measured; on several, which must agree, single precision; and on accelerators bfloat16,
+    where they have it.
 
     A recipe's sampler in bfloat16 is in single precision where that is chosen.
     """
     settings, sampler = config["trainer"], config.get("sampler") or {}
     if settings.get("precision") != "auto":
         return config
+    on_processor = settings.get("accelerator", "auto") == "cpu"
+    accelerator = None if on_processor else torch.accelerator.current_accelerator(check_available=True)
     if (chosen := kept_setting(run, "trainer", "precision")) is not None:
         why = "as the run so far"
-    elif settings.get("accelerator", "auto") != "cpu" and torch.accelerator.is_available():
+    elif accelerator is not None and has_bfloat16(accelerator):
         chosen, why = "bf16-mixed", "on an accelerator"
+    elif accelerator is not None:
+        chosen, why = "32-true", "on an accelerator that is not known to have bfloat16"
     elif settings.get("devices", "auto") not in (1, "auto") or {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys():
         chosen, why = "32-true", "on several processors"
     else:
@@ -222,6 +259,21 @@ def check_batch(config: Plain, source: Source) -> None:
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
     refuse(need > here, f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
+
+
+def check_best(config: Plain, source: Source) -> None:
+    """Refuse to choose the best checkpoint without validation data.
+
+    Raises:
+        UserError: `restore_best`, or a monitor on the command line, for a source that has none.
+    """
+    checkpoints = (config["callbacks"] or {}).get("checkpoints") or {}
+    if source.size("val") != 0:
+        return
+    told = f"the best checkpoint is chosen by validation data, and {source.name} has none"
+    ways = "dataset.validation=0.1 takes some from the training data"
+    refuse(checkpoints.get("restore_best"), f"{told}: {ways}, or callbacks.checkpoints.restore_best=false")
+    refuse(asked_for("callbacks.checkpoints.monitor"), f"{told}: {ways}, or leave out callbacks.checkpoints.monitor")
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
@@ -313,6 +365,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
             if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+        module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has trained
     except Exception as error:
         over = isinstance(error, UserError) or (began and (last is None or done.completed > began[0]))
         if over or ((began or last is None) and not is_user_error(error)):
@@ -353,7 +406,7 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> l
     """Leave out scores that no one asked for, are due at the end alone and would cost more than the run: then neither
     their networks nor their references are loaded."""
     left_out = list[str]()
-    due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
+    due = [callback.every_n_steps for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
     if not asked_for("metrics") and all(every is None or every > trainer.max_steps for every in due):
         budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
         keep_affordable_scorer(trainer, nfe, budget, run, left_out)
@@ -361,21 +414,23 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> l
 
 
 def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: ComponentFamily, left_out: list[str]) -> None:
-    """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
+    """Choose the final model by validation data, test it once, export it, draw samples and write metrics.json."""
     model, data, began = module.model, trainer.datamodule, time.perf_counter()  # type: ignore[attr-defined]
     trainer.loggers[0].close(trainer.global_step)  # type: ignore[attr-defined]  # which is of metrics.csv
     budget = trainer.global_step * trainer.accumulate_grad_batches * data.batch_size
     scorer = keep_affordable_scorer(trainer, nfe := family.draw(model, {}).nfe, budget, run, left_out)
-    values = validate(trainer, module, budget, left_out)
+    validated = validate(trainer, module, budget, left_out)
     for keeper in [kept for kept in trainer.callbacks if isinstance(kept, Checkpoints)]:  # type: ignore[attr-defined]
-        if (step := keeper.restore_best(module, values)) is not None:
-            last, values = values, validate(trainer, module, budget, [])
-            told = ", ".join(f"{name} {values[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
-            left_out.append(f"what training did after step {step:,}, where held-out data say it is best: {told}")
+        if (step := keeper.restore_best(module, validated)) is not None:
+            last, validated = validated, validate(trainer, module, budget, [])
+            told = ", ".join(f"{name} {validated[name]:.4f} ({last[name]:.4f} at the end)" for name in model.means)
+            left_out.append(f"what training did after step {step:,}, where validation data say it is best: {told}")
+    tested = test(trainer, module, budget, left_out)
+    samples = sample_values(module, data.source, family)
+    values = tested | {name: value for name, value in validated.items() if name not in tested}
     scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
     if not trainer.is_global_zero:
         return
-    model.before_export(budget)
     export_model(model, run / "model", values | scores)
     number = _SAMPLES if budget >= _SAMPLES else _FEWER
     draw = family.preview(model, number)  # in fewer steps where the budget demands it
@@ -388,13 +443,14 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     report |= {} if scorer is None else scorer.provenance | beside
     size = data.source.size("train") or 0
     few = {"few": budget} if budget < size else {}
-    report["baselines"] = family.baselines(data.source, few)
-    if few and report["baselines"] and not any(report["baselines"].values()):
+    baselines = family.baselines(data.source, num_compared(samples), few)
+    report |= compared_with_baselines(samples, baselines)
+    if few and baselines and not any(baselines.values()):
         left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
-    write_scores(report, run / "metrics.json")
+    write_scores(with_earlier(report, run), run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
@@ -418,19 +474,80 @@ def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path
 
 
 def validate(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: list[str]) -> dict[str, float]:
-    """Validation metrics of the final model, on as many batches as the budget allows; which are left out is said."""
+    """Metrics `val/...` of the model on validation data, as far as the budget allows; none without such data."""
     module.model.calibrate(budget)
     data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
-    allowed = max(1, budget // (data.batch_size * module.model.validation_cost))
-    if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
-        whole = len(data.val_dataloader())
-        trainer.limit_val_batches = min(allowed, whole)
-        if allowed < whole:
-            told = f"val/ metrics are of {allowed} of {whole} held-out batches"
-            left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
+    num_batches = len(data.val_dataloader())
+    if num_batches == 0 or trainer.limit_val_batches == 0:
+        return {}
+    trainer.limit_val_batches = affordable_batches(
+        "val", trainer.limit_val_batches, num_batches, max_batches(module, data, budget), left_out
+    )
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has validated
+    return with_errors(metrics, {name: name for name in module.model.means}, module)
+
+
+def test(trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: list[str]) -> dict[str, float]:
+    """Metrics `test/...` of the final model on test data, as far as the budget allows, and scores of its samples."""
+    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    trainer.limit_test_batches = affordable_batches(
+        "test",
+        trainer.limit_test_batches,
+        len(data.test_dataloader()),
+        max_batches(module, data, budget),
+        left_out,
+    )
+    (metrics,) = trainer.test(module, data, verbose=False) or [{}]
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has tested
+    return with_errors(metrics, {test_name(name): name for name in module.model.means}, module)
+
+
+def sample_values(module: TrainingModule, source: Source, family: ComponentFamily) -> dict[str, SampleValues]:
+    """Values of single test samples by the names of metrics that can be compared with baselines; on every process."""
+    model = module.model
+    by_name = dict[str, SampleValues]()
+    with torch.no_grad(), evaluating(model.averaged):
+        for name in model.means:
+            index, values = module.mean(name).samples
+            samples = family.sample_values(model, source, test_name(name), index, values) if len(index) else None
+            if samples is not None:
+                by_name[test_name(name)] = samples
+    return by_name
+
+
+def max_batches(module: TrainingModule, data: SourceDataModule, budget: int) -> int:
+    """How many held-out batches cost at most as many network evaluations as training did; at least one."""
+    return max(1, budget // (data.batch_size * module.model.validation_cost))
+
+
+def affordable_batches(split: Split, limit: int | float, num_batches: int, allowed: int, left_out: list[str]) -> int:
+    """Number of held-out batches that are evaluated at the end.
+
+    Args:
+        split: "val" or "test".
+        limit: the trainer's: a number of batches, or a share of them.
+        num_batches: of the split.
+        allowed: as many as the budget allows.
+        left_out: a line is added where the budget leaves batches out.
+    """
+    wanted = min(limit, num_batches) if isinstance(limit, int) else int(limit * num_batches)
+    if allowed < wanted:
+        told = f"{split}/ metrics are of {allowed} of {num_batches} batches"
+        left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
+    return min(wanted, allowed)
+
+
+def with_errors(metrics: Mapping[str, float], means: Mapping[str, str], module: TrainingModule) -> dict[str, float]:
+    """Metrics as plain numbers, with standard errors `<name>_error` of bits, whose samples are independent.
+
+    Args:
+        metrics: by the names under which they were logged.
+        means: name under which a mean was logged -> its name in the module.
+        module: that has computed them.
+    """
     values = {name: float(value) for name, value in metrics.items()}
-    errors = {f"{name}_error": module.mean(name).error for name in values if "bits" in name}  # others may share draws
+    errors = {f"{name}_error": module.mean(of).error for name, of in means.items() if name in values and "bits" in name}
     return values | {name: error for name, error in errors.items() if math.isfinite(error)}
 
 

@@ -1,8 +1,8 @@
-"""Counter-based random numbers: what sample k draws is a function of (seed, k, step) and of nothing else.
+"""Counter-based random numbers: those of sample k are a function of (seed, k, step) alone.
 
 A generator with a state makes the numbers of one sample depend on how many others were drawn before it.
-Here each uniform is a hash of its address instead, so a sample can be made again alone, in another batch or
-on another device. The hash is SplitMix64 [Steele 2014], whose 64-bit key is folded from the
+Here each uniform is a hash of its address instead, so the numbers of a sample can be made again alone, in another
+batch or on another device. The hash is SplitMix64 [Steele 2014], whose 64-bit key is folded from the
 address (seed, sample, step, draw, attempt) one number at a time. A second key, a function of the first, is added
 between the two multiplications, so that draws whose counters overlap do not share a shifted piece of one sequence.
 All in all an address has 64 bits: among n draws some two are equal with a probability of about n^2 / 2^65.

@@ -19,6 +19,7 @@ from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError, refuse
+from blackout.files import MAX_DEPTH, MAX_VALUES
 from blackout.training.instantiate import check_arguments, find, is_component, rebuilt, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
@@ -40,7 +41,7 @@ _WORDS = {"reference": ("train", "test")}
 """Text that such an argument may have nevertheless."""
 _FROM_THE_USER = ("data_dir", "download")
 """Arguments of datasets that are never taken from a file."""
-_DEEPEST, _MOST, _LONGEST, _LONGEST_KEY = 32, 10_000_000, 10_000, 200
+_LONGEST, _LONGEST_KEY = 10_000, 200
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes, in names of files for instance, that are no UTF-8."""
 _OWN = ("_target_", "_partial_")
@@ -57,8 +58,21 @@ def plain(node: Any, where: str) -> Any:
         UserError: it holds anything else, an interpolation (`${...}`), NaN or a number beyond 64 bits, or is too deep
             or too large for a description.
     """
-    refuse(_size(node, {}, 0) > _MOST, f"{where}: too deep or too large for the description of a model")
+    check_bounds(node, f"{where}: too deep or too large for the description of a model")
     return _copied(node, where, 0)
+
+
+def check_bounds(node: Any, problem: str) -> None:
+    """Refuse mappings, lists and tuples whose copy, without shared parts, would be too deep or too large.
+
+    Args:
+        node: as it was read from a file, in which parts can be shared or hold themselves.
+        problem: the message.
+
+    Raises:
+        UserError: more than `MAX_DEPTH` levels or `MAX_VALUES` values.
+    """
+    refuse(_size(node, {}, 0) > MAX_VALUES, problem)
 
 
 def _size(node: Any, known: dict[int, float], depth: int) -> float:
@@ -71,7 +85,7 @@ def _size(node: Any, known: dict[int, float], depth: int) -> float:
     """
     if not isinstance(node, dict | list | tuple):
         return 1
-    if depth > _DEEPEST:
+    if depth >= MAX_DEPTH:
         return math.inf
     if id(node) not in known:
         known[id(node)] = math.inf  # as long as it is not known
@@ -81,7 +95,6 @@ def _size(node: Any, known: dict[int, float], depth: int) -> float:
 
 
 def _copied(node: Any, where: str, depth: int) -> Any:
-    refuse(depth > _DEEPEST, f"{where}: too deep for the description of a model")
     if type(node) in (list, tuple):
         if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
             return list(node)  # a row of a matrix

@@ -20,7 +20,7 @@ from blackout.distributed import my_samples
 from blackout.errors import Unobtainable, check_at_least_one, refuse
 from blackout.files import save_picture
 from blackout.preemption import signals
-from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Watch
+from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Split, Watch
 from blackout.protocols import Scores as Accumulators
 from blackout.training.lightning_module import AtBoundary, TrainingModule, check_finite
 from blackout.training.loggers import log_picture
@@ -215,17 +215,19 @@ Batches: TypeAlias = Callable[[Tensor, int], Drawn]
 """(numbers int64 [n], seed) -> (numbers [b], their samples), a batch at a time."""
 
 
-class Scores(Callback):
-    """Scores fresh samples at validations and at the end of the run.
+class Scores(AtBoundary):
+    """Scores fresh samples during training and when the trainer tests the final model.
 
-    The scores are logged like any validation metric, so that the best checkpoint can be chosen by one of them, for
-    instance `callbacks.checkpoints.monitor=fd_digits`. Sample k is drawn once, by process k mod W, and does not depend
-    on W. Weights, modes and random state are left unchanged.
+    During training samples are compared with validation data (or with the reference of the scores, if that is the
+    training data): at validations, as validation metrics, so that the best checkpoint can be chosen by a score, for
+    instance `callbacks.checkpoints.monitor=fd_digits`; without validation data between steps. The final ones are
+    compared with test data. Sample k is drawn once, by process k mod W, and does not depend on W. Weights, modes and
+    random state are left unchanged.
 
     Args:
         scorer: extractor, scores and reference.
         num_samples: samples to be scored each time.
-        every_n_steps: score at validations whose step is a multiple of this; None for the end of the run only.
+        every_n_steps: score at steps that are a multiple of this; None for the final model only.
         seed: of the samples.
         num_samples_between: samples to be scored before the end; None for `num_samples`.
         required: weights that cannot be had end the run; else a line says where to put them, and it goes on without.
@@ -247,7 +249,7 @@ class Scores(Callback):
             every_n_steps=every_n_steps, num_samples=num_samples, num_samples_between=num_samples_between
         )
         self.num_samples, self.seed = num_samples, seed
-        self.every, self.between = every_n_steps, num_samples_between or num_samples
+        self.every_n_steps, self.between = every_n_steps, num_samples_between or num_samples
         self.missing: str | None = None
         """Why there are no scores, where something that they need cannot be had."""
         self.provenance: dict[str, Any] = {}
@@ -255,7 +257,7 @@ class Scores(Callback):
         self.values: dict[str, float] = {}
         """The last scores, in full precision."""
         self._scorer, self._required = scorer, required
-        self._scores: dict[int, Accumulators] = {}
+        self._scores: dict[Split, Accumulators] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Load extractor and reference, so that a choice that cannot work fails before anything long starts.
@@ -264,16 +266,17 @@ class Scores(Callback):
             UserError: scores are due at steps at which there is no validation.
         """
         between = trainer.val_check_interval if trainer.check_val_every_n_epoch is None else 1
-        if self.every is not None and type(between) is int:
+        if self.every_n_steps is not None and type(between) is int and _validates(trainer):
             steps = max(1, between // trainer.accumulate_grad_batches)
-            told = f"callbacks.scores.every_n_steps={self.every} must be a multiple of {steps}"
-            refuse(self.every % steps, f"{told}: samples are scored at validations, every {steps} steps")
+            told = f"callbacks.scores.every_n_steps={self.every_n_steps} must be a multiple of {steps}"
+            refuse(self.every_n_steps % steps, f"{told}: samples are scored at validations, every {steps} steps")
         if self._scores or self.missing:
             return
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         try:
-            for number in {self.num_samples, self.between if self.every else self.num_samples}:
-                self._scores[number] = self._scorer.begin(source, number, pl_module.device)
+            if self.every_n_steps is not None:
+                self._scores["val"] = self._scorer.begin(source, self.between, trainer.strategy.root_device, "val")
+            self._scores["test"] = self._scorer.begin(source, self.num_samples, trainer.strategy.root_device, "test")
         except Unobtainable as error:
             if self._required:
                 raise
@@ -281,27 +284,59 @@ class Scores(Callback):
             if trainer.is_global_zero:
                 print(f"scores:  left out: {error}", flush=True)
 
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw and score, where it is time to."""
-        during_training = trainer.state.fn == "fit"
-        if self.missing or (during_training and (self.every is None or trainer.global_step % self.every)):
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Score between steps where there is no validation at which to score."""
+        super().on_train_start(trainer, pl_module)
+        self.every = sys.maxsize
+        if self.every_n_steps is not None and not _validates(trainer):
+            self.every = self.every_n_steps
+
+    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw samples and score them, for the loggers."""
+        check_finite(trainer)
+        if self.missing:
             return
+        self._score(pl_module, "val")
+        for logger in trainer.loggers:
+            logger.log_metrics(self.values, trainer.global_step - 1)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw samples and compare them with validation data, where it is time to."""
+        during_training = trainer.state.fn == "fit"
+        due = self.every_n_steps is not None and not (during_training and trainer.global_step % self.every_n_steps)
+        if due and not self.missing:
+            self._score(pl_module, "val")
+            pl_module.log_dict(self.values, batch_size=self.between, sync_dist=True)
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw samples of the final model and compare them with test data."""
+        if not self.missing:
+            self._score(pl_module, "test")
+            pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
+
+    def _score(self, pl_module: pl.LightningModule, split: Split) -> None:
         assert isinstance(pl_module, TrainingModule)
-        number = self.between if during_training else self.num_samples
-        scores = self._scores[number]
+        scores = self._scores[split]
         scores.reset()
-        self.values = score_samples(scores, pl_module.model.batches, self.seed)
+        model = pl_module.model
+        batches = model.batches if split == "test" else model.validation_batches
+        self.values = score_samples(scores, batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
-        pl_module.log_dict(self.values, batch_size=number, sync_dist=True)
 
     @property
     def accumulated(self) -> Accumulators | None:
-        """The samples of the end, as they were scored; None where they could not be."""
-        return self._scores.get(self.num_samples)
+        """The samples of the final model, as they were scored; None where they could not be."""
+        return self._scores.get("test")
 
     def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
         """What the last scores are to be compared with."""
         return compared(self._scorer, source, self.num_samples, device)
+
+
+def _validates(trainer: pl.Trainer) -> bool:
+    """Whether there are validations during training."""
+    source = trainer.datamodule.source  # type: ignore[attr-defined]
+    return bool(trainer.limit_val_batches and source.size("val"))
 
 
 def compared(scorer: Scorer, source: Source, num_samples: int, device: torch.device) -> dict[str, Any]:

@@ -252,11 +252,13 @@ class Checkpoints(AtBoundary, Checkpoint):
 
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
     """Versions, devices and threads that must be the same for a run to continue bit for bit."""
+    on_cpu = trainer.strategy.root_device.type == "cpu"
     return {
         "torch": str(torch.__version__),
         "pytorch_lightning": pl.__version__,
         "processes": trainer.world_size,
         "device": trainer.strategy.root_device.type,
-        "threads": torch.get_num_threads() if trainer.strategy.root_device.type == "cpu" else 0,
+        "instruction set": torch.backends.cpu.get_cpu_capability() if on_cpu else "",
+        "threads": torch.get_num_threads() if on_cpu else 0,
         "draws": compiled_by(),
     }

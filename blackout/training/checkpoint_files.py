@@ -20,7 +20,7 @@ import torch
 from blackout.component import leaves
 from blackout.errors import UserError, refuse
 from blackout.files import opened, replacing
-from blackout.training.allowed_components import pathless, plain
+from blackout.training.allowed_components import check_bounds, pathless, plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
@@ -102,6 +102,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of this program")
     if odd := [name for name in parts["state_dict"] if not isinstance(name, str)]:
         raise UserError(f"{path} is not a checkpoint of this program: {reprlib.repr(odd[0])} is no name of a weight")
+    check_bounds(parts, f"{path} is not a checkpoint of this program: it is too deep or holds too many values")
     plain(parts["blackout"], f"{path}: the description of its model")
     return parts
 

@@ -1,5 +1,5 @@
 """Serves any source to Lightning: training as a stream, shuffled and mirrored, that a continued run reproduces;
-held-out samples once each.
+validation and test samples once each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from blackout.errors import ensure
-from blackout.protocols import Source, Split
+from blackout.protocols import SPLIT_NAMES, Source, Split
 from blackout.random import fold_seed
 
 _PREDICTED = 64
@@ -152,7 +152,7 @@ class EvalLoader:
         size = self.source.size(self.split) or 0
         if 0 < size < self.world_size:
             need = f"fewer than the {self.world_size} processes"
-            raise ValueError(f"{self.source.name} has {size} {self.split} samples, {need}")
+            raise ValueError(f"{self.source.name} has {size} {SPLIT_NAMES[self.split]} samples, {need}")
         self._index = torch.arange(size)[self.rank :: self.world_size]
         # at most size // world_size batches, so that the smallest share still fills every one
         self._batches = min(-(-size // self.batch_size), size // self.world_size)
@@ -166,12 +166,12 @@ class EvalLoader:
 
 
 class SourceDataModule(pl.LightningDataModule):
-    """Training and held-out batches of a source.
+    """Training, validation and test batches of a source.
 
     Training is an endless stream (`TrainLoader`): its length is set by the trainer's `max_steps`, and validation is
     scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
     the batch after the last finished one; this is exact for checkpoints written between optimiser steps. With the
-    trainer's `overfit_batches=n` the first `n` batches are repeated. Without held-out samples there is no validation.
+    trainer's `overfit_batches=n` the first `n` batches are repeated. Without validation data there is no validation.
 
     Args:
         source: of the samples.
@@ -217,10 +217,12 @@ class SourceDataModule(pl.LightningDataModule):
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 
     def val_dataloader(self) -> EvalLoader:
-        """This process's share of the held-out samples."""
-        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size())
+        """This process's share of the validation data."""
+        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="val")
 
-    test_dataloader = val_dataloader  # a source has one held-out split
+    def test_dataloader(self) -> EvalLoader:
+        """This process's share of the test data."""
+        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="test")
 
     def predict_dataloader(self) -> DataLoader[int]:
         """The numbers of the first samples, for `Trainer.predict`, which draws them."""

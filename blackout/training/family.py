@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain
 from blackout.errors import UserError, error_context, refuse
 from blackout.protocols import Draw, Source
@@ -175,12 +176,43 @@ class ComponentFamily(ABC):
         """
 
     def report(self, model: Any, source: Any, settings: Plain) -> dict[str, Any]:
-        """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing."""
+        """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing.
+
+        `sample_values`, which metrics.json does not hold, are `SampleValues` by name, to be compared with `baselines`.
+        """
         return {"values": {}}
 
-    def baselines(self, source: Any, settings: Plain) -> Mapping[str, Mapping[str, float]]:
-        """What simple models fitted to training samples have, by name, for each value by name; the least is the
-        strongest: nothing.
+    def sample_values(
+        self, model: Any, source: Any, name: str, index: Tensor, values: Tensor
+    ) -> SampleValues | None:
+        """Return the values of a test metric for the comparison with baselines, sample by sample.
+
+        Called on every process.
+
+        Args:
+            model: that was tested.
+            source: of the test samples.
+            name: of the metric, `test/...`.
+            index: numbers of the samples, int64 [n], rising.
+            values: of the samples, float64 [n].
+
+        Returns:
+            The values with what they are, exact or bounds; None, as here, for a metric without such baselines.
+        """
+        return None
+
+    def baselines(self, source: Any, size: int, settings: Plain) -> Mapping[str, Mapping[str, Baseline]]:
+        """Return what simple models have that are fitted to training samples.
+
+        Their own choices, such as a number of components, are made on validation samples.
+
+        Args:
+            source: of all samples.
+            size: how many of the first test samples are needed.
+            settings: of the program.
+
+        Returns:
+            For each value by name (`test/...`, or what `report` calls it) the baselines by name; here none.
         """
         return {}
 
@@ -194,7 +226,7 @@ class ComponentFamily(ABC):
 
 
 _VALUES: dict[str, Any] = {"model": dict, "data": dict | None, "data.units": tuple[int, int] | None}
-_VALUES |= dict.fromkeys(("dataset", "metrics", "truth", "calibration"), dict | None)
+_VALUES |= dict.fromkeys(("dataset", "metrics", "truth"), dict | None)
 """What the descriptions of all families may hold beside the model."""
 
 

@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.utils.data import DataLoader
-from torchmetrics import CatMetric
+from torchmetrics import Metric
 
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
@@ -43,10 +43,11 @@ class TrainingModule(pl.LightningModule):
         self.model, self.optimization = model, optimization
         # exact means over all processes: Lightning's own divide by a rounded number of samples
         self.means = nn.ModuleDict(
-            {_key(name): HeldOutMean(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
+            {_key(name): HeldOutMean().set_dtype(torch.float64) for name in model.means}
         )
         model.log, model.record = self.log_scalar, self.add_to_mean
         self._gradient_norm: Tensor | None = None
+        self._index: Tensor | None = None
 
     def __repr__(self) -> str:
         """The model in one line."""
@@ -77,10 +78,11 @@ class TrainingModule(pl.LightningModule):
         return self.model.training_step(batch)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Add a batch to the validation metrics; of the test data under names that begin with `test/`."""
+        """Add a batch of validation data to the metrics `val/...`, or one of test data to the metrics `test/...`."""
+        self._index = batch["index"]
         self.model.validation_step(batch)
         for name in self.model.means:
-            shown = f"test/{name.removeprefix('val/')}" if self.trainer.testing else name
+            shown = test_name(name) if self.trainer.testing else name
             self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
 
     test_step = validation_step
@@ -89,7 +91,8 @@ class TrainingModule(pl.LightningModule):
         """Samples by the model's own sampler.
 
         Args:
-            batch: numbers of the samples, int64 [b]: sample k is a function of the model's seed and k.
+            batch: numbers of the samples, int64 [b]; sample k's random numbers are a function of the
+                model's seed and k.
         """
         return torch.cat([samples["samples"] for _, samples in self.model.batches(batch.cpu(), self.model.seed)])
 
@@ -158,8 +161,9 @@ class TrainingModule(pl.LightningModule):
         return cast(HeldOutMean, self.means[_key(name)])
 
     def add_to_mean(self, name: str, values: Tensor) -> None:
-        """Add values [b] to the mean over all held-out samples."""
-        self.mean(name).update(values)
+        """Add a value of each sample of the batch, [b], to the mean over all held-out samples."""
+        assert self._index is not None
+        self.mean(name).update(values, self._index)
 
     def log_scalar(self, name: str, value: Tensor) -> None:
         """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
@@ -325,27 +329,63 @@ def check_finite(trainer: pl.Trainer) -> None:
             callback.check(trainer)
 
 
-class HeldOutMean(CatMetric):
-    """A mean over held-out samples with its standard error, of all values in float64; ours, checked in
-    `tests.training.test_python`.
+class HeldOutMean(Metric):
+    """A mean over held-out samples with its standard error, and the values themselves, all in float64.
+
+    References: this project; checked in tests/training/test_python.py.
     """
 
-    error = math.nan
-    """Of the mean that was computed last, where samples are independent; NaN of fewer than two."""
+    full_state_update = False
+    value: list[Tensor]
+    index: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("value", default=[], dist_reduce_fx="cat")
+        self.add_state("index", default=[], dist_reduce_fx="cat")
+        self.error = math.nan
+        """Standard error of the mean that was computed last, of independent samples; NaN of fewer than two."""
+        self.samples = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+        """Numbers of the samples of that mean, int64 [N], rising, and their values, [N], on the CPU."""
+
+    def update(self, values: Tensor, index: Tensor) -> None:
+        """Add the values of samples.
+
+        Args:
+            values: one of each, [b].
+            index: their numbers in the split, int64 [b].
+
+        Raises:
+            ValueError: values and numbers that are not as many.
+        """
+        ensure(values.shape == index.shape, f"{list(values.shape)} values of samples {list(index.shape)}")
+        self.value.append(values.detach().to(self.device, self.dtype))
+        self.index.append(index.to(self.device))
 
     def compute(self) -> Tensor:
-        """The mean of values [N], a scalar; NaN of none, of which `CatMetric` has an empty list.
-
-        `error` is the deviation over sqrt(N).
-        """
-        values = torch.as_tensor(super().compute())
+        """Return the mean of all values, a scalar; NaN of none. Sets `error` and `samples`."""
+        values = _joined(self.value, self.dtype)
+        order = _joined(self.index, torch.int64).argsort()
+        self.samples = _joined(self.index, torch.int64)[order].cpu(), values[order].cpu()
         self.error = float(values.std(correction=0)) / math.sqrt(len(values) - 1) if len(values) > 1 else math.nan
         return values.mean()
+
+
+def _joined(state: Tensor | list[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return the state of a metric, which is a list in one process and a tensor after several were joined."""
+    if isinstance(state, Tensor):
+        return state
+    return torch.cat(state) if state else torch.zeros(0, dtype=dtype)
 
 
 def _logs_this_step(trainer: Any) -> bool:
     every: int = trainer.log_every_n_steps
     return every > 0 and (trainer.global_step + 1) % every == 0
+
+
+def test_name(name: str) -> str:
+    """The name on test data, `test/...`, of the metric that is called `val/...` on validation data."""
+    return f"test/{name.removeprefix('val/')}"
 
 
 def _key(name: str) -> str:
@@ -357,8 +397,8 @@ class Standalone(TrainingModule):
     """What `trainer.fit(module)` needs, and what answers as its model does: `module.sample(16)`, `save_pretrained`, ...
 
     An epoch is as many batches as the data have; the order of the data is the same however often training is
-    interrupted. `trainer.fit(module, loader)` takes a DataLoader of your own in place of the data, `trainer.test`
-    bounds the held-out samples, `trainer.predict` draws samples.
+    interrupted. `trainer.fit(module, loader)` takes a DataLoader of your own in place of the data. `trainer.validate`
+    uses the validation data, `trainer.test` the test data, and `trainer.predict` draws samples.
 
     Args:
         model: to be trained.
@@ -399,11 +439,14 @@ class Standalone(TrainingModule):
         return self._data_module.train_dataloader()
 
     def val_dataloader(self) -> EvalLoader:
-        """The held-out data."""
+        """The validation data."""
         self._data_module.trainer = self._trainer
         return self._data_module.val_dataloader()
 
-    test_dataloader = val_dataloader
+    def test_dataloader(self) -> EvalLoader:
+        """The test data."""
+        self._data_module.trainer = self._trainer
+        return self._data_module.test_dataloader()
 
     def predict_dataloader(self) -> DataLoader[int]:
         """Numbers of samples to be drawn."""

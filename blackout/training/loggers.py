@@ -51,13 +51,17 @@ class MetricsCSV(Logger):
         self._ended: dict[int, dict[str, str | float]] = {}  # the row of the end until the run has gone on
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             if step in self._rows:
-                self._ended[step] = self._rows.pop(step)
-            if len(row) > 1:
-                self._rows[step] = row
+                self._ended[step] = self._rows[step]
+            if len(row) > 1 or step in self._rows:  # scores that the end alone has stay when the run is extended
+                self._rows[step] = self._rows.get(step, {}) | row
 
     @rank_zero_only
     def close(self, step: int) -> None:
-        """What is logged from here on belongs to the end of the run, and is forgotten if the run is extended."""
+        """Keep the row of the last step as training left it.
+
+        What is logged from here on belongs to the end of the run. If the run is extended, it stays where training had
+        logged nothing.
+        """
         self._ended = {}
         self._write_rows(self._closing, {step: self._rows.get(step, {"step": step})})
 

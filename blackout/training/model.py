@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from blackout.distributed import has_bfloat16
 from blackout.errors import UserError, refuse
 from blackout.protocols import Drawn, Source
 from blackout.training.export import Pretrained
@@ -38,11 +39,13 @@ def evaluating(network: nn.Module, dropout: bool = False, bfloat16: bool | None 
     """Inside, a network is evaluated, with its dropout or without; then every submodule is in the mode it was in.
 
     Args:
-        bfloat16: whether in half precision; None leaves the precision as it is.
+        bfloat16: whether in bfloat16 where the device has it; None leaves the precision as it is.
     """
     modes = {module: module.training for module in network.modules()}
-    device = next((p.device.type for p in network.parameters()), "cpu")
-    precision = nullcontext() if bfloat16 is None else torch.autocast(device, torch.bfloat16, enabled=bfloat16)
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    precision: AbstractContextManager[Any] = nullcontext()
+    if bfloat16 is not None:
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16 and has_bfloat16(device))
     # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
     frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
     network.train(dropout)
@@ -100,7 +103,7 @@ class Model(Pretrained, nn.Module, ABC):
         self.log: Callable[[str, Tensor], None] = unheard
         """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
         self.record: Callable[[str, Tensor], None] = unheard
-        """Adds values [b] to one of the `means` over all held-out samples, exact in float64; set as `log`."""
+        """Adds a value of each sample of the batch, [b], to one of the `means`, exact in float64; set as `log`."""
         self.source: Callable[[], Source] | None = None
         """How to get what the model was trained on; set by the programs."""
 
@@ -120,11 +123,19 @@ class Model(Pretrained, nn.Module, ABC):
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
 
-        Sample k is a function of (seed, k) alone.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
+        outputs can depend on the shape of the batch, the device and the kind of processor.
 
         Yields:
             (indices [b], their samples): named arrays [b, ...], `samples` among them.
         """
+
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Draw as `batches`, for scores during training, by which a checkpoint may be chosen.
+
+        Where samples have contexts of held-out data, a family overrides it with those of validation data.
+        """
+        return self.batches(indices, seed)
 
     @torch.no_grad()
     def sample(self, num_samples: int, seed: int = 0) -> Tensor:
@@ -170,9 +181,6 @@ class Model(Pretrained, nn.Module, ABC):
 
     def calibrate(self, evaluations: int) -> None:
         """Measure what samples need, before they are scored: on every process, within a budget of evaluations."""
-
-    def before_export(self, evaluations: int) -> None:
-        """Measure what the exported model needs, within a budget of network evaluations of one sample."""
 
     def require_source(self) -> Source:
         """What the model was trained on, for samples that are made of data.

@@ -69,13 +69,13 @@ def test_pictures_during_training_show_the_classes_in_turn(conditional):
 def test_every_sampler_runs_with_correctors(run, conditional, sampler):
     options = (
         f"ckpt={conditional}", f"sampler={sampler}", "sampler.num_steps=5",
-        "sampler.corrector_steps=2", "sampler/corrector=level",
+        "sampler.corrector_steps=2", "sampler/corrector=level", "sampler.batch_size=2",
     )  # fmt: skip
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
     drawn = samples(outcome)
     assert drawn.dtype == np.uint8 and drawn.max() <= 16 and len(np.unique(drawn)) > 3
-    again = run("sample", *options, "num_samples=3", "sampler.batch_size=2")
+    again = run("sample", *options, "num_samples=3")
     assert again.code == 0 and np.array_equal(samples(again), drawn[:3])
 
 
@@ -101,7 +101,8 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     mask[:3] = True
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
     known = (f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "sampler.num_steps=5", "num_samples=4")
-    # 9 evaluations of the trapezoidal method, of 16 particles; guided twice as many, of 8
+    # 9 evaluations of the trapezoidal method, of 16 particles
+    known += ("sampler.batch_size=32",)  # two samples of sixteen particles
 
     def drawn(*options):
         outcome = run("sample", *options)
@@ -114,14 +115,8 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     assert (weighed["samples"][:, :3] == 5).all() and "of 144 network evaluations" in said
     said, overwritten = drawn(*known, "sampler.inpainting_particles=1")
     assert "log_normaliser" not in overwritten and "of 5 network evaluations" in said
-    _, few = drawn(*known, "sampler.batch_size=32", "indices=[3,1]")  # two samples of sixteen particles
+    _, few = drawn(*known, "indices=[3,1]")
     assert all(np.array_equal(few[name], weighed[name][[3, 1]]) for name in ("samples", "log_normaliser", "indices"))
-    guided = (f"ckpt={conditional}", "classes=[3]", "sampler.num_steps=5", "sampler.guidance=2", "num_samples=3")
-    said, exact = drawn(*guided, "sampler.guidance_particles=8")
-    assert "of 144 network evaluations" in said and exact["log_normaliser"].shape == (3,)
-    _, plain = drawn(*guided, "sampler.guidance_particles=1")
-    _, default = drawn(*guided)
-    assert "log_normaliser" not in default and np.array_equal(default["samples"], plain["samples"])
 
 
 def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
@@ -129,11 +124,7 @@ def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
     options = ("sampler=posterior_bridge", "sampler.guidance=2")
     run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")
     for wrong in ("0", "2.5"):
-        refused = run("sample", *guided, "sampler.guidance=2", f"sampler.guidance_particles={wrong}")
-        refused.assert_refused("guidance_particles")
         run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused("inpainting_particles")
-    both = ("sampler.guidance_particles=2", "sampler.guidance_between=[0,3]")
-    run("sample", *guided, *both).assert_refused("guidance_between")
 
 
 @pytest.mark.deep
@@ -143,20 +134,13 @@ def test_guidance_of_other_processes(run, tmp_path):
         outcome = run("train", *RECIPE, "conditional=true", f"process={process}", f"runs_dir={tmp_path / process}")
         assert outcome.code == 0, outcome.err
         trained = tmp_path / process / "digits" / "a"
-        guided = (
-            f"ckpt={trained}",
-            "classes=[3]",
-            "num_samples=2",
-            "sampler.guidance=2",
-            "sampler.guidance_particles=3",
-        )
-        first = run("sample", *guided, "sampler.num_steps=8")
+        guided = (f"ckpt={trained}", "classes=[3]", "num_samples=2")
+        first = run("sample", *guided, "sampler.guidance=2", "sampler.num_steps=8")
         if word:
             first.assert_refused("guided", word)
-            leaps = (one.replace("sampler.guidance_particles", "+sampler.guidance_particles") for one in guided)
-            first = run("sample", *leaps, "sampler=tau_leap", "sampler.num_steps=8")
+            leaps = ("sampler=tau_leap", "+sampler.guidance=2", "sampler.num_steps=8")
+            first = run("sample", *guided, *leaps)
         assert first.code == 0, first.err
-        assert np.isfinite(np.load(first.folder / "samples.npz")["log_normaliser"]).all()
         if word:
             np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
             known = (f"ckpt={trained}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=2", "sampler.num_steps=8")
@@ -181,7 +165,7 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
 
 
 def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
-    model = load_model(conditional)
+    model = load_model(conditional).double()  # rounding by the shape of a batch moves no draw
     sampler = Sampler(num_steps=5, guidance=2.0)
     classes = torch.arange(6) % 10
     whole = model.sample(6, seed=2, sampler=sampler, classes=classes)

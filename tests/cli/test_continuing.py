@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import yaml
 
-from blackout.training.checkpoint_files import read_checkpoint
+from blackout.training.checkpoint_files import read_checkpoint, write_checkpoint
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
-from tests.killed import assert_same
+from tests.killed import outcome
 
 TIED = [option for option in TINY if not option.startswith("optimizer.decay")]
 """With the learning rate of the digits recipe, whose cosine ends at `trainer.max_steps`."""
@@ -27,12 +27,28 @@ def test_a_run_may_grow_and_be_scored_otherwise(run, tmp_path):  # noqa: F811
 
 
 def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):  # noqa: F811
-    """In weights, samples, model and every row of metrics.csv, though the shorter one ended between validations."""
+    """In weights, samples, model and rows of metrics.csv, to which the end of the shorter one adds its scores."""
     options = [*(o for o in TINY if not o.startswith("trainer.val_check")), "trainer.val_check_interval=3"]
     for run_id, steps in (("whole", 6), ("cut", 4), ("cut", 6)):
         done = run("train", *options, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={run_id}")
         assert done.code == 0, done.err
-    assert_same(tmp_path / "digits/cut", tmp_path / "digits/whole")
+    cut, whole = (outcome(tmp_path / "digits" / name) for name in ("cut", "whole"))
+    cut_rows, whole_rows = (result.pop("metrics") for result in (cut, whole))
+    assert cut == whole
+    added = {row["step"]: row.keys() - other.keys() for row, other in zip(cut_rows, whole_rows, strict=True)}
+    assert [{name: row[name] for name in other} for row, other in zip(cut_rows, whole_rows, strict=True)] == whole_rows
+    assert {step for step, names in added.items() if names} == {"4"} and "test/bits_per_dim" in added["4"]
+
+
+def test_another_instruction_set_is_warned_of(run, tmp_path):  # noqa: F811
+    options = [*TINY, f"runs_dir={tmp_path}", "run_id=a", "metrics=none"]
+    assert run("train", *options, "trainer.max_steps=2").code == 0
+    last = tmp_path / "digits/a/checkpoints/last.ckpt"
+    checkpoint = read_checkpoint(last)
+    checkpoint["made_with"]["instruction set"] = "ABACUS"
+    write_checkpoint(checkpoint, last)
+    continued = run("train", *options, "trainer.max_steps=3")
+    assert continued.code == 0 and "not continued bit for bit: instruction set ABACUS -> " in continued.err
 
 
 def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811

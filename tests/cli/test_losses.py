@@ -22,7 +22,7 @@ from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
 from blackout.programs import cli
-from blackout.programs.run_directory import open_run, running
+from blackout.programs.run_directory import check_run, running
 from blackout.training.export import export_model
 from tests.cli.conftest import TINY, Outcome, save_blank
 
@@ -221,7 +221,7 @@ def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
     (tmp_path / "x/a" / theirs).write_text("mine")
     before = state(tmp_path)
     with pytest.raises(UserError, match="no run's"):
-        open_run({"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)}, "x")
+        check_run(tmp_path / "x" / "a", {"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)})
     assert state(tmp_path) == before
 
 

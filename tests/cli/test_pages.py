@@ -321,7 +321,7 @@ def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, mo
         os.makedirs(result)
         value = {"fid": next(scores), "is": 9.0} if "out" in settings else {}
         with open(f"{result}/metrics.json", "w") as file:
-            json.dump({"values": value}, file)
+            json.dump({"values": value, "finished": True}, file)
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(table.subprocess, "run", instead)

@@ -327,7 +327,6 @@ HOSTILE = {
     "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
     "guidance": ((*POINT, "sampler.guidance=2"), "sampler.guidance is not for posteriors"),
     "guidance where": ((*POINT, "sampler.guidance_between=[-3,3]"), "sampler.guidance_between"),
-    "guidance weighed": ((*POINT, "sampler.guidance_particles=4"), "sampler.guidance_particles"),
     "correctors": ((*POINT, "sampler=poisson", "sampler.corrector_steps=1"), "sampler.corrector_steps"),
     "a corrector": ((*POINT, "sampler/corrector=level"), "sampler.corrector"),
     "correctors where": ((*POINT, "sampler.corrector_between=[-3,3]"), "sampler.corrector_between"),

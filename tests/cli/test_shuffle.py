@@ -49,7 +49,7 @@ def test_a_run_leaves_solved_puzzles(trained):
     values = json.loads((trained / "metrics.json").read_text())
     assert values["labels"] is False and "val/nll_bits" in values["values"]
     assert values["evaluations"] == 27  # at most: 2 greedily, 25 by a beam that keeps all 24 orders
-    assert values["beside"]["val/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
+    assert values["beside"]["test/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 
@@ -61,8 +61,10 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
     alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
     assert alone.code == 0, alone.err
     all_, one = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
-    for name in ("permutation", "log_prob", "items", "truth"):
+    for name in ("permutation", "items", "truth"):
         np.testing.assert_array_equal(all_[name][7:8], one[name])
+    # a network of one list may add in another order than of ten: float32, a few thousand terms
+    np.testing.assert_allclose(all_["log_prob"][7:8], one["log_prob"], rtol=1e-4, atol=1e-5)
     report = json.loads((tmp_path / "whole/metrics.json").read_text())
     right = (all_["permutation"] == all_["truth"]).all(1).mean()
     assert report["values"]["accuracy"] == pytest.approx(right)

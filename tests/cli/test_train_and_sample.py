@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import yaml
 from PIL import Image
 
 from blackout import load_model
+from blackout.diffusion import PoissonLeap, logit_times
 from tests.cli.conftest import TINY
 
 
@@ -66,6 +69,28 @@ def test_samples_go_to_the_run_directory_and_the_sampler_can_be_changed(run, tra
     before = np.load(trained / "samples" / "samples.npz")["samples"]
     assert run("sample", f"ckpt={trained}", "num_samples=3", "sampler.num_steps=6").code == 0
     assert not np.array_equal(before, np.load(trained / "samples-2" / "samples.npz")["samples"])
+
+
+def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model(run, trained, tmp_path):
+    def draw(name, *options):
+        outcome = run("sample", f"ckpt={trained}", "num_samples=6", f"out={tmp_path / name}", *options)
+        assert outcome.code == 0, outcome.err
+        return np.load(tmp_path / name / "samples.npz")["samples"]
+
+    model = load_model(trained)
+    assert np.array_equal(draw("own"), draw("by_name", "sampler=multistep"))  # eight steps, as it was trained with
+    expected = {
+        "steps": replace(model.sampler, num_steps=25),
+        "poisson": replace(model.sampler, kernel=PoissonLeap(), num_steps=9),
+    }
+    expected["ends"] = replace(expected["poisson"], grid=partial(logit_times, first=4.0, last=-5.0))
+    options = {
+        "steps": ["sampler=multistep", "sampler.num_steps=25"],
+        "poisson": ["sampler=poisson", "sampler.num_steps=9"],
+    }
+    options["ends"] = [*options["poisson"], "sampler/grid=logit", "sampler.grid.first=4", "sampler.grid.last=-5"]
+    for name, sampler in expected.items():
+        assert np.array_equal(draw(name, *options[name])[..., 0], model.sample(6, sampler=sampler)[:, 0].numpy()), name
 
 
 def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):

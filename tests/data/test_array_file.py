@@ -28,13 +28,14 @@ def save(folder: Path, array: Any = None, **arrays: Any) -> Path:
 def test_vectors_planes_and_stacks(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     data = counts(save(tmp_path, GENERATOR.integers(0, 9, (20, *shape))))
     assert data.shape == expected
-    assert (len(data.train), len(data.test)) == (18, 2)
+    assert (len(data.train), len(data.val), len(data.test)) == (16, 2, 2)
 
 
 def test_values_survive_and_the_largest_is_inferred(tmp_path: Path) -> None:
     data = counts(save(tmp_path, SPECTRA))
     assert (data.max_count, data.train.dtype, data.name) == (1000, torch.int32, "data")
-    assert sorted(map(tuple, torch.cat([data.train, data.test]).tolist())) == sorted(map(tuple, SPECTRA.tolist()))
+    together = torch.cat([data.train, data.val, data.test])
+    assert sorted(map(tuple, together.tolist())) == sorted(map(tuple, SPECTRA.tolist()))
     assert counts(save(tmp_path, SPECTRA), max_count=4000).max_count == 4000
 
 
@@ -42,7 +43,7 @@ def test_values_survive_and_the_largest_is_inferred(tmp_path: Path) -> None:
 def test_types_that_can_hold_counts(tmp_path: Path, dtype: str) -> None:
     data = counts(save(tmp_path, (SPECTRA % 2).astype(dtype)))
     assert (data.max_count, data.train.dtype) == (1, torch.uint8)
-    assert data.train.long().sum() + data.test.long().sum() == (SPECTRA % 2).sum()
+    assert torch.cat([data.train, data.val, data.test]).long().sum() == (SPECTRA % 2).sum()
 
 
 def test_archives(tmp_path: Path) -> None:
@@ -55,6 +56,23 @@ def test_archives(tmp_path: Path) -> None:
     named = counts(save(tmp_path, counts=SPECTRA, energies=np.linspace(0, 1, 7), labels=labels), holdout=0.2)
     assert named.test_labels is not None and torch.bincount(named.test_labels).tolist() == [2] * 5
     assert counts(save(tmp_path, photons=SPECTRA)).fingerprint() == counts(save(tmp_path, SPECTRA)).fingerprint()
+
+
+def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(tmp_path: Path) -> None:
+    labels = np.arange(50) % 5
+    splits = {"train": slice(30), "val": slice(30, 40), "test": slice(40, 50)}
+    arrays = {name: SPECTRA[part] for name, part in splits.items()}
+    arrays |= {f"{name}_labels": labels[part] for name, part in splits.items()}
+    given = counts(save(tmp_path, **arrays))
+    assert torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int()) and given.undivided() is given
+    assert given.val_labels is not None and given.val_labels.tolist() == labels[30:40].tolist()
+    del arrays["val"], arrays["val_labels"]
+    taken = counts(save(tmp_path, **arrays), validation=0.5)
+    assert (len(taken.train), len(taken.val), len(taken.test)) == (15, 15, 10)
+    assert taken.val_labels is not None and torch.bincount(taken.val_labels).tolist() == [3] * 5
+    assert torch.equal(taken.undivided().train, torch.from_numpy(SPECTRA[:30]).int())
+    without = counts(save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0)
+    assert len(without.val) == without.size("val") == 0 and torch.equal(without.train, taken.undivided().train)
 
 
 def test_samples_keep_their_labels(tmp_path: Path) -> None:
@@ -93,7 +111,7 @@ def changed(value: float, dtype: str = "f8") -> Any:
         (SPECTRA.astype(str), None, "must hold whole numbers, got <U"),
         (SPECTRA[0], None, r"must be \[N, D\], .* or \[N, C, D, H, W\], got \[7\]"),
         (np.int64(3), None, r"got \[\]"),
-        (np.zeros((3, 0), dtype=int), None, r"got \[2, 0\]"),
+        (np.zeros((3, 0), dtype=int), None, r"got \[1, 0\]"),
         (SPECTRA[:0], None, "at least one sample"),
     ],
 )
@@ -115,7 +133,7 @@ def test_bad_counts_are_refused(tmp_path: Path, array: Any, max_count: int | Non
         ({"train": SPECTRA, "test": SPECTRA[:, :2]}, "must have the same shape"),
         (
             {"train": SPECTRA, "test": SPECTRA, "train_labels": np.zeros(50, dtype=int)},
-            "for both splits or for neither",
+            "for all splits or for none",
         ),
     ],
 )
@@ -180,10 +198,10 @@ def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: 
     (tmp_path / "enhancers.csv").write_text("\n".join(rows))
     data = counts(tmp_path / "enhancers.csv", sequences="seq", labels="hepg2", bins=2, holdout=0.2)
     assert data.max_count == 3 and data.shape == (4,) and data.num_classes == 2
-    both = torch.cat([data.train, data.test])
+    both = torch.cat([data.train, data.val, data.test])
     assert sorted(map(tuple, both.tolist())) == sorted([(0, 1, 2, 3), (3, 3, 2, 0), (1, 1, 1, 1), (2, 0, 3, 0)] * 5)
     upside_down = counts(tmp_path / "enhancers.csv", sequences="seq", letters="TGCA", holdout=0.2)
-    assert (torch.cat([upside_down.train, upside_down.test]).sum() + both.sum()).item() == 3 * 80
+    assert (torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()).item() == 3 * 80
     for given, said in (
         ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
         ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is none of letters=ACG"),

@@ -79,7 +79,7 @@ def test_bad_max_count_is_refused(max_count: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"train_labels": torch.zeros(4).long()}, "both splits or for neither"),
+        ({"train_labels": torch.zeros(4).long()}, "all splits or for none"),
         ({"train_labels": torch.zeros(3).long(), "test_labels": torch.zeros(2).long()}, r"\[4\], got \[3\]"),
         ({"train_labels": torch.zeros(4), "test_labels": torch.zeros(2)}, "must be integers"),
         ({"train_labels": torch.zeros(4).long(), "test_labels": -torch.ones(2).long()}, "must not be negative"),

@@ -15,16 +15,16 @@ from blackout.errors import UserError
 
 @pytest.fixture
 def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a CelebA of six faces: three to train on, one to validate, two to test; face k is 40 k bright."""
+    """A folder with a CelebA of seven faces: three to train on, two to validate, two to test; face k is 36 k bright."""
     home = tmp_path / "celeba"
     (home / "img_align_celeba").mkdir(parents=True)
-    names = [f"{k:06}.jpg" for k in range(1, 7)]
+    names = [f"{k:06}.jpg" for k in range(1, 8)]
     for k, name in enumerate(names, 1):
-        Image.fromarray(np.full((218, 178, 3), 40 * k, dtype=np.uint8)).save(home / "img_align_celeba" / name)
-    (home / "list_eval_partition.txt").write_text("".join(f"{n} {s}\n" for n, s in zip(names, "010202", strict=True)))
+        Image.fromarray(np.full((218, 178, 3), 36 * k, dtype=np.uint8)).save(home / "img_align_celeba" / name)
+    (home / "list_eval_partition.txt").write_text("".join(f"{n} {s}\n" for n, s in zip(names, "0102021", strict=True)))
     (home / "identity_CelebA.txt").write_text("".join(f"{name} 1\n" for name in names))
     for table in ("list_bbox_celeba.txt", "list_landmarks_align_celeba.txt", "list_attr_celeba.txt"):
-        (home / table).write_text("6\nheader header\n" + "".join(f"{name} 1 1\n" for name in names))
+        (home / table).write_text("7\nheader header\n" + "".join(f"{name} 1 1\n" for name in names))
     # the real sums cannot fit these tables
     monkeypatch.setattr(CelebA, "_check_integrity", lambda self: True)
     monkeypatch.setattr(CelebA, "file_list", [(file, None, name) for file, _, name in CelebA.file_list])
@@ -33,13 +33,22 @@ def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = celeba64(faces)
-    assert (data.train.shape, data.test.shape) == ((3, 3, 64, 64), (2, 3, 64, 64))
+    assert [len(part) for part in (data.train, data.val, data.test)] == [3, 2, 2] and data.shape == (3, 64, 64)
+    assert abs(data.val.double().mean() - 162) < 2 and data.undivided() is data
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
-    assert (data.train.double().mean((1, 2, 3)) - torch.tensor([40.0, 120.0, 200.0])).abs().max() < 2
+    assert (data.train.double().mean((1, 2, 3)) - torch.tensor([36.0, 108.0, 180.0])).abs().max() < 2
     assert not list(faces.rglob("*.part"))
     monkeypatch.setattr(blackout.data.images, "load_images", pytest.fail)
     again = celeba64(faces)
     assert again.fingerprint() == data.fingerprint()
+
+
+def test_validation_faces_are_not_decoded_where_none_are_wanted(faces: Path) -> None:
+    data = celeba64(faces, validation=0)
+    assert (len(data.train), len(data.val), len(data.test)) == (3, 0, 2)
+    assert not (faces / "celeba/blackout64_valid.npy").exists()
+    with pytest.raises(ValueError, match="validation must be a whole number of at least 0, or null, not 0.1"):
+        celeba64(faces, validation=0.1)  # type: ignore[arg-type]
 
 
 def test_the_central_140_pixels_are_taken(faces: Path) -> None:

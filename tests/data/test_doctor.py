@@ -73,7 +73,8 @@ def with_value(value: float) -> np.ndarray:
 
 RUNNING = np.arange(N)
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "one sample": (lambda: np.ones((1, 10), int), "one sample, which is held out, too"),
+    "one sample": (lambda: np.ones((1, 10), int), "one sample: it is training, validation and test data"),
+    "two samples": (lambda: np.random.default_rng(3).poisson(6.0, (2, 10)), "one training sample: it is validation"),
     "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
     "an id column, shuffled": (
         lambda: beside(np.random.default_rng(2).permutation(N) + 1),
@@ -135,7 +136,7 @@ CLEAN: Files = {
     "rare genes": lambda: np.random.default_rng(3).poisson(np.geomspace(1e-3, 3, 200), (N, 200)),
     "digits as vectors": lambda: load_digits().data,
     "a microscope's bright images": lambda: np.random.default_rng(3).poisson(2000.0, (40, 1, 8, 8)),
-    "two samples": lambda: np.random.default_rng(3).poisson(6.0, (2, 10)),
+    "three samples": lambda: np.random.default_rng(3).poisson(6.0, (3, 10)),
     "twelve samples": lambda: np.random.default_rng(3).negative_binomial(1, 0.1, (12, 2)),
     "many elements": lambda: np.random.default_rng(3).poisson(np.geomspace(1e-2, 30, 4000), (40, 4000)),
     "one element": lambda: np.random.default_rng(3).poisson(5000.0, (N, 1)),
@@ -192,12 +193,12 @@ def test_a_cameras_readings_are_narrower_than_any_mixture_of_poisson_counts_and_
     assert narrow(readings) and not narrow(readings.flatten(1)) and not narrow(readings[:2])
     with pytest.warns(UserWarning, match="vary less than Poisson counts.*head=gamma"):
         model = from_data(readings)
-    assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge(survival=0.003)
+    assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge()
     for other in (from_data(images["photons"]), from_data(readings, head=GammaHead)):
         assert isinstance(other.head, GammaHead) and other.sampler.kernel == Trapezoidal()
     read, file = counts(path := write(camera(), tmp_path)), torch.from_numpy(camera())
     assert read.offset == int(file.min()) > 0 == counts(path, offset=0).offset
-    assert int(read.train.sum() + read.test.sum()) == int((file - read.offset).sum())
+    assert int(read.train.sum() + read.val.sum() + read.test.sum()) == int((file - read.offset).sum())
     written = {"dataset": {"_target_": "blackout.data.counts", "path": str(path)}, "data_dir": ""}
     assert make_dataset(written, {"data": {"units": [1, 1]}}, ()).offset == 1  # a model's own
 
@@ -215,7 +216,7 @@ def test_what_is_proposed_mends_the_file(tmp_path: Path, capsys: pytest.CaptureF
     main([str(path), *settings])
     assert "found:" not in capsys.readouterr().out
     data = counts(path, offset=100, gain=2, exclude=[0])
-    assert sorted(torch.cat([data.train, data.test]).tolist()) == sorted(right.tolist())
+    assert sorted(torch.cat([data.train, data.val, data.test]).tolist()) == sorted(right.tolist())
     assert data.facts["units"] == [100, 2] and data.facts["sample_shape"] == [30]
 
 

@@ -29,9 +29,9 @@ def save(path: Path, size: tuple[int, int] = (12, 9), mode: str = "RGB", **optio
 def test_pixels_of_the_right_size_are_kept_exactly(tmp_path: Path) -> None:
     pixels = [save(tmp_path / f"{k}.png", (8, 8)) for k in range(10)]
     data = image_folder(tmp_path, size=8, holdout=0.2)
-    assert (data.train.shape, data.test.shape) == ((8, 3, 8, 8), (2, 3, 8, 8))
+    assert (data.train.shape, data.test.shape) == ((7, 3, 8, 8), (2, 3, 8, 8))
     assert (data.name, data.max_count, data.num_classes) == (tmp_path.name, 255, None)
-    served = {image.numpy().tobytes() for image in torch.cat([data.train, data.test])}
+    served = {image.numpy().tobytes() for image in torch.cat([data.train, data.val, data.test])}
     assert served == {image.transpose(2, 0, 1).tobytes() for image in pixels}
 
 
@@ -39,7 +39,7 @@ def test_the_central_square_is_cut_out(tmp_path: Path) -> None:
     pixels = save(tmp_path / "wide.png", (13, 8), "L")
     save(tmp_path / "tall.png", (8, 11), "L")
     data = image_folder(tmp_path, size=8, holdout=0.5)
-    images = torch.cat([data.train, data.test])
+    images = torch.cat([data.train, data.val, data.test])
     assert any(np.array_equal(image[0], pixels[:, 2:10]) for image in images.numpy())
 
 
@@ -104,7 +104,7 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     save(tmp_path / ".thumbnails" / "0.png")
     data = image_folder(tmp_path, size=8, holdout=0.1)
     assert data.train_labels is not None and data.test_labels is not None
-    assert torch.bincount(data.train_labels).tolist() == [18, 9]  # birds before cats
+    assert torch.bincount(data.train_labels).tolist() == [16, 8]  # birds before cats
     assert torch.bincount(data.test_labels).tolist() == [2, 1]
     save(tmp_path / "loose.png", (8, 8), "L")
     assert image_folder(tmp_path, size=8).num_classes is None

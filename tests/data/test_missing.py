@@ -41,12 +41,23 @@ def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
         mask = str(tmp_path / "seen.npy")
     data = counts(path, mask=mask)
     assert data.train_seen is not None and data.test_seen is not None and "missing" in str(data)
-    both = torch.cat([data.train_seen, data.test_seen])
+    both = torch.cat([data.train_seen, data.val_seen, data.test_seen])
     assert sorted(both.sum(1).tolist()) == sorted(SEEN.sum(1).tolist())
     batch = data.batch("train", torch.arange(50))
     assert not batch["x0"][~batch["seen"]].any() and torch.equal(batch["seen"], data.train_seen[:50])
     assert torch.equal(batch["x0"][batch["seen"]], data.train[:50][batch["seen"]])
     assert data.fingerprint("train") != CountData("x", data.train, data.test, data.max_count).fingerprint("train")
+
+
+def test_few_validation_samples_are_filled_from_training_data(tmp_path: Path) -> None:
+    """However many of their entries are missing: of an element that no validation sample has, training data tell."""
+    rare = GENERATOR.random(MATRIX.shape) < 0.1
+    np.savez(tmp_path / "x.npz", counts=MATRIX, seen=rare)
+    data = counts(tmp_path / "x.npz", mask="seen", validation=4)
+    assert data.val_seen is not None and not data.val_seen.any(0).all()
+    for element in range(4):
+        known = data.train[data.train_seen[:, element], element]  # type: ignore[index]
+        assert torch.isin(data.val[:, element][~data.val_seen[:, element]], known).all()
 
 
 def test_filled_elements_keep_their_means_and_variances() -> None:

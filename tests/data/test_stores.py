@@ -25,7 +25,7 @@ DOSES = np.repeat([0.5, 1.25, 7.5, 9.75], 15)
 
 
 def sorted_rows(data: Any) -> list[tuple[int, ...]]:
-    return sorted(map(tuple, torch.cat([data.train, data.test]).tolist()))
+    return sorted(map(tuple, torch.cat([data.train, data.val, data.test]).tolist()))
 
 
 def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
@@ -87,9 +87,8 @@ def write(path: Path) -> dict[str, Any]:
 def test_every_format_gives_the_same_counts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"data.{kind}"
     data = counts(path, **write(path))
-    assert sorted(row for row in map(tuple, torch.cat([data.train, data.test]).flatten(1).tolist())) == sorted(
-        map(tuple, MATRIX.tolist())
-    )
+    rows = torch.cat([data.train, data.val, data.test]).flatten(1)
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, MATRIX.tolist()))
     if kind == "h5ad":
         assert data.features == tuple(f"gene {k}" for k in range(5))
 
@@ -113,7 +112,8 @@ def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
     anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(tmp_path / "x.h5ad")
     data = counts(tmp_path / "x.h5ad", mask="seen")
     assert data.train_seen is not None and data.test_seen is not None
-    assert int(data.train_seen.sum() + data.test_seen.sum()) == int(seen.sum())
+    assert data.val_seen is not None
+    assert int(data.train_seen.sum() + data.val_seen.sum() + data.test_seen.sum()) == int(seen.sum())
 
 
 def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
 def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
     scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.random(9000, 30, 0.1, "csr", random_state=0, dtype=bool))
     data = counts(tmp_path / "s.npz")
-    assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 8100)
+    assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 7200)
 
 
 @pytest.mark.parametrize(("how", "message"), [
@@ -195,12 +195,12 @@ def test_labels_from_a_file(tmp_path: Path) -> None:
         counts(tmp_path / "x.npy", labels=str(tmp_path / "types.txt"))
 
 
-def test_no_group_is_in_both_splits(tmp_path: Path) -> None:
+def test_no_group_is_in_two_splits(tmp_path: Path) -> None:
     donors = np.arange(60) // 6
     np.savez(tmp_path / "x.npz", counts=np.concatenate([MATRIX, donors[:, None]], axis=1), donor=donors)
     data = counts(tmp_path / "x.npz", group="donor", holdout=0.3)
-    held, kept = (set(part[:, -1].tolist()) for part in (data.test, data.train))
-    assert not held & kept and len(held) == 3
+    train, val, test = (set(part[:, -1].tolist()) for part in (data.train, data.val, data.test))
+    assert (len(train), len(val), len(test)) == (6, 1, 3) and len(train | val | test) == 10
 
 
 def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_layers_of_anndata_named_like_splits_are_no_split(tmp_path: Path) -> Non
     layers = {"train": MATRIX + 1, "test": MATRIX + 2}
     anndata.AnnData(MATRIX, layers=layers).write_h5ad(tmp_path / "x.h5ad")
     data = counts(tmp_path / "x.h5ad")
-    assert int(data.train.sum() + data.test.sum()) == int(MATRIX.sum())
+    assert int(data.train.sum() + data.val.sum() + data.test.sum()) == int(MATRIX.sum())
     with pytest.raises(UserError, match="one label"):
         counts(tmp_path / "x.h5ad", group="train")
 

@@ -40,14 +40,32 @@ def fashion(tmp_path: Path) -> Path:
 
 
 def test_fashion_mnist(fashion: Path) -> None:
-    data = fashion_mnist(fashion)
+    data = fashion_mnist(fashion, validation=0)
     assert (data.train.shape, data.test.shape, data.train.dtype) == ((6, 1, 28, 28), (3, 1, 28, 28), torch.uint8)
     assert data.train_labels is not None and data.train_labels.tolist() == list(range(6))
-    padded = fashion_mnist(fashion, size=32)
+    padded = fashion_mnist(fashion, size=32, validation=0)
     assert torch.equal(padded.train[..., 2:30, 2:30], data.train)
     assert padded.train.sum() == data.train.sum()
     with pytest.raises(ValueError, match="size must be 28, or 32"):
         fashion_mnist(fashion, size=64)
+
+
+@pytest.mark.parametrize(("validation", "number"), [(2, 2), (0.34, 2), (0.01, 1), (0, 0)])
+def test_the_last_training_images_are_validation_data(fashion: Path, validation: float, number: int) -> None:
+    official, data = fashion_mnist(fashion, validation=0), fashion_mnist(fashion, validation=validation)
+    assert torch.equal(torch.cat([data.train, data.val]), official.train) and len(data.val) == number
+    assert data.train_labels is not None and data.val_labels is not None
+    assert [*data.train_labels.tolist(), *data.val_labels.tolist()] == list(range(6))
+    assert data.fingerprint("test") == official.fingerprint("test")
+    assert data.undivided().fingerprint("train") == official.fingerprint("train")
+    # views of the official images: nothing is copied
+    assert not number or data.train.untyped_storage().data_ptr() == data.val.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("validation", [6, 5000, -1, 1.5, True, None])
+def test_impossible_validation_data_are_refused(fashion: Path, validation: Any) -> None:
+    with pytest.raises(ValueError, match=r"validation must be a share below 1, or a whole number of samples below 6"):
+        fashion_mnist(fashion, validation=validation)
 
 
 @pytest.mark.parametrize("file", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
@@ -63,7 +81,7 @@ def test_damaged_files_are_named(fashion: Path, file: str, damage: str) -> None:
 
 def test_other_files_beside_them_are_left_alone(fashion: Path) -> None:
     (fashion / "FashionMNIST/raw/other-images-idx3-ubyte").write_bytes(b"")
-    assert len(fashion_mnist(fashion).train) == 6
+    assert len(fashion_mnist(fashion, validation=1).train) == 5
 
 
 def test_files_of_two_sets_are_refused(fashion: Path) -> None:
@@ -71,7 +89,7 @@ def test_files_of_two_sets_are_refused(fashion: Path) -> None:
     with pytest.raises(
         ValueError, match=r"fashion_mnist test labels: one label per sample is needed, \[3\], got \[5\]"
     ):
-        fashion_mnist(fashion)
+        fashion_mnist(fashion, validation=1)
 
 
 @pytest.mark.parametrize(("source", "file"), [(mnist, "t10k-labels-idx1-ubyte"), (cifar10, "data_batch_3")])

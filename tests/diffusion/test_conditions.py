@@ -14,7 +14,6 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
-from blackout.diffusion.calibration import TotalDenoiser
 from blackout.diffusion.conditions import labels_asked
 from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw, requested
@@ -22,6 +21,7 @@ from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
 from blackout.networks.layers import ClassEmbedding

@@ -40,4 +40,4 @@ def images(count: int, seed: int, spread: float = 1.0, size: int = 8) -> Tensor:
 
 
 def colour_data(train: int = 150, test: int = 60) -> CountData:
-    return CountData("colours", images(train, 1), images(test, 2), 255)
+    return CountData("colours", images(train, 1), images(test, 2), 255, val=images(40, 3))

@@ -45,6 +45,25 @@ def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> 
     assert relations(empty, rare)["equal_difference"] == 0
 
 
+def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
+    generator = np.random.default_rng(1)
+
+    def brackets(number: int) -> np.ndarray:
+        """Elements 0 and 2 are equal in 88 % of the samples, else two apart; 3 is a copy of 1."""
+        first, other = generator.poisson(generator.gamma(2, 20, (2, number)))
+        apart = 2 * (generator.random(number) > 0.88)
+        return np.stack([first, other, first + apart, other], 1)
+
+    data, samples = brackets(1000), brackets(1000)
+    assert relations(samples, data)["equal_difference"] < 0.05
+    samples[:, 2] += generator.integers(1, 3, 1000)
+    assert relations(samples, data)["equal_difference"] > 0.8
+    sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
+    shuffled = generator.permuted(sparse, axis=0)
+    assert relations(sparse, sparse)["excess_difference"] == 0
+    assert relations(shuffled, sparse)["excess_difference"] == pytest.approx(0.16, abs=0.03)
+
+
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_samples, "TREES", 25)
@@ -93,6 +112,19 @@ def test_provenance_holds_the_reference() -> None:
     assert made["metrics"]["reference"]["sha256"] == DATA.fingerprint("test")
 
 
+def test_during_training_samples_are_compared_with_validation_counts() -> None:
+    brighter = replace(DATA, val=DATA.test * 2 + 1)
+    during = SCORER.begin(brighter, 300, split="val")
+    during.update({"samples": DATA.test[:300]}, torch.arange(300))
+    final = SCORER.begin(brighter, 300)
+    final.update({"samples": DATA.test[:300]}, torch.arange(300))
+    assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(1, abs=0.2)
+    reference = during.provenance()["metrics"]["reference"]
+    assert reference == {"split": "val", "size": 800, "sha256": brighter.fingerprint("val")}
+    with pytest.raises(UserError, match="made has no validation data to compare samples with.*dataset.validation=0.1"):
+        SCORER.begin(DATA, 300, split="val")
+
+
 def test_a_copula_stands_beside_and_shuffled_elements_are_worse() -> None:
     fitted = SCORER.baseline(DATA, 300)
     assert fitted is not None and fitted["name"] == "gaussian_copula" and fitted["values"].keys() == set(SCORES)
@@ -101,7 +133,7 @@ def test_a_copula_stands_beside_and_shuffled_elements_are_worse() -> None:
 
 
 def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="c2st scores are left out: they need 10 samples and held-out ones, not 5"):
+    with pytest.warns(UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"):
         few = score(draw(5))
     assert set(SCORES) - few.keys() == {"c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc"}
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
@@ -115,9 +147,9 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
 def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
     seen = torch.ones(DATA.test.shape, dtype=torch.bool)
     seen[:300, 2] = False
-    with pytest.warns(UserWarning, match="compared with 500 held-out samples of which nothing is missing"):
+    with pytest.warns(UserWarning, match="compared with 500 test samples of which nothing is missing"):
         SCORER.begin(replace(DATA, test_seen=seen), 50)
-    with pytest.warns(UserWarning, match="compared with 800 held-out samples whose missing entries are filled"):
+    with pytest.warns(UserWarning, match="compared with 800 test samples whose missing entries are filled"):
         SCORER.begin(replace(DATA, test_seen=torch.zeros_like(seen)), 50)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,19 @@ def test_is_computed_once(tmp_path: Path) -> None:
     assert extractor.passed == 0
     assert same(first, second)
     assert first.origin == second.origin
+
+
+@pytest.mark.parametrize("validation", [1, 40, 149])
+def test_validation_images_belong_to_the_training_reference(tmp_path: Path, validation: int) -> None:
+    """So that published scores, which have the full official training set as reference, do not depend on them."""
+    whole, rows = replace(colour_data(), val=torch.empty(0)), torch.randperm(150)[:validation].sort().values
+    stayed = torch.ones(150, dtype=torch.bool)
+    stayed[rows] = False
+    data = replace(whole, train=whole.train[stayed], val=whole.train[rows], val_rows=rows)
+    extractor = CountingExtractor()
+    first = dataset_reference(whole, "train", extractor, cache=tmp_path)
+    assert extractor.passed == first.num_samples == 150 and first.origin["data"] == whole.fingerprint("train")
+    assert same(dataset_reference(data, "train", extractor, cache=tmp_path), first) and extractor.passed == 150
 
 
 def test_features_are_added_to_the_cache_when_asked_for(tmp_path: Path) -> None:
@@ -99,7 +113,7 @@ def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
 
 def test_refuses_other_splits_and_data() -> None:
     with pytest.raises(UserError, match="allowed are train, test"):
-        dataset_reference(colour_data(), "validation", tiny_extractor())
+        dataset_reference(colour_data(), "validation", tiny_extractor())  # type: ignore[arg-type]
     vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
     with pytest.raises(UserError, match=r"shape \(6,\)"):
         dataset_reference(vectors, "train", tiny_extractor())

@@ -110,10 +110,27 @@ def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
     choice, data = scorer(tmp_path), colour_data()
     held_out = choice.held_out(data, 50)
     assert held_out == {"num_samples": 50, "values": scored(choice.begin(data, 50), data.test[:50], batch=512)}
-    with pytest.warns(UserWarning, match="held-out images are left out: .* needs at least 10 samples"):
+    with pytest.warns(UserWarning, match="scores of real images are left out: .* needs at least 10 samples"):
         assert choice.held_out(data, 9) is None
     against = scorer(tmp_path, ["fd"], reference="test").held_out(data, 50)
-    assert against is not None and against["values"]["fd_tiny"] > 0.01  # training images, not the reference itself
+    assert against is not None and against["values"]["fd_tiny_test"] > 0.01  # training images, not the reference itself
+
+
+def test_scores_against_test_images_have_names_of_their_own(tmp_path: Path) -> None:
+    """During training these are validation images, which may choose a checkpoint, under another name."""
+    data, x = colour_data(), images(60, 5)
+    published = scored(scorer(tmp_path).begin(data, 60), x)
+    against_test = scored(scorer(tmp_path, reference="test").begin(data, 60), x)
+    against_val = scored(scorer(tmp_path, reference="test").begin(data, 60, split="val"), x)
+    of_reference = {f"{name}_tiny" for name in ("fd", "kd", "precision", "recall", "density", "coverage")}
+    of_reference |= {"kd_tiny_std"}
+    alone = published.keys() - of_reference
+    assert against_test.keys() == alone | {name.replace("_tiny", "_tiny_test") for name in of_reference}
+    assert against_val.keys() == alone | {name.replace("_tiny", "_tiny_val") for name in of_reference}
+    assert all(against_test[name] == published[name] for name in alone)
+    exact = scored(scorer(tmp_path, reference="test").begin(data, 60), data.test)
+    assert abs(exact["fd_tiny_test"]) < 1e-6 < published["fd_tiny"]
+    assert scored(scorer(tmp_path).begin(data, 60, split="val"), x) == published  # the training set is what it is
 
 
 def test_a_fitted_model_is_scored_like_samples(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from blackout.data import digits
-from blackout.diffusion.calibration import CalibratedDenoiser, calibration
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
@@ -28,7 +27,7 @@ from blackout.diffusion.samplers import (
     nearest_rounding,
     sample,
 )
-from blackout.diffusion.schedules import fisher_times, logit_survival, logit_times, time_of_logit
+from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
 from blackout.laws.claims import (
@@ -261,12 +260,12 @@ def around_digits():
     return centres.mean(0), denoiser
 
 
-def brightness(kernel, first, last, num_steps, n=600, changed=lambda denoiser: denoiser):
-    """Mean of samples over that of their law, less 1, with the exact denoiser or what is made of it."""
+def brightness(kernel, first, last, num_steps, n=600):
+    """Mean of samples over that of their law, less 1, with the exact denoiser."""
     mean, denoiser = around_digits()
     times = logit_times(num_steps, first, last)
     streams = SampleStreams(0, torch.arange(n))
-    drawn = sample(changed(denoiser), PureDeath(255), times, (n, 64), streams, kernel=kernel, mean=mean)
+    drawn = sample(denoiser, PureDeath(255), times, (n, 64), streams, kernel=kernel, mean=mean)
     return float(drawn.double().mean() / mean.mean()) - 1
 
 
@@ -275,47 +274,3 @@ def test_with_the_exact_denoiser_multistep_samples_are_as_bright_as_their_law_an
     assert brightness(MultistepLeap(), 0.0, -4.0, 9) == pytest.approx(0.0, abs=0.015)  # three standard errors
     assert brightness(PoissonLeap(), 4.0, -5.0, 9) > 0.03
     assert brightness(Trapezoidal(), 4.0, -5.0, 5) > 0.03
-
-
-def overfitted(denoiser):
-    """Errs to both sides in the logarithm, by state and pixel: 4 % too much on average."""
-
-    def predict(xt, t):
-        right = denoiser(xt, t)
-        wrong = right.log_mean + 0.28 * torch.sin(7.0 * xt + torch.arange(64) + 3 * xt.sum(1, keepdim=True)) * 2**0.5
-        return CountPrediction(wrong.exp(), wrong)
-
-    return predict
-
-
-def test_samples_of_a_network_that_expects_too_much_are_as_bright_as_their_law_once_it_is_calibrated():
-    mean, denoiser = around_digits()
-    n, walk = 500, (MultistepLeap(), 0.0, -4.0, 9)
-    times = logit_times(9, 0.0, -4.0)
-
-    def found(each, batch_size=n):
-        streams = SampleStreams(6, torch.arange(n))
-        how = {"mean": mean, "kernel": MultistepLeap(), "batch_size": batch_size}
-        return calibration(each, PureDeath(255), times, (n, 64), streams, **how)
-
-    exact, off = found(denoiser), found(overfitted(denoiser))
-    assert exact["logits"] == pytest.approx(sorted(logit_survival(times[1:]).tolist()))
-    assert exact["factors"] == pytest.approx([1.0] * 9, abs=0.02)  # the means of 500 samples are .5 % uncertain
-    assert off["factors"] == pytest.approx([1 / 1.04] * 9, abs=0.03) and max(off["factors"]) < 0.99
-    assert brightness(*walk, changed=overfitted) > 0.03
-    mended = brightness(*walk, changed=lambda right: CalibratedDenoiser(overfitted(right), **off))
-    assert mended == pytest.approx(0.0, abs=0.02)
-    assert found(denoiser, 199) == exact
-
-
-def test_calibrated_predictions_are_linear_in_the_logit_and_constant_beyond():
-    xt, plain = (
-        torch.zeros(3, 2, dtype=torch.uint8),
-        CountPrediction(torch.full((3, 2), 2.0), torch.full((3, 2), 2.0).log()),
-    )
-    made = CalibratedDenoiser(lambda xt, t: plain, [-1.0, 1.0], [0.5, 1.0])
-    mean = made(xt, time_of_logit(torch.tensor([-5.0, 0.0, 9.0], dtype=torch.float64))).mean
-    torch.testing.assert_close(mean, torch.tensor([[1.0], [1.5], [2.0]]).expand(3, 2))
-    torch.testing.assert_close(
-        made(xt, time_of_logit(torch.tensor(0.0).double())).expected, torch.full((3, 2), 1.5).double()
-    )

@@ -208,7 +208,7 @@ def test_known_elements_follow_the_forward_process_and_end_exact():
 
 
 def test_every_sample_may_have_known_elements_of_its_own_whatever_the_batch():
-    model = from_data(COUNTS, BODY, seed=0).model.eval()
+    model = from_data(COUNTS, BODY, seed=0).model.eval().double()  # rounding by the shape of a batch moves no draw
     mask = torch.eye(6, 4).bool() | (torch.arange(6) > 3)[:, None]
     known = KnownElements(COUNTS[:6], mask)
     drawn = [

@@ -1,4 +1,4 @@
-"""Particles against enumeration: guided laws, laws given known elements, and what correctors leave as it is."""
+"""Particles against enumeration: distributions given known elements, and what correctors leave as it is."""
 
 import math
 
@@ -8,15 +8,11 @@ import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles
-from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
+from blackout.diffusion.particles import normalised, sample_particles
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import (
-    BinomialBridge,
     Correction,
-    CountingDenoiser,
-    LevelBridge,
     LevelCorrector,
-    PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
@@ -26,7 +22,7 @@ from blackout.diffusion.samplers import (
 )
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
-from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
+from blackout.laws.claims import ExactDenoiser, fraction, landing, poisson_pmf
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams, systematic
 from tests.laws.test_guidance_laws import ALL, CLASSES, SHARES
@@ -51,22 +47,7 @@ def distance(x, law, levels=16):
     return total_variation(np.bincount(index, minlength=len(law)) / n, law), float(floor)
 
 
-def guided_draws(plain, given, g, number, n, kernel, times=TIMES):
-    denoiser = GuidedDenoiser(ExactDenoiser(given), ExactDenoiser(plain), g, 15)
-    how = {"kernel": kernel, "mean": torch.tensor(plain.mean ** (1 - g) * given.mean**g)}
-    samples, weights = [], []
-    for indices in torch.arange(n).split(500):  # all at once they take gigabytes
-        common = (denoiser, PureDeath(15), times, (len(indices), plain.pixels), SampleStreams(0, indices))
-        if number == 1:
-            samples.append(sample(*common, **how))
-            continue
-        drawn = sample_particles(*common, **how, number=number, potentials=[GuidanceWeight(PureDeath(15))])
-        samples.append(drawn.samples)
-        weights.append(drawn.log_normaliser)
-    return torch.cat(samples), torch.cat(weights) if weights else None
-
-
-# --- the potential, by matrices
+# --- guided rates, by matrices
 
 
 def walk_of_rates(plain, given, g, weighed, num_steps=400):
@@ -84,70 +65,11 @@ def walk_of_rates(plain, given, g, weighed, num_steps=400):
 
 
 @pytest.mark.parametrize("g, off", [(2.0, 0.03), (3.0, 0.08)])
-def test_guided_rates_alone_have_another_law_and_the_potential_mends_it(g, off):
+def test_guided_rates_have_another_law_and_the_potential_is_the_difference(g, off):
     law, _ = tilted(ONE_ALL.p0, ONE[1].p0, g)
     assert total_variation(walk_of_rates(ONE_ALL, ONE[1], g, weighed=False), law) > off
     errors = [total_variation(walk_of_rates(ONE_ALL, ONE[1], g, True, steps), law) for steps in (200, 400)]
     assert errors[1] < 0.05 and errors[0] / errors[1] > 1.7  # what is left is the steps' own, of first order
-
-
-ONE_PIXEL, TWO_PIXELS = (ONE_ALL, ONE[1], 4000), (ALL, CLASSES[1], 8000)
-
-
-@pytest.mark.parametrize("plain, given, n, g", [
-    (*ONE_PIXEL, 3.0),
-    *(pytest.param(*ONE_PIXEL, g, marks=pytest.mark.deep) for g in (1.5, 2.0)),
-    *(pytest.param(*TWO_PIXELS, g, marks=pytest.mark.deep) for g in (1.5, 2.0, 3.0)),
-])  # fmt: skip
-def test_guidance_by_particles_samples_the_tilted_law(plain, given, n, g):
-    law, total = tilted(plain.p0, given.p0, g)
-    x, log_normaliser = guided_draws(plain, given, g, 16, n if g == 3 else 3000, Trapezoidal())
-    found, floor = distance(x, law)
-    assert found < floor + 0.01
-    if plain.pixels == 1:
-        assert float(log_normaliser.exp().mean()) == pytest.approx(total, rel=0.01)
-
-
-@pytest.mark.parametrize("kernel", [PoissonLeap(), BinomialBridge()])
-def test_other_kernels_are_weighed_too(kernel):
-    law, _ = tilted(ONE_ALL.p0, ONE[1].p0, 3.0)
-    times = logit_times(40, 5.0, -7.0)
-    alone, _ = guided_draws(ONE_ALL, ONE[1], 3.0, 1, 1500, kernel, times)
-    weighed, _ = guided_draws(ONE_ALL, ONE[1], 3.0, 8, 1500, kernel, times)
-    assert distance(weighed, law)[0] < 0.6 * distance(alone, law)[0]
-
-
-@pytest.mark.parametrize("name", [
-    "trapezoidal",
-    *(pytest.param(name, marks=pytest.mark.deep) for name in ("pure_death", "absorbing", "uniform", "ordinal")),
-])  # fmt: skip
-def test_rough_data_are_guided_at_the_default_cost(name):
-    """Two elements of six levels, Dirichlet laws, g = 3, 16 particles, at most 64 evaluations: nearer than the walk."""
-    given, other = (np.random.default_rng(k).dirichlet(np.full(36, 0.5)).reshape(6, 6) for k in (21, 22))
-    cubes = given, 0.4 * given + 0.6 * other
-    law, total = tilted(cubes[1].ravel(), cubes[0].ravel(), 3.0)
-    if name in ("pure_death", "trapezoidal"):
-        kernel = BinomialBridge() if name == "pure_death" else Trapezoidal()
-        process, toys = PureDeath(5), [Toy("rough", cube) for cube in cubes]
-        exact, mean = [ExactDenoiser(toy) for toy in toys], torch.tensor(toys[1].mean ** -2 * toys[0].mean ** 3)
-    else:
-        process = {"uniform": Uniform, "absorbing": Absorbing, "ordinal": Ordinal}[name](5)
-        mean, kernel = None, LevelBridge()
-        matrices = chains.of_generator(process.generator().numpy(), process.ordered)
-        exact = [ExactJumpDenoiser(chains.JumpToy("rough", cube, matrices), chains.JumpToy.origins) for cube in cubes]
-    counting, n = CountingDenoiser(GuidedDenoiser(*exact, 3.0, 5)), 1500
-    steps = 64 if name in ("pure_death", "absorbing") else 32
-    times, streams = logit_times(steps, 5.0, -7.0), SampleStreams(0, torch.arange(n))
-    walk = sample(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean)
-    evaluations = counting.evaluations
-    drawn = sample_particles(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean, number=16,
-                             potentials=[GuidanceWeight(process)])  # fmt: skip
-    assert counting.evaluations == 2 * evaluations <= 128
-    found, floor = distance(drawn.samples, law, 6)
-    assert found < min(math.hypot(floor, 0.05), distance(walk, law, 6)[0])
-    most = {"pure_death": 0.1, "trapezoidal": 0.03}.get(name, 0.04)
-    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=most)
-    assert float((drawn.spread > SPREAD).double().mean()) < 0.02
 
 
 # --- known elements
@@ -218,19 +140,20 @@ def test_correctors_mend_overwriting_and_keep_what_particles_found(corrector):
 HELD = KnownElements(torch.tensor([[0, 5]], dtype=torch.uint8), torch.tensor([[False, True]]))
 
 
-@pytest.mark.parametrize("known, correction", [(None, Correction()), (HELD, Correction(1, ThinAndBridge()))])
-def test_a_sample_is_a_function_of_seed_and_number(known, correction):
+@pytest.mark.parametrize("correction", [Correction(), Correction(1, ThinAndBridge())])
+def test_a_sample_is_a_function_of_seed_and_number(correction):
     def draw(indices):
         denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.5, 15)
         streams = SampleStreams(3, torch.tensor(indices))
         drawn = sample_particles(denoiser, PureDeath(15), TIMES, (len(indices), 2), streams,
-                                 kernel=Trapezoidal(), correction=correction, known=known, mean=torch.tensor(ALL.mean),
-                                 number=5, potentials=[GuidanceWeight(PureDeath(15))], threshold=0.9)  # fmt: skip
+                                 kernel=Trapezoidal(), correction=correction, known=HELD, mean=torch.tensor(ALL.mean),
+                                 number=5, threshold=0.9)  # fmt: skip
         return drawn.samples, drawn.log_normaliser
 
     together, weights = draw(list(range(10)))
     alone, weight = draw([7, 2])
-    assert torch.equal(alone, together[[7, 2]]) and torch.equal(weight, weights[[7, 2]])
+    assert torch.equal(alone, together[[7, 2]])
+    torch.testing.assert_close(weight, weights[[7, 2]])  # products of matrices of other shapes may add in another order
     assert len(weights.unique()) == 10
 
 

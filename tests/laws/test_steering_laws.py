@@ -95,7 +95,8 @@ def test_valuing_states_costs_no_evaluation_and_a_sample_is_its_own():
     assert counting.evaluations == len(TIMES) - 1
     alone = toy.draw(4, torch.tensor([7, 2]), draws=3)
     assert torch.equal(alone.samples, together.samples[[7, 2]])
-    assert torch.equal(alone.log_normaliser, together.log_normaliser[[7, 2]])
+    # products of matrices of other shapes may add in another order
+    torch.testing.assert_close(alone.log_normaliser, together.log_normaliser[[7, 2]])
 
 
 def test_neighbours_are_those_of_one_jump():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.data import digits
 from blackout.errors import UserError
 from blackout.permutations import inverse
 from blackout.permutations.datasets import (
@@ -43,13 +44,44 @@ def source(request):
 
 
 def test_a_puzzle_is_a_function_of_its_number(source):
-    for split in ("train", "test"):
+    for split in ("train", "val", "test"):
         whole = source.batch(split, torch.arange(20))
         alone = source.batch(split, torch.tensor([13, 4]))
-        assert all(torch.equal(whole[name][[13, 4]], alone[name]) for name in whole)
+        assert all(torch.equal(values[[13, 4]], alone[name]) for name, values in whole.items())
         assert is_permutation(whole["given"]).all()
-    assert source.size("train") is None and source.size("test") == 20
-    assert source.fingerprint("train") == source.fingerprint("train") != source.fingerprint("test")
+    assert source.size("train") is None and source.size("val") == source.size("test") == 20
+    hashes = [source.fingerprint(split) for split in ("train", "val", "test")]
+    assert len(set(hashes)) == 3 and source.fingerprint("train") == hashes[0]
+
+
+def test_the_puzzles_of_the_splits_are_other_ones(source):
+    """No order of the items given, and but for one permutation to be memorised no list, is in two splits."""
+    batches = [source.batch(split, torch.arange(20)) for split in ("train", "val", "test")]
+    for one, other in itertools.combinations(batches, 2):
+        assert not torch.equal(one["given"], other["given"])
+        if source.kind != "tokens":
+            same = (one["items"].flatten(1).unsqueeze(1) == other["items"].flatten(1)).all(-1)
+            assert not same.any()
+
+
+def test_images_of_puzzles_are_those_of_their_split():
+    images = digits(0.2)
+    jigsaws = jigsaw_digits(pieces=2, held_out=10)
+    for split in ("val", "test"):
+        cut = jigsaws.batch(split, torch.arange(10))["items"]
+        whole = images.batch(split, torch.arange(10))["x0"].float() / 16
+        assert torch.equal(cut[:, 0, 0], whole[:, 0, :4, :4])
+
+
+def test_lists_of_a_file_are_in_one_split_each(tmp_path):
+    np.savez(tmp_path / "lists.npz", items=np.arange(60).reshape(20, 3))
+    source = items(tmp_path / "lists.npz", holdout=0.2, validation=0.1)
+    sets = {
+        split: set(source.batch(split, torch.arange(number))["items"].flatten().tolist())
+        for split, number in (("train", 400), ("val", 2), ("test", 4))
+    }
+    assert sorted(map(len, sets.values())) == [6, 12, 42] and len(set.union(*sets.values())) == 60
+    assert items(tmp_path / "lists.npz", validation=0).size("val") == 0
 
 
 def test_the_truth_solves_it_and_its_encoder_reads_it(source):
@@ -119,9 +151,13 @@ def test_lists_of_any_length_are_by_falling_relevance(tmp_path):
     assert (values["items"][~own] == 0).all() and (own[:, 1:] <= own[:, :-1]).all()
     assert ((values["relevance"].diff(dim=1) <= 0) & (values["items"][..., 0].diff(dim=1) <= 1e-6))[own[:, 1:]].all()
     assert torch.equal(values["relevance"].gather(1, values["ties"]), values["relevance"])
+    many = source.batch("train", torch.arange(200))["items"]
+    lists_of_training = many.flatten(1).unique(dim=0).view(-1, 7, 5)
+    assert len(lists_of_training) < 200 and source.size("val") == 1
+    each = lists_of_training[lists_of_training[..., 4] == 1].unique(dim=0)
+    # in units of the training items
+    assert torch.allclose(each.mean(0), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)
     again = read_puzzles(file, source)
-    mean = again["items"][again["items"][..., 4] == 1].mean(0)
-    assert torch.allclose(mean, torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)
     ranked = arranged(again["relevance"], again["truth"])
     assert len(ranked) == len(sizes) and (ranked.diff(dim=1) <= 0).all()
     assert all((each == 1).all() for each in ndcgs(again["truth"], again["relevance"]).values())

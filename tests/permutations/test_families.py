@@ -190,23 +190,60 @@ def test_refusals(wrong, says):
 
 
 def test_mixtures_are_found_by_expectation_maximisation():
-    """Two kinds of voters, none of whom says which: within .01 bits of the true law, by as many laws as there are."""
+    """Two kinds of voters, none of whom says which: within .01 bits of the true law."""
     generator, half = torch.Generator().manual_seed(0), torch.tensor([0.5, 0.5]).double()
     centre = torch.tensor([4, 2, 0, 1, 5, 3])
     strengths = torch.arange(6).double()
     for laws in ([Mallows(6, 0.4), Mallows(6, 0.5, centre)], [PlackettLuce(strengths), PlackettLuce(-strengths / 2)]):
         first, second = (law.sample(Size([3000]), generator) for law in laws)
         orders = torch.where(torch.rand(3000, 1, generator=generator) < 0.5, first, second)
-        truth, found = Mixture(half, laws), Mixture.fit(orders[:2000], type(laws[0]))
+        truth, found = Mixture(half, laws), Mixture.choose(orders[:2000], orders[2000:], type(laws[0]))
         perms = all_permutations(6)
-        assert len(found.laws) == 2 and float(found.log_prob(perms).exp().sum()) == pytest.approx(1)
+        assert len(found.laws) >= 2 and float(found.log_prob(perms).exp().sum()) == pytest.approx(1)
         log_p = truth.log_prob(perms)
         assert 0 <= float((log_p.exp() * (log_p - found.log_prob(perms))).sum()) / math.log(2) < 0.01
     of_one = PlackettLuce(strengths / 2).sample(Size([150]), torch.Generator().manual_seed(2))
-    assert len(Mixture.fit(of_one, PlackettLuce).laws) == 1
     with pytest.raises(ValueError, match="orders"):
-        Mixture.fit(orders[:, :3], Mallows, 6)
-    assert len(Mixture.fit(of_one.numpy(), PlackettLuce).laws) == 1
+        Mixture.fit(orders[:, :3], Mallows, 1, 6)
+    with pytest.raises(ValueError, match="at least one law"):
+        Mixture.fit(orders, Mallows, 0)
+    assert len(Mixture.fit(of_one.numpy(), PlackettLuce, 2).laws) == 2
     for wrong in ([[0, 0, 1]], [[0, 1, 3]], [[0.0, 1.0, 2.0]], [[0, 1, -1]]):
         with pytest.raises(ValueError, match="each order must name different items"):
-            Mixture.fit(torch.tensor(wrong), PlackettLuce)
+            Mixture.fit(torch.tensor(wrong), PlackettLuce, 1)
+
+
+def test_the_number_of_laws_is_that_of_the_validation_orders():
+    """Six kinds of voters are more than four laws; of one kind more laws are no better than chance."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.rand(6, 7, generator=generator).argsort(1)
+    truth = Mixture(torch.full((6,), 1 / 6).double(), [Mallows(7, 0.2, centre) for centre in centres])
+    orders = truth.sample(1200, SampleStreams(0, torch.arange(1200)).at(0))
+    mixture = Mixture.choose(orders[:900], orders[900:], Mallows)
+    assert len(mixture.laws) >= 6
+    perms = all_permutations(7)
+    log_p = truth.log_prob(perms)
+    assert float((log_p.exp() * (log_p - mixture.log_prob(perms))).sum()) / math.log(2) < 0.1
+    for number in (5, 7):
+        other = Mixture.fit(orders[:900], Mallows, number).log_prob(orders[900:]).mean()
+        assert mixture.log_prob(orders[900:]).mean() >= other
+    single = Mixture.choose(orders[:1], orders[900:], PlackettLuce)
+    assert len(single.laws) == 1
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_laws_of_many_items_are_fitted_about_centres_that_are_only_improved(number):
+    generator = torch.Generator().manual_seed(number)
+    centres = torch.rand(number, 12, generator=generator).argsort(1)
+    truth = Mixture(torch.full((number,), 1 / number).double(), [Mallows(12, 0.4, centre) for centre in centres])
+    orders = truth.sample(600, SampleStreams(0, torch.arange(600)).at(0))
+    mixture = Mixture.fit(orders, Mallows, number)
+    found = {tuple(law.reference.tolist()) for law in mixture.laws}
+    assert found == {tuple(centre.tolist()) for centre in centres}
+
+
+def test_orders_of_a_mixture_are_drawn_from_it():
+    laws = [Mallows(4, 0.3), PlackettLuce(torch.tensor([0.0, 2.0, 1.0, -1.0]).double())]
+    mixture = Mixture(torch.tensor([0.3, 0.7]).double(), laws)
+    drawn = mixture.sample(20_000, SampleStreams(3, torch.arange(20_000)).at(0))
+    assert_draws(drawn, mixture.log_prob(all_permutations(4)).exp())

@@ -264,13 +264,15 @@ def test_beams_of_five_items_find_the_most_probable_order(reverse):
         orders, log_probs = Beam()(denoiser, [1, 2, 3, 4], streams)
         narrow, least = Beam(width=30)(denoiser, [1, 2, 3, 4], streams)
     assert torch.allclose(log_probs[:, 0].exp().double(), exact.amax(1), atol=1e-5)
-    assert torch.equal(number(orders[:, 0]), exact.argmax(1))
+    # Compared by their probabilities: rounding may exchange two orders that are about as probable.
+    highest = exact.amax(1, keepdim=True)
+    assert torch.allclose(exact.gather(1, number(orders[:, :1])), highest, atol=1e-6)
     places = place_probabilities(orders, log_probs)
     every = all_permutations(5)
     expected = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
     assert torch.allclose(places, expected, atol=1e-6)
     assert bool(surely_best(log_probs).all())
-    right = number(narrow[:, 0]) == exact.argmax(1)
+    right = torch.isclose(exact.gather(1, number(narrow[:, :1])), highest, atol=1e-6).squeeze(1)
     assert bool((right | ~surely_best(least)).all()) and not bool(surely_best(least[:, :1] - 5).any())
 
 
@@ -289,7 +291,9 @@ def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
     assert torch.allclose(log_p.exp().sum(0), torch.ones(2, 2), atol=1e-5)
     with torch.no_grad():
         best, own = law.top(len(every))
-        assert torch.equal(number(best), log_p.argsort(0, descending=True).movedim(0, -1))
+        # All orders, each with its probability, which falls. Rounding may exchange two that are about as probable.
+        assert torch.equal(number(best).sort(-1).values, torch.arange(len(every)).expand(2, 2, -1))
+        assert torch.allclose(own, log_p.movedim(0, -1).gather(-1, number(best)), atol=1e-5)
         assert torch.allclose(own, log_p.sort(0, descending=True).values.movedim(0, -1), atol=1e-5)
         drawn = number(law.sample(Size([4000]), torch.Generator().manual_seed(0)))[:, 1, 0]
     assert p_value(torch.bincount(drawn, minlength=len(every)).double(), log_p[:, 1, 0].detach().double().exp()) > 1e-4

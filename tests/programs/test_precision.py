@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from blackout.distributed import has_bfloat16
 from blackout.programs import train as program
 from blackout.programs.cli import composed
 from blackout.programs.plan import bfloat16_ratio
@@ -52,3 +54,18 @@ def test_a_run_keeps_what_it_began_with(
         runs.append(program.train(composed("train", words)))
         assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
     assert runs[0] == runs[1] and "numbers: bf16-mixed, as the run so far" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("native", "chosen"), [(True, "bf16-mixed"), (False, "32-true")])
+def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
+    native: bool, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        return native or including_emulation
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+    on_gpu = program.with_precision(settings(accelerator="gpu"), tmp_path)
+    assert on_gpu["trainer"]["precision"] == chosen
+    assert on_gpu["sampler"]["bfloat16"] is native
+    assert not has_bfloat16(torch.device("mps"))

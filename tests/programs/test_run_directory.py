@@ -7,7 +7,7 @@ import pytest
 
 from blackout.errors import UserError
 from blackout.files import PART
-from blackout.programs.run_directory import open_run, run_directory, run_id, running
+from blackout.programs.run_directory import check_run, run_directory, run_id, running
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
@@ -43,7 +43,7 @@ def test_files_of_others_are_refused_and_settings_that_another_process_has_just_
     there.write_text("{}")
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path, **how: path != there and exists(path, **how))
-    assert open_run(config, "digits") == there.parent
+    check_run(there.parent, config)
     (there.parent / "letters.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds letters\.txt, which is no run's"):
-        open_run(config, "digits")
+        check_run(there.parent, config)

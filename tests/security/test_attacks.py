@@ -108,8 +108,6 @@ def many_times_the_same():
     (lambda d: d["data"].update(std=float("inf")), "std"),
     (lambda d: d["data"].update(mean=float("nan")), "mean"),
     (lambda d: d["data"].update(num_classes="x"), "num_classes"),
-    (lambda d: d.update(calibration={"logits": [1.0], "factors": "x"}), "calibration"),
-    (lambda d: d.update(calibration={"logits": [1.0, 2.0], "factors": [1.0, -1.0]}), "calibration"),
     (lambda d: d["model"]["sampler"].update(num_steps=10**30), "num_steps"),
     (lambda d: d["model"]["head"].update({"a\nb": 1}), "no name"),
     (lambda d: d["data"].update(name="x" * 10**6), "too long"),

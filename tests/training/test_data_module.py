@@ -117,17 +117,20 @@ def test_impossible_sharding_is_refused(numbered: CountData, batch_size: int, ra
             kind(numbered, batch_size, rank=rank, world_size=world_size)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4, 9])
+@pytest.mark.parametrize(("split", "size"), [("val", 7), ("test", 9)])
+@pytest.mark.parametrize("world_size", [1, 2, 4, 7])
 @pytest.mark.parametrize("per_process", [1, 2, 3, 100])
-def test_held_out_samples_are_served_exactly_once(numbered: CountData, world_size: int, per_process: int) -> None:
-    shards = [EvalLoader(numbered, per_process * world_size, rank, world_size) for rank in range(world_size)]
+def test_held_out_samples_are_served_exactly_once(
+    numbered: CountData, world_size: int, per_process: int, split: Split, size: int
+) -> None:
+    shards = [EvalLoader(numbered, per_process * world_size, rank, world_size, split) for rank in range(world_size)]
     assert len({len(shard) for shard in shards}) == 1
     for rank, shard in enumerate(shards):
         batches = list(shard)
         assert len(batches) == len(shard)
         assert all(len(batch["index"]) > 0 for batch in batches)
-        assert torch.cat([batch["index"] for batch in batches]).tolist() == list(range(rank, 9, world_size))
-        assert all(torch.equal(batch["x0"], numbered.test[batch["index"]]) for batch in batches)
+        assert torch.cat([batch["index"] for batch in batches]).tolist() == list(range(rank, size, world_size))
+        assert all(torch.equal(batch["x0"], getattr(numbered, split)[batch["index"]]) for batch in batches)
         assert torch.equal(batches[0]["index"], next(iter(shard))["index"])  # and again from the start
 
 
@@ -139,6 +142,8 @@ def test_a_single_process_keeps_to_the_batch_size(numbered: CountData) -> None:
 def test_more_processes_than_samples_are_refused(numbered: CountData) -> None:
     with pytest.raises(ValueError, match="numbered has 9 test samples, fewer than the 10 processes"):
         EvalLoader(numbered, 10, 0, 10)
+    with pytest.raises(ValueError, match="numbered has 7 validation samples, fewer than the 10 processes"):
+        EvalLoader(numbered, 10, 0, 10, "val")
 
 
 def test_resuming_another_stream_is_refused(numbered: CountData) -> None:
@@ -266,7 +271,7 @@ def test_a_checkpoint_of_a_validation_resumes_too(numbered: CountData, tmp_path:
     validate: dict[str, Any] = {"limit_val_batches": 1.0, "val_check_interval": 2, "check_val_every_n_epoch": None}
     whole, second = Recorder(), Recorder()
     fit(numbered, tmp_path, whole, callbacks=[saver(tmp_path)], **validate)
-    assert [index for batch in whole.validated[:2] for index in batch] == list(range(9))
+    assert [index for batch in whole.validated[:2] for index in batch] == list(range(7))
     assert len(whole.validated) == 6 * 2
     fit(numbered, tmp_path, second, tmp_path / f"step={stop}.ckpt", **validate)
     assert second.trained == whole.trained[stop:]
@@ -315,8 +320,8 @@ def test_checkpoints_need_no_pickle(numbered: CountData, tmp_path: Path) -> None
 def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> None:
     module = SourceDataModule(numbered, 4)
     assert next(iter(module.train_dataloader()))["batch"] == 0
-    assert sum(len(batch["index"]) for batch in module.val_dataloader()) == 9
-    assert sum(len(batch["index"]) for batch in module.test_dataloader()) == 9
+    for loader, counts in ((module.val_dataloader(), numbered.val), (module.test_dataloader(), numbered.test)):
+        assert torch.equal(torch.cat([batch["x0"] for batch in loader]), counts)
 
 
 @pytest.mark.parametrize(("batch_size", "flip"), [(0, False), (4, True)])

@@ -11,7 +11,7 @@ from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
-from blackout.programs.run_directory import open_run, run_directory, running
+from blackout.programs.run_directory import check_run, run_directory, running, write_settings
 from blackout.training.checkpoint_files import FORMAT, read_checkpoint, write_checkpoint
 from blackout.training.export import check_loadable, export_model
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
@@ -92,13 +92,15 @@ def test_a_run_of_any_name_is_refused_or_continued(tmp_path, place):
         config = {"experiment_name": f"e{number}", "run_id": "a", "runs_dir": str(tmp_path), "dataset": {"path": "x"}}
         changed = config | ({"dataset": {"path": name}} if place == "setting" else {place: name})
         try:
-            with running(run_directory(changed, "x")):
-                where = open_run(changed, "x")
+            with running(run_directory(changed, "x")) as where:
+                check_run(where, changed)
+                write_settings(where, changed)
         except UserError as error:
             refused[name] = str(error)
             continue
         assert yaml.safe_load((where / "config.yaml").read_text())["dataset"] == changed["dataset"]
-        assert where.is_relative_to(tmp_path) and open_run(changed, "x") == where
+        assert where.is_relative_to(tmp_path)
+        check_run(where, changed)
     assert "\ud800" in refused and "日本語" not in refused
     assert not [line for line in refused.values() if "\n" in line]
 

@@ -3,7 +3,6 @@
 import functools
 import re
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
 from blackout.data import CountData
-from blackout.diffusion import GammaHead, PoissonLeap, Sampler, nearest_rounding
+from blackout.diffusion import (
+    BinomialBridge,
+    GammaHead,
+    MultistepLeap,
+    PoissonLeap,
+    Sampler,
+    logit_times,
+    nearest_rounding,
+)
 from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
@@ -89,6 +96,27 @@ def test_named_samplers_are_the_commands():
         named_sampler("nonsense")
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Sampler(MultistepLeap(), num_steps=6, grid=partial(logit_times, first=3.0, last=-4.0)),
+        Sampler(BinomialBridge(nearest_rounding), num_steps=5, corrector_steps=1),
+    ],
+    ids=["multistep", "binomial_bridge_nearest"],
+)
+def test_the_name_of_the_sampler_that_the_model_has_changes_nothing(sampler, request):
+    model, name = made(sampler=sampler).model.eval(), request.node.callspec.id
+    assert torch.equal(model.sample(20, sampler=name), model.sample(20))
+
+
+def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model():
+    grid = partial(logit_times, first=3.0, last=-4.0)
+    model = made(sampler=Sampler(MultistepLeap(), num_steps=6, grid=grid, batch_size=7)).model.eval()
+    expected = Sampler(PoissonLeap(), num_steps=1000, grid=grid, batch_size=7)
+    assert torch.equal(model.sample(4, sampler="poisson"), model.sample(4, sampler=expected))
+    assert torch.equal(model.sample(4, sampler="poisson", num_steps=9), model.sample(4, sampler=expected, num_steps=9))
+
+
 def test_validate_fit_test_and_predict():
     kinds = torch.tensor([[1.0, 1.0, 9.0, 9.0], [9.0, 9.0, 1.0, 1.0]]).repeat(30, 1)  # of which there is much to learn
     two = torch.poisson(kinds, generator=torch.Generator().manual_seed(0)).int()
@@ -99,18 +127,23 @@ def test_validate_fit_test_and_predict():
     (after,) = fitter.test(model, verbose=False)
     assert after["test/bits_per_dim"] < before["val/bits_per_dim"]
     (drawn,) = fitter.predict(model, DataLoader(torch.arange(5, 9), batch_size=4))
-    assert torch.equal(drawn, model.sample(9)[5:])
+    ((_, expected),) = model.batches(torch.arange(5, 9))  # a batch of the same shape, in which networks round alike
+    assert torch.equal(drawn, expected["samples"].cpu())
 
 
 def test_a_mean_over_held_out_samples_has_its_standard_error():
     values = torch.randn(101, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mean = HeldOutMean(nan_strategy="disable").set_dtype(torch.float64)
-    for part in values.split(20):
-        mean.update(part)
+    mean = HeldOutMean().set_dtype(torch.float64)
+    for index in torch.arange(101).flip(0).split(20):
+        mean.update(values[index], index)
     assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(values.std() / 101**0.5)
+    index, sorted_values = mean.samples
+    assert torch.equal(index, torch.arange(101)) and torch.equal(sorted_values, values)
+    with pytest.raises(ValueError, match="values of samples"):
+        mean.update(values, index[:3])
     mean.reset()
-    mean.update(values[:1])
-    assert mean.compute() == values[0] and np.isnan(mean.error)
+    mean.update(values[:1], torch.tensor([7]))
+    assert mean.compute() == values[0] and np.isnan(mean.error) and mean.samples[0].tolist() == [7]
     mean.reset()
     with pytest.warns(UserWarning, match="before the ``update``"):
         assert mean.compute().isnan() and np.isnan(mean.error)
@@ -232,24 +265,3 @@ def test_without_the_hub_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install huggingface_hub"):
         made().push_to_hub("me/counts")
-
-
-def test_a_model_is_calibrated_at_no_more_than_its_training_where_its_sampler_asks_for_it_and_keeps_what_it_found(
-    tmp_path,
-):
-    model = made(sampler=Sampler(PoissonLeap(), num_steps=9, calibrated=True)).model.eval()
-    plain = model.sample(40)
-    model.calibrate(512 * 9 - 1)
-    assert "calibration" not in model.config and torch.equal(model.sample(40), plain)
-    model.calibrate(1024 * 9 * 8)
-    found = model.config["calibration"]
-    assert len(found["logits"]) == len(found["factors"]) == 9 and max(abs(f - 1) for f in found["factors"]) > 0.01
-    drawn = model.sample(1000)
-    assert float(drawn.double().mean()) == pytest.approx(float(model.mean.mean()), rel=0.05)
-    assert torch.equal(model.sample(40, sampler=replace(model.sampler, calibrated=False)), plain)
-    fewer = replace(model.sampler, num_steps=7)  # another walk, which was not measured
-    assert torch.equal(model.sample(9, sampler=fewer), model.sample(9, sampler=replace(fewer, calibrated=False)))
-    model.calibrate(1024 * 9 * 8)
-    assert model.config["calibration"] == found
-    model.save_pretrained(tmp_path / "model")
-    assert torch.equal(load_model(tmp_path / "model").sample(40), drawn[:40])

@@ -4,11 +4,13 @@ import csv
 import gc
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.loggers.logger import DummyLogger
 
 from blackout import load_model
 from blackout.data import digits
@@ -109,7 +111,7 @@ def test_scoring_leaves_everything_as_it_was(scorer):
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
-    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, SourceDataModule(DATA, 50), verbose=False)
+    pl.Trainer(**TRAINER, callbacks=[scores]).test(module, SourceDataModule(DATA, 50), verbose=False)
 
     def values(module, seed=5):
         return score_samples(scorer.begin(DATA, SAMPLES), module.model.batches, seed)
@@ -137,6 +139,26 @@ def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
 
     trained(Noted(scorer, SAMPLES, every_n_steps=every))
     assert made == at
+
+
+@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4]), (3, [3])])
+def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer, every, at):
+    logged = {}
+
+    class Noted(DummyLogger):
+        def log_metrics(self, metrics, step=None):
+            if "fd_tiny" in metrics:
+                logged[step + 1] = metrics["fd_tiny"]
+
+    without = replace(DATA, val=torch.empty(0))
+    scores = Scores(scorer, SAMPLES, every_n_steps=every)
+    trainer = pl.Trainer(
+        **{**TRAINER, "logger": Noted()}, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None,
+        use_distributed_sampler=False, callbacks=[scores], enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(module := make_module(), SourceDataModule(without, 50))
+    assert list(logged) == at and all(value > 0 for value in logged.values())
+    assert same(module.state_dict(), trained().state_dict())
 
 
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
@@ -206,10 +228,8 @@ def tensor_bytes():
 
 
 def test_scores_that_no_validation_meets_are_refused(scorer):
-    callback = Scores(scorer, SAMPLES, every_n_steps=7)
-    trainer = pl.Trainer(**TRAINER, val_check_interval=2, check_val_every_n_epoch=None, accumulate_grad_batches=1)
     with pytest.raises(UserError, match="every_n_steps=7 must be a multiple of 2"):
-        callback.setup(trainer, make_module(), "fit")
+        trained(Scores(scorer, SAMPLES, every_n_steps=7))
 
 
 def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
@@ -233,13 +253,15 @@ def test_more_samples_are_scored_at_the_end_than_between(scorer):
     trainer.fit(module, data)
     assert scores.provenance["num_samples"] == SAMPLES
     trainer.validate(module, data, verbose=False)
+    assert scores.provenance["num_samples"] == SAMPLES
+    trainer.test(module, data, verbose=False)
     assert scores.provenance["num_samples"] == 2 * SAMPLES
 
 
 class Nowhere:
     """A scorer whose weights can be had nowhere."""
 
-    def begin(self, source, number, device):
+    def begin(self, source, number, device, split):
         raise Unobtainable("fetch the weights and put them at /there")
 
 

@@ -82,17 +82,18 @@ def test_an_earlier_handler_is_called_after_saving(run, tmp_path):  # noqa: F811
 def test_the_row_of_an_end_stays_until_the_run_has_gone_on(tmp_path):
     path = tmp_path / "metrics.csv"
     log = MetricsCSV(path)
-    log.log_metrics({"train/loss": 1.0}, 3)
+    log.log_metrics({"train/loss": 1.0, "val/loss": 3.0}, 3)
     log.close(3)
-    log.log_metrics({"val/loss": 2.0}, 3)
+    log.log_metrics({"val/loss": 2.0, "fid": 5.0}, 3)
     log.flush()
     whole = read_rows(path)[3]
     for finish in (lambda log: log.finalize("failed"), MetricsCSV.save, MetricsCSV.flush):
-        assert read_rows(path)[3] == whole == {"step": "3", "train/loss": "1.0", "val/loss": "2.0"}
+        assert read_rows(path)[3] == whole == {"step": "3", "train/loss": "1.0", "val/loss": "2.0", "fid": "5.0"}
         log = MetricsCSV(path)
         log.log_metrics({"train/loss": float("nan")}, 4)
         finish(log)
-    assert read_rows(path)[3] == {"step": "3", "train/loss": "1.0"}
+    # what training had logged is as in a longer run, and the scores of the end stay
+    assert read_rows(path)[3] == {"step": "3", "train/loss": "1.0", "val/loss": "3.0", "fid": "5.0"}
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(run, tmp_path):  # noqa: F811

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.errors import UserError, refuse
@@ -66,17 +67,28 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     indices = torch.arange(compared, device=model.device)
     paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
     annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
-    mean = float(target.energy(test).double().mean().detach())
+    energies = target.energy(test).double().detach().cpu()
+    mean = float(energies.mean())
     values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
     estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights}
+    compared = dict[str, SampleValues]()
     for name, weights in estimates.items():
-        values[f"nll_{name}"] = mean + float(log_mean_exp(weights))
+        log_z = float(log_mean_exp(weights))
+        values[f"nll_{name}"] = mean + log_z
         values[f"nll_{name}_error"] = jackknife(weights)
+        # the logarithm of a mean of weights is too small on average, by Jensen's inequality
+        compared[f"nll_{name}"] = SampleValues(
+            torch.arange(len(test)), energies + log_z, "lower bound", values[f"nll_{name}_error"]
+        )
         values[f"ess_{name}"] = float(effective_sample_size(weights))
     if (known := exact_values(target) if can_enumerate(target) else None) is not None:
         values["nll_exact"] = mean + known["log_z"]
+        compared["nll_exact"] = SampleValues(torch.arange(len(test)), energies + known["log_z"])
     bounded, _ = run_backwards(target, model.rates(), test[:_BOUNDED], 32, indices[:_BOUNDED], fold_seed(seed, 4))
     values["nll_chain_bound"] = -float(bounded.mean())
+    compared["nll_chain_bound"] = SampleValues(
+        torch.arange(len(bounded)), -bounded.double().cpu(), "upper bound"
+    )
     if isinstance(target, PairEnergy):
         values |= couplings_found(target, source)
     near = {"exact": values["nll_exact"]} if known is not None else {}
@@ -85,6 +97,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
     said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": chains, "sweeps": _SWEEPS}}
+    said["sample_values"] = compared
     said["convergence"] = (
         f"the likelihood is {'not ' * far}at its maximum: along a parameter it rises by {values['steepest_slope']:.1f} "
         f"standard errors (chance: up to {_STEEP})"
@@ -95,18 +108,28 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     return said
 
 
-def classical_nats(source: StateData) -> dict[str, float]:
-    """-log p of held-out states: uniform, sites that are independent, and the best tree of pairs [Chow and Liu 1968].
+def classical_nats(source: StateData, size: int) -> dict[str, Baseline]:
+    """-log p of each test state: uniform, sites that are independent, and the best tree of pairs [Chow and Liu 1968].
 
-    Floats, of states [n, d]. Fitted to training states, with one state more that is spread over all. The tree is left
-    out where its table of pairs is large.
+    Of the first `size` test states [size, d]. Fitted to training states, with one state more that is spread over all.
+    The tree is left out where its table of pairs is large.
     """
-    train, test = (part[:].flatten(1).long().cpu() for part in (source.train, source.test))
-    sites, levels = train.shape[1], source.max_count + 1
+    number_of_validation = min(_COMPARED, source.size("val") or 0)
+    validation = source.batch("val", torch.arange(number_of_validation))["x0"]
+    test = source.batch("test", torch.arange(size))["x0"]
+    held_out = torch.cat([validation, test]).flatten(1).long().cpu()
+    nats = _classical_nats(source.train[:].flatten(1).long().cpu(), held_out, source.max_count + 1)
+    return {name: Baseline.of(values, number_of_validation) for name, values in nats.items()}
+
+
+def _classical_nats(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:
+    """See `classical_nats`: float64 [m] of states [m, d]."""
+    sites = train.shape[1]
     hot, size = one_hot(train, levels).double(), len(train) + 1
     single = (hot.sum(0) + 1 / levels) / size
     alone = single.log().gather(1, test.T).sum(0)
-    nats = {"uniform": sites * math.log(levels), "independent_sites": -float(alone.mean())}
+    uniform = torch.full((len(test),), sites * math.log(levels), dtype=torch.float64)
+    nats = {"uniform": uniform, "independent_sites": -alone}
     if sites * levels > _MOST_CELLS:
         return nats
     from scipy.sparse.csgraph import minimum_spanning_tree  # what starts a program need not load it
@@ -115,7 +138,7 @@ def classical_nats(source: StateData) -> dict[str, float]:
     ratio = (both / (single[:, :, None, None] * single)).log()
     tree = minimum_spanning_tree(-1 - (both * ratio).sum((1, 3)).clamp(min=0).numpy()).nonzero()
     gained = sum(ratio[i, test[:, i], j, test[:, j]] for i, j in zip(*tree, strict=True))
-    return nats | {"tree_of_pairs": -float((alone + gained).mean())}
+    return nats | {"tree_of_pairs": -(alone + gained)}
 
 
 @torch.no_grad()
@@ -253,9 +276,16 @@ class EnergyFamily(ComponentFamily):
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
         return report(model, source, int(settings.get("seed") or 0))
 
-    def baselines(self, source: StateData, settings: Plain) -> dict[str, dict[str, float]]:
-        """Nats per held-out state of models that need no log Z."""
-        return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
+    def sample_values(
+        self, model: EnergySampler, source: Source, name: str, index: Tensor, values: Tensor
+    ) -> SampleValues | None:
+        """Nats of each test state, where log Z is summed over all states; estimates of it have no known error here."""
+        return SampleValues(index, values) if name == "test/nll" and model.sums_states else None
+
+    def baselines(self, source: StateData, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
+        """Nats per test state of models that need no log Z."""
+        names = ("test/nll", "nll_exact", "nll_ais", "nll_sampler", "nll_chain_bound")
+        return dict.fromkeys(names, classical_nats(source, size) if size else {})
 
 
 def _states(data: Any) -> StateData:

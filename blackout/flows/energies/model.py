@@ -306,9 +306,14 @@ class EnergySampler(ChainSampler):
 
         Elsewhere log Z, a scalar, is the chains', which is too low while they miss what the energy prefers.
         """
-        if isinstance(self.negative, FlowSamples) and self.negative.sums(self.target):
+        if self.sums_states:
             log_z = self.target.log_partition().double()
         self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
+
+    @property
+    def sums_states(self) -> bool:
+        """Whether log Z of validation and test metrics is summed over all states."""
+        return isinstance(self.negative, FlowSamples) and self.negative.sums(self.target)
 
     def try_once(self) -> None:
         """Evaluate energy and rates at two states."""

@@ -20,10 +20,10 @@ from torch import Size, Tensor
 
 from blackout.component import component
 from blackout.data.file_formats import load_array
-from blackout.data.splits import held_out_split
+from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text, tensors_hash
-from blackout.permutations.classical import EXACT, Mallows, Mixture
+from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, finite_numbers
 from blackout.permutations.distributions import PlackettLuce
@@ -42,6 +42,7 @@ _ENUMERATED = 10
 """Most items whose cycles are all held in memory."""
 _HELD_OUT, _FIRST = 2000, 64
 _MADE_HELD_OUT = 512
+_TEST, _VALIDATION = 1, 2  # seeds of permutations that are made; those to train on have 0
 _REPETITIONS = 2**24
 _MOST_PLACES, _NUMBER = 10**8, re.compile("[0-9]{1,9}")
 _ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
@@ -59,7 +60,8 @@ class PermutationData:
     Attributes:
         name: short name for logs and file names.
         train: makes `x` and contexts of training samples.
-        test: the same of the held-out samples.
+        test: the same of the test samples.
+        validation: the same of the validation samples; None for none.
         num_tokens: size of the vocabulary where `items` are tokens; None without.
         kind: what the items are, for pictures: rankings, or a puzzle's kind; None for bare permutations.
         puzzles: where the permutations come from, if they solve puzzles.
@@ -90,13 +92,17 @@ class PermutationData:
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     code: str = "fisher_yates"
     labels: tuple[str, ...] = ()
+    validation: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_permutations(self.name, self.test["x"])
+        if self.validation is not None:
+            check_permutations(self.name, self.validation["x"])
 
     def __str__(self) -> str:
         size = "any number" if self.train_size is None else f"{self.train_size:,}"
-        return f"{self.name}, {size} + {len(self.test['x']):,} held out, permutations of {self.length} items"
+        sizes = f"{size} training, {self.size('val'):,} validation and {self.size('test'):,} test"
+        return f"{self.name}, {sizes} permutations of {self.length} items"
 
     @property
     def length(self) -> int:
@@ -116,13 +122,19 @@ class PermutationData:
 
     def size(self, split: Split) -> int | None:
         """Number of samples of a split; None for any number."""
-        return self.train_size if split == "train" else len(self.test["x"])
+        if split == "train":
+            return self.train_size
+        return len(self._held_out(split).get("x", ()))
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """`x` and contexts of the samples with these numbers, [b, ...]."""
         if split == "train":
             return self.train(index, augment)
-        return {name: values[index] for name, values in self.test.items()}
+        return {name: values[index] for name, values in self._held_out(split).items()}
+
+    def _held_out(self, split: Split) -> Mapping[str, Tensor]:
+        """`x` and contexts of all validation or test samples."""
+        return self.test if split == "test" else self.validation or {}
 
     def fingerprint(self, split: Split) -> str:
         """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
@@ -166,15 +178,16 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     """All permutations that are one cycle, `share` of them to train on, the others held out [Severo 2025, section 5.2].
 
     Permutations are [N, n]. Which ones is decided by a hash of the permutation: the training set is the same
-    everywhere, and whether a sample is in it needs no list.
+    everywhere, and whether a sample is in it needs no list. Of those held out up to 4,000, evenly spaced, are
+    validation and test permutations in turn.
 
     Args:
         length: 2 to 10.
-        share: of the (length - 1)! cycles, in (0, 1]; 1 trains and validates on all.
+        share: of the (length - 1)! cycles, in (0, 1]; 1 trains on all, those for validation and test among them.
         seed: of the hash.
 
     Raises:
-        ValueError: values outside these limits, or so small a share that nothing is left to train on.
+        ValueError: values outside these limits, or a share that leaves nothing to train on, or fewer than two held out.
     """
     check_length("cycles", length)
     ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
@@ -182,7 +195,8 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     x = all_cycles(length)
     drawn = hash_share(number(x), seed) < share
     ensure(bool(drawn.any()), f"cycles: share={share} of {len(x)} cycles leaves none to train on")
-    rest = x if bool(drawn.all()) else x[~drawn]
+    rest = x if share == 1 else x[~drawn]
+    ensure(len(rest) >= 2, f"cycles: share={share} of {len(x)} cycles leaves {len(rest)} for validation and test, of 2")
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
         """Whether samples [b, n] are one cycle, and in the training set, [b] each."""
@@ -197,13 +211,16 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         log_p = torch.full((len(points),), -math.log(len(x)), dtype=torch.float64)
         return log_p.masked_fill(num_cycles(points) != 1, -math.inf)
 
-    test = rest[torch.linspace(0, len(rest) - 1, min(len(rest), _HELD_OUT)).long()]
+    held_out = rest[torch.linspace(0, len(rest) - 1, min(len(rest), 2 * _HELD_OUT)).long()]
     train = x[drawn]
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         return {"x": train[index]}
 
-    return PermutationData("cycles", make, {"x": test}, judge=judge, truth=truth, members=x, train_size=len(train))
+    return PermutationData(
+        "cycles", make, {"x": held_out[::2]}, judge=judge, truth=truth, members=x, train_size=len(train),
+        validation={"x": held_out[1::2]},
+    )  # fmt: skip
 
 
 def all_cycles(n: int) -> Tensor:
@@ -241,9 +258,11 @@ def mallows(length: int = 8) -> PermutationData:
         exact, _ = Mallows(length, samples["condition"].double().squeeze(1)).moments()
         return {"distance": kendall_distance(samples["samples"]).double(), "expected_distance": exact}
 
-    test = make(torch.arange(_MADE_HELD_OUT), seed=1)
+    test, validation = (make(torch.arange(_MADE_HELD_OUT), seed=stream) for stream in (_TEST, _VALIDATION))
     shown = {f"phi={phi}": {"condition": torch.tensor([[phi]])} for phi in _PHIS}
-    return PermutationData("mallows", make, test, judge=judge, truth=truth, shown=shown)
+    return PermutationData(
+        "mallows", make, test, judge=judge, truth=truth, shown=shown, validation=validation
+    )
 
 
 @component("dataset")
@@ -263,26 +282,27 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
         """Draws of the law, `x` [b, n]: see `PlackettLuce`."""
         return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).at(0))}
 
-    test = make(torch.arange(_MADE_HELD_OUT), seed=1)
-    return PermutationData("plackett_luce", make, test, truth=lambda _, x: law.log_prob(x))
+    test, validation = (make(torch.arange(_MADE_HELD_OUT), seed=stream) for stream in (_TEST, _VALIDATION))
+    return PermutationData(
+        "plackett_luce", make, test, truth=lambda _, x: law.log_prob(x), validation=validation
+    )
 
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")
-def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined: int = 1000) -> PermutationData:
+def permutations(
+    path: str | Path, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
+) -> PermutationData:
     """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; a `.csv` with an order of the same names in
     every row, the best first; or votes from preflib.org, .soc .soi .toc .toi.
 
     Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
     last places: bits are then those of a random order that agrees with the vote.
 
-    Few votes are soon known by heart. So training also sees votes imagined by the mixture of Mallows laws that fits the
-    training votes best: a catalytic prior [Huang 2020]. Those of many voters outweigh it.
-
     Args:
         path: the file.
-        holdout: share of the rows, or voters, to hold out.
+        holdout: share of the rows, or voters, to test on.
         seed: of the split and of broken ties.
-        imagined: votes, drawn anew in every batch, that count beside the file's of at most 14 items; 0 for none.
+        validation: share or number of the rows, or voters, by which checkpoint and sharpness are chosen; 0 for none.
 
     Raises:
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
@@ -292,45 +312,37 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0, imagined
     if file.suffix in (".csv", *VOTES):
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
-            return from_levels(file.stem, levels, holdout, seed, imagined, labels)
+            return from_levels(file.stem, levels, holdout, validation, seed, labels)
     x = finite_numbers(load_array(file), file)
     refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
     with error_context(str(file)):
         check_permutations(file.stem, x)
-        return from_levels(file.stem, inverse(x), holdout, seed, imagined)
+        return from_levels(file.stem, inverse(x), holdout, validation, seed)
 
 
 def from_levels(
-    name: str, levels: Tensor, holdout: float, seed: int, imagined: int, labels: tuple[str, ...] = ()
+    name: str, levels: Tensor, holdout: float, validation: float, seed: int, labels: tuple[str, ...] = ()
 ) -> PermutationData:
     """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these.
 
-    Beside them are so many of the mixture that fits them, see `permutations`; a batch without repetitions has none.
-
-    Ours (tests/permutations/coded/test_data.py), after [Huang 2020].
+    Ours (tests/permutations/coded/test_data.py).
     """
-    ensure(imagined >= 0, f"imagined must not be negative, but is {imagined}")
-    ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them held out, not {len(levels)}")
-    train, test = held_out_split(len(levels), holdout, seed)
+    ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them to test on, not {len(levels)}")
+    train, chosen, test = split_samples(len(levels), validation, holdout, seed)
 
     def orders(rows: Tensor, streams: StepStreams) -> Tensor:
         """Orders [b, n] by levels plus uniforms, which break ties: see `from_levels`."""
         return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)
 
-    known = orders(train, SampleStreams(seed, train).at(0))
-    law = Mixture.fit(known, Mallows) if imagined and levels.shape[1] <= EXACT else None
-
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Votes `x` [b, n], of the mixture with probability imagined / (imagined + voters): see `from_levels`."""
-        streams = repeated(seed, index, augment)
-        x = orders(train[index], streams)
-        if law is not None and augment is not None:
-            own = streams.next_draw().uniform((len(x), 1)) < imagined / (imagined + len(train))
-            x = torch.where(own, law.sample(len(x), streams), x)
-        return {"x": x}
+        """Votes `x` [b, n]: see `from_levels`."""
+        return {"x": orders(train[index], repeated(seed, index, augment))}
 
-    shown = {"x": orders(test, SampleStreams(seed, -1 - test).at(0))}
-    return PermutationData(name, make, shown, train_size=len(train), labels=labels, code="insertion")
+    held_out = [{"x": orders(rows, SampleStreams(seed, -1 - rows).at(0))} for rows in (chosen, test)]
+    return PermutationData(
+        name, make, held_out[1], train_size=len(train), labels=labels, code="insertion",
+        validation=held_out[0] if len(chosen) else None,
+    )  # fmt: skip
 
 
 def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
@@ -397,6 +409,8 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         scores = puzzle_scores(puzzles.kind, samples["items"], samples["samples"], samples["target"], ties)
         return {name: values.double() for name, values in scores.items()}
 
-    test = batch("test", torch.arange(puzzles.held_out))
-    made = partial(batch, "train")
-    return PermutationData(puzzles.name, made, test, kind=puzzles.kind, puzzles=puzzles, judge=judge)
+    test, chosen = (batch(split, torch.arange(puzzles.size(split))) for split in ("test", "val"))
+    return PermutationData(
+        puzzles.name, partial(batch, "train"), test, kind=puzzles.kind, puzzles=puzzles, judge=judge,
+        validation=chosen if puzzles.size("val") else None,
+    )  # fmt: skip

@@ -68,8 +68,11 @@ class CodeDraw(Draw):
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Code, objective, passes and order, for metrics.json."""
+        """Code, objective, passes and order, for metrics.json, and what `nll_bits` of these draws is."""
         described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
+        described["nll_bits"] = self.model.likelihood(self.passes)
+        if self.passes.greedy:
+            described["nll_bits"] += " of draws without greedy"
         contexts = "file" if self.contexts is not None else "held out" if self.model.conditional else None
         return {**described, "given": self.given or None, "contexts": contexts}
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.data import PermutationData, from_puzzles
@@ -21,8 +22,6 @@ from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import make, resolve
 
 _OBJECTIVES = typing.get_args(Objective)
-_COMPARED = 10_000
-"""Held-out samples of which fitted models' bits are taken at the end of training."""
 
 
 @component("family")
@@ -91,6 +90,10 @@ class CodeFamily(ComponentFamily):
         """What the data are called by the user, such as numbers of items."""
         return dict(source.kept)
 
+    def training(self, settings: Plain) -> dict[str, Any]:
+        """`sharpness`."""
+        return {"sharpness": settings.get("sharpness")}
+
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
         """The network, with the code and how samples are drawn."""
         parts, n = description["model"], description["data"]["num_items"]
@@ -108,11 +111,18 @@ class CodeFamily(ComponentFamily):
         """The likelihood of the model, its distance from a known law, and the baselines."""
         return likelihood_report(model, source, settings)
 
-    def baselines(self, source: PermutationData, settings: Plain) -> dict[str, dict[str, float]]:
-        """Bits per held-out permutation of classical models, which see no context."""
-        size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
-        bits = likelihood_baselines(source, size) if size else {}
-        return dict.fromkeys(("val/nll_bits", "nll_bits_test"), bits)
+    def sample_values(
+        self, model: CodeModel, source: PermutationData, name: str, index: Tensor, values: Tensor
+    ) -> SampleValues | None:
+        """Bits of each test permutation, exact or bounds as `CodeModel.likelihood` says."""
+        return SampleValues(index, values, model.likelihood()) if name == "test/nll_bits" else None
+
+    def baselines(
+        self, source: PermutationData, size: int, settings: Plain
+    ) -> dict[str, dict[str, Baseline]]:
+        """Bits per test permutation of classical models, which see no context."""
+        fitted = likelihood_baselines(source, size) if size else {}
+        return dict.fromkeys(("test/nll_bits", "nll_bits_test"), fitted)
 
 
 def _facts(data: Plain) -> dict[str, Any]:

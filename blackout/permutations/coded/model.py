@@ -24,8 +24,8 @@ from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
-from blackout.permutations.metrics import SHARPNESS, arranged
-from blackout.protocols import Drawn, Watch
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness
+from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
 
@@ -58,22 +58,33 @@ def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
     return list(order.tensor_split(passes, dim=-1))
 
 
-def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Tensor) -> Tensor:
-    """The exact log-probability of codes for one partition, [B]: one pass per block, earlier blocks shown.
-
-    [Severo 2025, eq. 2].
+def code_log_prob(
+    denoiser: Denoiser, codes: Tensor, blocks: Blocks | Choice, support: Tensor, passes: int | None = None
+) -> Tensor:
+    """Return the exact log-probability of codes drawn block after block, one pass each, [B].
 
     Args:
+        denoiser: see the head of this file.
         codes: int64 [B, n].
-        blocks: see `partition`.
+        blocks: one a pass (`partition`), or the choice of the next one (`most_certain`), which the
+            digits so far decide.
         support: bool [n, n].
+        passes: how many; needed with a choice of blocks alone.
+
+    References: Severo et al. 2025, eq. 2.
     """
     shown = torch.full_like(codes, codes.shape[-1])
     total = torch.zeros(len(codes), device=codes.device)
-    for block in blocks:
+    number_of_passes = passes if callable(blocks) else len(blocks)
+    assert number_of_passes is not None
+    for number in range(number_of_passes):
+        log_probs = normalised(denoiser(shown), support)
+        block = blocks(log_probs, shown, number_of_passes - number) if callable(blocks) else blocks[number]
         places = block.to(codes.device).expand(len(codes), -1)
-        total = total + digit_log_probs(denoiser, shown, codes, support).gather(1, places).sum(1)
-        shown = shown.scatter(1, places, codes.gather(1, places))
+        digits = codes.gather(1, places)
+        rows = log_probs.expand(len(codes), -1, -1).take_along_dim(places.unsqueeze(-1), 1)
+        total = total + rows.gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
+        shown = shown.scatter(1, places, digits)
     return total
 
 
@@ -173,29 +184,10 @@ def normalised(logits: Tensor, support: Tensor) -> Tensor:
     return precise.masked_fill(~support.to(logits.device), -torch.inf).log_softmax(-1)
 
 
-def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
-    """-log p in nats averaged over all orders of digits, exactly: `any_order_loss` without its noise, [B].
-
-    A set M of masked digits counts with 1 / (|M| C(n, |M|)), summed over its cross-entropies. 2^n - 1 evaluations.
-    [Uria 2014], summed over the masks; ours, checked in `tests.permutations.coded.test_model`.
-
-    Args:
-        codes: int64 [B, n].
-        support: bool [n, n].
-    """
-    size, n = codes.shape
-    total = torch.zeros(size, dtype=torch.float64, device=codes.device)
-    for hidden in all_masks(n).to(codes.device)[1:]:
-        found = -digit_log_probs(denoiser, codes.masked_fill(hidden, n), codes, support).double()
-        masked = int(hidden.sum())
-        total += found[:, hidden].sum(1) / (masked * math.comb(n, masked))
-    return total
-
-
 def all_masks(n: int) -> Tensor:
     """Every set of n digits, bool [2^n, n]; row r holds the bits of r.
 
-    Ours (tests/permutations/coded/test_model.py), by `every_mask_nll`.
+    Ours (tests/permutations/coded/test_model.py), by `mixture_nll`.
     """
     return (torch.arange(2**n).unsqueeze(-1) >> torch.arange(n)) % 2 == 1
 
@@ -204,11 +196,10 @@ def exact_mixture(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: in
     """p of every code where each sample has a random order of its own, float64 [M]; or for that from left to right.
 
     [Severo 2025, eq. 2], averaged over ordered partitions into balanced blocks. Every partly masked code is looked at
-    once, at most 40,320 for 7 items, 130,922 of inline codes; then block after block is added to all sets of masked
-    digits.
+    once, at most 40,320 for 7 items, 130,922 of inline codes; then see `log_mixture`.
 
     Args:
-        denoiser: see the head of this file.
+        denoiser: see the head of this file; of one context, or of none.
         codes: those of interest, int64 [M, n]; all of a free code make a law whose sum is 1.
         support: bool [n, n].
         passes: 1..n.
@@ -225,15 +216,63 @@ def exact_mixture(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: in
     states = (keys.unsqueeze(-1) // weights) % (n + 1)
     table = torch.cat([normalised(denoiser(part), support).double() for part in states.split(_TABLE_AT_ONCE)])
     terms = table[which.unsqueeze(-1), torch.arange(n, device=codes.device), codes.unsqueeze(1)].cpu()  # [M, 2^n, n]
-    masked: dict[tuple[int, ...], Tensor] = {tuple(range(n)): torch.ones(len(codes), dtype=torch.float64)}
+    return log_mixture(terms, passes, random).exp()
+
+
+def mixture_nll(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int) -> Tensor:
+    """Return -log p in nats of codes drawn in a random order of each sample's own, float64 [B].
+
+    Exact, with 2^n - 1 network evaluations per code, each with the context of its own.
+
+    Args:
+        denoiser: see the head of this file.
+        codes: int64 [B, n].
+        support: bool [n, n].
+        passes: 1..n.
+
+    Raises:
+        ValueError: more than 7 items.
+
+    References: Severo et al. 2025, eq. 2, summed; checked in tests/permutations/coded/test_model.py.
+    """
+    n = codes.shape[1]
+    ensure(n <= MOST_ITEMS, f"laws are exact to {MOST_ITEMS} items, not for {n}")
+    terms = torch.zeros(len(codes), 2**n, n, dtype=torch.float64)
+    for row, hidden in enumerate(all_masks(n).to(codes.device)):
+        if row > 0:  # no digit is masked in row 0
+            shown = codes.masked_fill(hidden, n)
+            terms[:, row] = digit_log_probs(denoiser, shown, codes, support).double().cpu()
+    return -log_mixture(terms, passes, random=True).to(codes.device)
+
+
+def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
+    """Return the log-probability of codes, averaged over ordered partitions into balanced blocks.
+
+    Block after block is added to all sets of masked digits, from that of all digits to the empty one.
+
+    Args:
+        terms: log-probability of every digit where the digits in the bits of row r are masked,
+            float64 [M, 2^n, n].
+        passes: blocks.
+        random: whether all orders count alike; else the one from left to right.
+
+    Returns:
+        float64 [M].
+
+    References: Severo et al. 2025, eq. 2; checked in tests/permutations/coded/test_model.py.
+    """
+    n = terms.shape[-1]
+    masked: dict[tuple[int, ...], Tensor] = {tuple(range(n)): terms.new_zeros(len(terms))}
     for block in partition(n, passes):
-        before, masked = masked, {}
-        for digits, mass in before.items():
+        before = masked
+        masked = {}
+        for digits, log_mass in before.items():
             blocks = list(combinations(digits, len(block))) if random else [digits[: len(block)]]
-            own = terms[:, sum(1 << i for i in digits)]
+            of_digits = terms[:, sum(1 << i for i in digits)]
             for shown in blocks:
                 rest = tuple(sorted({*digits} - {*shown}))
-                masked[rest] = masked.get(rest, 0) + mass * own[:, list(shown)].sum(1).exp() / len(blocks)
+                added = log_mass + of_digits[:, list(shown)].sum(1) - math.log(len(blocks))
+                masked[rest] = torch.logaddexp(masked[rest], added) if rest in masked else added
     return masked[()]
 
 
@@ -338,12 +377,13 @@ def _embedding(number: int, width: int) -> nn.Embedding:
 
 Objective = Literal["masked", "autoregressive"]
 CODES: dict[str, type[Code]] = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion, "inline": Inline}
+Likelihood = Literal["exact", "upper bound"]
 _NOISE, _VALIDATION = 1, 3
 """Keys that keep the uses of one seed apart; 2 is dropout's."""
 
 
 _JUDGED = 20, 512
-"""Held-out permutations by which sharpness is chosen, at least and at most."""
+"""Validation permutations by which sharpness is chosen, at least and at most."""
 
 
 BATCH = 1000
@@ -359,7 +399,7 @@ class Passes:
     """How digits are filled in.
 
     Args:
-        passes: of the network, 1..n; None for one, or n of an autoregressive model.
+        passes: of the network, 1..n; None for n, as the objective is learned.
         order: of the digits: random (a fresh one per sample), left to right, or the most certain next. None for
             random, or left to right of an autoregressive model.
         greedy: take the most probable value of every digit instead of drawing.
@@ -393,13 +433,13 @@ class Passes:
                 cannot do.
         """
         causal = objective == "autoregressive"
-        usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
-        passes = usual[0] if self.passes is None else self.passes
-        order = usual[1] if self.order is None else self.order
+        usual: Order = "left_to_right" if causal else "random"
+        passes = n if self.passes is None else self.passes
+        order = usual if self.order is None else self.order
         ensure(type(passes) is int and 1 <= passes <= n, f"passes must be 1..{n}, not {passes!r}")
         ensure(order in _ORDERS, f"order must be one of {', '.join(_ORDERS)}, not {order}")
         ensure(type(self.greedy) is bool, f"greedy must be true or false, not {self.greedy!r}")
-        if causal and (passes, order) != usual:
+        if causal and (passes, order) != (n, usual):
             raise ValueError(f"an autoregressive model draws from left to right: passes={n} order=left_to_right")
         return replace(self, passes=passes, order=order)
 
@@ -413,6 +453,7 @@ class CodeModel(Model):
         objective: "masked" (any order, any number of passes) or "autoregressive" (left to right, n passes).
         passes: how samples are drawn by default.
         kept: named tensors of the source that are exported with the model.
+        sharpness: what logits are multiplied by after training; None chooses it on validation data.
         training: ema_decay and seed of a model in training.
 
     Raises:
@@ -423,9 +464,10 @@ class CodeModel(Model):
 
     def __init__(
         self, network: nn.Module, code: str, objective: Objective, passes: Passes,
-        kept: Mapping[str, Tensor] | None = None, **training: Any,
+        kept: Mapping[str, Tensor] | None = None, sharpness: float | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
+        self.sharpness = checked_sharpness(sharpness)
         self.code, self.objective = CODES[code], str(objective)
         self.length = int(network.num_items)  # type: ignore[arg-type]
         for name, values in (kept or {}).items():
@@ -503,20 +545,23 @@ class CodeModel(Model):
 
     @torch.no_grad()
     def calibrate(self, evaluations: int) -> None:
-        """Find what logits are multiplied by so that held-out permutations are likeliest: few to train on make a model
-        too sure.
+        """Find what logits are multiplied by so that validation permutations are likeliest: few to train on make a
+        model too sure.
 
-        By 0 a free code's law is uniform, so that no model ends worse than that.
+        By 0 a free code's law is uniform, so that no model ends worse than that on validation permutations.
 
         A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
+        if self.sharpness is not None:
+            self.config["sharpness"] = self.sharpness
+            return
         source = self.require_source()
-        held_out = min(_JUDGED[1], source.size("test") or 0)
-        size = min(held_out, evaluations // (len(SHARPNESS) * self.validation_cost))
-        if size < min(_JUDGED[0], held_out):
+        available = min(_JUDGED[1], source.size("val") or 0)
+        size = min(available, evaluations // (len(SHARPNESS) * self.validation_cost))
+        if size < max(1, min(_JUDGED[0], available)):
             return
         index = torch.arange(size)
-        batch = {name: values.to(self.device) for name, values in source.batch("test", index).items()}
+        batch = {name: values.to(self.device) for name, values in source.batch("val", index).items()}
         self.averaged.eval()
 
         def nats(sharpness: float) -> float:
@@ -532,23 +577,55 @@ class CodeModel(Model):
         """Network evaluations that validation takes per sample, an integer."""
         if self.objective == "autoregressive":
             return 1
-        return 2**self.length - 1 if self.length <= MOST_ITEMS else self.length
+        return 2**self.length - 1 if self._sums_orders(self.passes) else self.passes.passes or self.length
 
-    def nll(self, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
-        """-log p in nats, float64 [B]: exact of an autoregressive model, else the mean over orders of digits.
+    def nll(
+        self, denoiser: Denoiser, codes: Tensor, streams: RandomSource, passes: Passes | None = None
+    ) -> Tensor:
+        """Return -log p in nats, float64 [B], of the distribution that is drawn from, without `greedy`.
 
-        To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per
-        sample, digit by digit.
+        Where every sample has a random order of its own, p is a mixture over orders. To 7 items it is
+        summed. Above that the value is -log p given one random order per sample, whose mean is an
+        upper bound, by Jensen's inequality: see `likelihood`.
 
-        [Severo 2025, eq. 2], [Uria 2014].
+        Args:
+            denoiser: of the codes' contexts.
+            codes: int64 [B, n].
+            streams: of random orders.
+            passes: how digits are filled in; None for the model's own way.
+
+        References: Severo et al. 2025, eq. 2; Uria et al. 2014.
         """
+        passes = self.passes if passes is None else passes
+        n = codes.shape[1]
+        number = passes.passes or n
         if self.objective == "autoregressive":
             return autoregressive_loss(denoiser, codes, self.support).double()
-        n = codes.shape[1]
-        if n <= MOST_ITEMS:
-            return every_mask_nll(denoiser, codes, self.support)
-        order = uniform(tuple(codes.shape), streams, codes.device).argsort(dim=1)
-        return -code_log_prob(denoiser, codes, partition(n, n, order), self.support).double()
+        if passes.order == "confidence":
+            return -code_log_prob(denoiser, codes, most_certain, self.support, number).double()
+        if self._sums_orders(passes):
+            return mixture_nll(denoiser, codes, self.support, number)
+        order: Tensor | None = None
+        if passes.order == "random":
+            order = uniform(tuple(codes.shape), streams, codes.device).argsort(dim=1)
+        return -code_log_prob(denoiser, codes, partition(n, number, order), self.support).double()
+
+    def likelihood(self, passes: Passes | None = None) -> Likelihood:
+        """Return whether `nll` is -log p of what is drawn, or an upper bound on it.
+
+        It is a bound where one order stands for all, and where inline digits that are no permutation
+        are made one, so that several codes give the same permutation.
+        """
+        passes = self.passes if passes is None else passes
+        one_pass = passes.passes == 1
+        sampled = self.objective == "masked" and passes.order == "random" and not one_pass
+        repaired = self.code is Inline and self.aligned
+        return "upper bound" if repaired or (sampled and not self._sums_orders(passes)) else "exact"
+
+    def _sums_orders(self, passes: Passes) -> bool:
+        """Whether `nll` sums over the orders of digits."""
+        several = self.objective == "masked" and passes.order == "random" and passes.passes != 1
+        return several and self.length <= MOST_ITEMS
 
     # --- sampling
 
@@ -568,7 +645,7 @@ class CodeModel(Model):
             indices, seed, batch_size: as for `Model.batches`.
             passes: how digits are filled in; None for the model's own way.
             given: so many first digits of the held-out sample are observed.
-            contexts: arrays [m, ...]; None for those of the held-out samples.
+            contexts: arrays [m, ...]; None for those of the test samples.
             watch: see `blackout.protocols.Watch`.
 
         Yields:
@@ -603,12 +680,16 @@ class CodeModel(Model):
         """Whether samples have contexts."""
         return any(name in self.config.get("data", {}) for name in ("item_shape", "num_conditions"))
 
-    def contexts(self, given: int = 0) -> Mapping[str, Tensor]:
-        """Contexts [m, ...] of the held-out samples, with the true `x`, where drawing needs either."""
+    def contexts(self, given: int = 0, split: Split = "test") -> Mapping[str, Tensor]:
+        """Contexts [m, ...] of the test or validation samples, with the true `x`, where drawing needs either."""
         if not self.conditional and not given:
             return {}
         source = self.require_source()
-        return source.batch("test", torch.arange(source.size("test") or 0))
+        return source.batch(split, torch.arange(source.size(split) or 0))
+
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Draw as `batches`, with the contexts of validation samples."""
+        return self.batches(indices, seed, contexts=self.contexts(split="val"))
 
     def steps(self, passes: Passes, given: int) -> int:
         """Passes a batch takes, an integer: no more than there are digits to draw."""
@@ -634,7 +715,7 @@ class CodeModel(Model):
         return arranged(context["items"], x) if "items" in context else x
 
     def sample(self, num_samples: int, seed: int = 0, **how: Any) -> Tensor:
-        """Permutations int64 [num_samples, n]; sample k is a function of (seed, k).
+        """Permutations int64 [num_samples, n]; sample k's random numbers are a function of (seed, k).
 
         Args:
             num_samples: how many.

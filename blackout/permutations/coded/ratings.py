@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.splits import held_out_split
+from blackout.data.splits import split_samples
 from blackout.errors import UserError, refuse
 from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
@@ -21,6 +21,7 @@ from blackout.random import SampleStreams, StepStreams
 
 _COLUMNS = ("userId", "movieId", "rating")
 _LENGTH, _RATERS = 10, 1000
+_FEWEST_USERS = 2  # one to train on and one to test on
 
 
 class Ratings(NamedTuple):
@@ -88,6 +89,7 @@ def rankings(
     num_movies: int = 1000,
     holdout: float = 0.2,
     seed: int = 0,
+    validation: float = 0.1,
 ) -> PermutationData:
     """A ratings file with columns userId, movieId, rating, such as MovieLens' [Severo 2025, section 5.3].
 
@@ -97,8 +99,9 @@ def rankings(
         min_raters: an item needs so many; None for 1000, or a tenth of the users.
         movies: of those, the most rated ones or random ones are kept.
         num_movies: how many are kept.
-        holdout: share of the users that is held out.
+        holdout: share of the users to test on.
         seed: of split and choice.
+        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for none.
 
     Raises:
         UserError: a file that is missing, lacks a column or holds NaN, or in which a user rates an item twice; too few
@@ -112,12 +115,13 @@ def rankings(
     ratings = read_ratings(file)
     if min_raters is None:
         min_raters = min(_RATERS, max(1, len(ratings.user.unique()) // 10))
-    return from_ratings(file.stem, ratings, length, min_raters, movies == "random", num_movies, holdout, seed)
+    at_random = movies == "random"
+    return from_ratings(file.stem, ratings, length, min_raters, at_random, num_movies, holdout, validation, seed)
 
 
 def from_ratings(
     name: str, given: Ratings, length: int | None, min_raters: int, at_random: bool, num_movies: int, holdout: float,
-    seed: int,
+    validation: float, seed: int,
 ) -> PermutationData:  # fmt: skip
     """As `rankings`, of ratings in memory.
 
@@ -144,20 +148,26 @@ def from_ratings(
     usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
     length = usual if length is None else length
     active = (sizes >= length).nonzero().squeeze(1)
-    if len(active) < 2:
-        told = f"{len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed"
+    if len(active) < _FEWEST_USERS:
+        told = f"{len(active)} users rated {length} or more of the {len(kept)} items; {_FEWEST_USERS} are needed"
         raise UserError(f"{name}: {told}: dataset.length={usual} leaves {int((sizes >= usual).sum())}")
-    train, test = held_out_split(len(active), holdout, seed)
-    mine, index = active[train], torch.arange(len(test))
+    train, chosen, test = split_samples(len(active), validation, holdout, seed)
+    mine = active[train]
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         return user_lists(sizes, given, mine[index], length, repeated(seed, index, augment))
 
-    shown = user_lists(sizes, given, active[test], length, SampleStreams(seed, -1 - index).at(0))
+    # numbers below 0 are those of no training sample
+    held_out = [
+        user_lists(sizes, given, active[rows], length, SampleStreams(seed, -1 - first - torch.arange(len(rows))).at(0))
+        for rows, first in ((test, 0), (chosen, len(test)))
+        if len(rows)
+    ]
     popularity = torch.bincount(given.item[torch.isin(given.user, mine)], minlength=len(kept))
     return PermutationData(
-        name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
+        name, make, held_out[0], num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
         kept={"item_names": names[kept], "popularity": popularity}, code="insertion",
+        validation=held_out[1] if len(chosen) else None,
     )  # fmt: skip
 
 
@@ -168,7 +178,12 @@ def judge(samples: Samples) -> Mapping[str, Tensor]:
 
 @component("dataset")
 def synthetic_rankings(
-    length: int = 8, num_movies: int = 60, users: int = 4000, taste: int = 4, seed: int = 0
+    length: int = 8,
+    num_movies: int = 60,
+    users: int = 4000,
+    taste: int = 4,
+    seed: int = 0,
+    validation: float = 0.1,
 ) -> PermutationData:
     """Made up, and embedded: users with tastes of a few dimensions rate items that are also more or less popular.
 
@@ -179,16 +194,18 @@ def synthetic_rankings(
     Args:
         length: rated items in a ranking.
         num_movies: items in all.
-        users: of whom a fifth is held out.
+        users: of whom a fifth is tested on.
         taste: dimensions.
         seed: of everything.
+        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for none.
 
     Raises:
         ValueError: values out of range.
     """
     check_length("synthetic_rankings", length)
-    if num_movies < length or users < 2 or taste < 1:
-        raise ValueError(f"synthetic_rankings: at least {length} items, 2 users and 1 dimension of taste are needed")
+    if num_movies < length or users < _FEWEST_USERS or taste < 1:
+        needed = f"at least {length} items, {_FEWEST_USERS} users and 1 dimension of taste are needed"
+        raise ValueError(f"synthetic_rankings: {needed}")
     g = torch.Generator().manual_seed(seed)
     popularity = torch.randn(num_movies, generator=g)
     character = torch.randn(num_movies, taste, generator=g) / taste**0.5
@@ -199,4 +216,4 @@ def synthetic_rankings(
     gumbel = -torch.rand(users, num_movies, generator=g).clamp(min=1e-12).log().neg().log()
     rated = (0.5 * popularity + gumbel).topk(each, dim=1).indices
     made = Ratings(torch.arange(users).repeat_interleave(each), rated.flatten(), stars.gather(1, rated).flatten())
-    return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, seed)
+    return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, validation, seed)

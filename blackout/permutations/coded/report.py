@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import component
 from blackout.data.file_formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, Order, autoregressive_loss, exact_mixture
+from blackout.permutations.coded.model import (
+    MOST_ITEMS,
+    CodeModel,
+    Order,
+    Passes,
+    autoregressive_loss,
+    exact_mixture,
+)
 from blackout.permutations.coded.ratings import judge
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import arranged, expected_unique, kl_bits
-from blackout.protocols import Samples
+from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams
 
 _ENUMERATED = 9
@@ -40,11 +49,13 @@ _MIXED = 100
 class CodeScorer:
     """Valid and unique shares, and the figures of single samples that the data define (cyclic, ndcg_at_5, ...)."""
 
-    def begin(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> PermutationScores:
+    def begin(
+        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+    ) -> PermutationScores:
         """Accumulators for that many samples."""
         if not isinstance(source, PermutationData):
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
-        return PermutationScores(source, num_samples)
+        return PermutationScores(source, num_samples, split)
 
     def held_out(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any]:
         """The same of the held-out samples."""
@@ -77,10 +88,11 @@ class PermutationScores:
     Args:
         source: what is compared with.
         num_samples: n; samples are numbered 0..n-1 over all processes.
+        split: of the source, whose contexts the samples have.
     """
 
-    def __init__(self, source: PermutationData, num_samples: int) -> None:
-        self.num_samples, self._source = num_samples, source
+    def __init__(self, source: PermutationData, num_samples: int, split: Split = "test") -> None:
+        self.num_samples, self._source, self._split = num_samples, source, split
         self.reset()
 
     def reset(self) -> None:
@@ -126,10 +138,10 @@ class PermutationScores:
         source = self._source
         if source.kind not in (None, "rankings"):
             return None
-        number, n, sets = source.size("test") or 0, source.num_tokens or source.length, {}
+        number, n, sets = source.size(self._split) or 0, source.num_tokens or source.length, {}
         spaced = torch.linspace(0, number - 1, min(number, len(self._all))).long()
         for name, index in (("held out", spaced), ("samples", torch.arange(len(self._all)) % number)):
-            context = source.batch("test", index)
+            context = source.batch(self._split, index)
             x = self._all if name == "samples" else context["x"].cpu()
             whole = is_permutation(x)
             items = context["items"].cpu() if "items" in context else identity_like(x)
@@ -138,7 +150,7 @@ class PermutationScores:
 
     def provenance(self) -> dict[str, Any]:
         """What was compared with."""
-        return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint("test")}
+        return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint(self._split)}
 
 
 def likelihood_report(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,19 +163,27 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
 
     Returns:
         values: `nll_bits_test`, `kl_bits` and `total_variation` of each shown context; likelihood: how they were made,
-        and of rankings what those have who do not know the user.
+        and of rankings what those have who do not know the user; sample_values: bits of each test permutation.
     """
     options = settings["likelihood"]
     size = min(options["images"], source.size("test") or 0)
     if not size:
         return {"values": {}}
-    values = {"nll_bits_test": held_out_bits(model, source, size), **_divergences(model, source, settings)}
-    exact = model.objective == "autoregressive"
-    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
+    passes = model.passes.replaced(settings).checked(model.length, model.objective)
+    bits = held_out_bits(model, source, size, passes)
+    values = {"nll_bits_test": float(bits.mean()), **_divergences(model, source, passes)}
+    if size > 1:
+        values["nll_bits_test_error"] = float(bits.std()) / math.sqrt(size)
+    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": model.likelihood(passes), **asdict(passes)}
+    if passes.greedy:
+        likelihood["note"] = "greedy draws have no density: the bits are those of the same passes and order without it"
+    given = settings.get("given")
+    if given is not None:
+        likelihood["given"] = "none: the bits are those of whole permutations"
     if options["baselines"] and source.kind == "rankings":
-        known = settings.get("given")
-        likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
-    return {"values": values, "likelihood": likelihood}
+        likelihood["rankings"] = ranking_baselines(source, given if type(given) is int else 0, size)
+    compared = SampleValues(torch.arange(size), bits, model.likelihood(passes))
+    return {"values": values, "likelihood": likelihood, "sample_values": {"nll_bits_test": compared}}
 
 
 def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:
@@ -189,30 +209,44 @@ def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dic
     return {name: {k: float(v.mean()) for k, v in of.items()} for name, of in figures.items()}
 
 
-def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, float]:
-    """Bits per held-out permutation of uniform and of classical laws fitted to training ones.
+def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseline]:
+    """Bits of each of the first test permutations by uniform and classical distributions, fitted to training ones.
 
     Rankings are orders of the items that they are of. Mallows, its mixture and repeated insertion need the same items
-    in every order; Plackett-Luce and its mixture do not. None of them sees another context.
+    in every order; Plackett-Luce and its mixture do not. None of them sees another context. How many laws a mixture
+    has is chosen on validation permutations.
 
-    Floats, of -log2 p of orders [N, n]: `PlackettLuce`, `Mallows`, `Mixture`, `repeated_insertion`, and log2 n!. Ours
-    (tests/permutations/coded/test_data.py).
+    Args:
+        source: of the permutations; classical ones are fitted to at most 20,000 of them.
+        size: how many test permutations.
+
+    References: this project; checked in tests/permutations/coded/test_data.py.
     """
-    train = orders_of(source, source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED))))
-    test = orders_of(source, source.batch("test", torch.arange(held_out)))
+    train, validation, test = (
+        orders_of(source, source.batch(split, torch.arange(number)))
+        for split, number in (
+            ("train", min(_FITTED, source.size("train") or _FITTED)),
+            ("val", min(_FITTED, source.size("val") or 0)),
+            ("test", size),
+        )
+    )
     items = source.num_tokens if source.kind == "rankings" else None
+    number_of_items = items or source.length
     laws: dict[str, Mallows | Mixture] = {
         "plackett_luce": Mixture(torch.ones(1), [PlackettLuce(fit_plackett_luce(train, items))])
     }
     if items in (None, source.length):
-        laws |= {"mallows": Mallows.fit(train), "mallows_mixture": Mixture.fit(train, Mallows)}
-    if source.length <= _MIXED and (items or 0) <= _MIXED:
-        laws["plackett_luce_mixture"] = Mixture.fit(train, PlackettLuce, items)
-    log_probs = {name: law.log_prob(test) for name, law in laws.items()}
+        laws["mallows"] = Mallows.fit(train)
+        if len(validation) and source.length <= _MIXED:
+            laws["mallows_mixture"] = Mixture.choose(train, validation, Mallows)
+    if len(validation) and number_of_items <= _MIXED:
+        laws["plackett_luce_mixture"] = Mixture.choose(train, validation, PlackettLuce, items)
+    held_out = torch.cat([validation, test])
+    nats = {name: -law.log_prob(held_out).double() for name, law in laws.items()}
     if "mallows" in laws:
-        log_probs["repeated_insertion"] = repeated_insertion(train, test)
-    bits = {name: -float(values.double().mean()) / math.log(2) for name, values in log_probs.items()}
-    return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
+        nats["repeated_insertion"] = -repeated_insertion(train, held_out)
+    nats["uniform"] = torch.full((len(held_out),), math.lgamma(source.length + 1), dtype=torch.float64)
+    return {name: Baseline.of(values / math.log(2), len(validation)) for name, values in nats.items()}
 
 
 def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:
@@ -230,18 +264,16 @@ def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
     return batch["items"].cpu().gather(1, x) if source.kind == "rankings" else x
 
 
-def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
+def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> dict[str, float]:
     """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated.
 
     Floats, of log-probabilities [n!], see `kl_bits`. Ours (tests/permutations/coded/test_model.py).
     """
     if source.truth is None:
         return {}
-    passes = settings.get("passes") or model.passes.passes or 1
-    order = settings.get("order") or model.passes.order
     found = {}
     for name, context in source.shown.items():
-        if (law := exact_law(model, context, passes, order)) is not None:
+        if (law := exact_law(model, context, passes.passes or model.length, passes.order)) is not None:
             points, log_q = law
             log_p = source.truth(context, points)
             found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
@@ -250,17 +282,18 @@ def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[st
 
 
 @torch.no_grad()
-def held_out_bits(model: CodeModel, source: PermutationData, size: int) -> float:
-    """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items).
+def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: Passes) -> Tensor:
+    """Bits of each of the first test permutations, float64 [size], by `CodeModel.nll`.
 
-    A float, the mean of `CodeModel.nll` [Severo 2025, eq. 2] of permutations [b, n].
+    See `CodeModel.likelihood` for whether they are exact.
     """
-    total = 0.0
+    bits = torch.zeros(size, dtype=torch.float64)
     for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
         streams = SampleStreams(0, index.to(model.device)).at(0)
-        total += float(model.nll(model.denoiser(batch), model.encode(batch["x"]), streams).sum())
-    return total / size / math.log(2)
+        nats = model.nll(model.denoiser(batch), model.encode(batch["x"]), streams, passes)
+        bits[index] = nats.cpu() / math.log(2)
+    return bits
 
 
 @torch.no_grad()

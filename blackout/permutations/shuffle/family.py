@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import neighbour_scores, solve_by_borders
@@ -90,6 +91,10 @@ class ShuffleFamily(ComponentFamily):
         data = {"data": {"name": source.name, "kind": source.kind, **kept}}
         return {**data, "dataset": {}} if own_file else data
 
+    def training(self, settings: Plain) -> dict[str, Any]:
+        """`sharpness`."""
+        return {"sharpness": settings.get("sharpness")}
+
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
         """The model of a description."""
         data, sharpness = description["data"], description.get("sharpness", 1.0)
@@ -108,24 +113,40 @@ class ShuffleFamily(ComponentFamily):
         Means, floats by name, of `nll_bits` [Zhang 2025, eq. 12] and figures [b] of `ceilings` and the like.
         """
         scores: dict[str, float] = defaultdict(float)
+        bits = torch.zeros(source.held_out, dtype=torch.float64)
         with torch.no_grad(), evaluating(model.averaged):
             for index in torch.arange(source.held_out).split(_AT_ONCE):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)
-                scores["nll_bits"] += float(model.nll_bits(batch["items"].to(model.device), streams).sum())
+                bits[index] = model.nll_bits(batch["items"].to(model.device), streams).cpu()
                 for name, each in {**ceilings(batch["ties"]), **_without_learning(source.kind, batch)}.items():
                     scores[name] += float(each.double().sum())
         means = {name: total / source.held_out for name, total in scores.items()}
-        return {"values": means, "held_out_puzzles": source.held_out}
+        values = {"nll_bits": float(bits.mean()), **means}
+        if len(bits) > 1:
+            values["nll_bits_error"] = float(bits.std()) / math.sqrt(len(bits))
+        compared = SampleValues(torch.arange(len(bits)), bits, "upper bound")
+        return {
+            "values": values,
+            "held_out_puzzles": source.held_out,
+            "sample_values": {"nll_bits": compared},
+        }
 
-    def baselines(self, source: Puzzles, settings: Plain) -> dict[str, dict[str, float]]:
+    def sample_values(
+        self, model: ShuffleDiffusion, source: Puzzles, name: str, index: Tensor, values: Tensor
+    ) -> SampleValues | None:
+        """The bound on the bits of each right order."""
+        return SampleValues(index, values, "upper bound") if name == "test/nll_bits" else None
+
+    def baselines(self, source: Puzzles, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
         """Bits of the right order where all orders of the items that move are as likely; one that is sure has none.
 
         log2 m!, a float: -log2 of the uniform law, p(X_T) of [Zhang 2025, section 3.4].
         """
         free = source.facts["num_items"] - source.facts["first_fixed"]
-        uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
-        return {"val/nll_bits": uniform, "nll_bits": uniform}
+        bits = math.lgamma(free + 1) / math.log(2)
+        uniform = {"uniform": Baseline(torch.full((size,), bits, dtype=torch.float64), bits)}
+        return {"test/nll_bits": uniform, "nll_bits": uniform}
 
 
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

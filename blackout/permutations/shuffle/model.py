@@ -15,7 +15,7 @@ from blackout.errors import error_context
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
-from blackout.permutations.metrics import SHARPNESS, arranged, tour_length
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, tour_length
 from blackout.permutations.queries import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.shuffle.decoding import (
     Beam,
@@ -32,7 +32,7 @@ from blackout.permutations.shuffle.decoding import (
 )
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
-from blackout.protocols import Drawn, Watch
+from blackout.protocols import Drawn, Split, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import Model, evaluating
 
@@ -43,7 +43,7 @@ BATCH = 128
 _LISTS = 16
 """Of the beam that looks for the likeliest solutions, at least."""
 _JUDGED = 1024
-"""Items of held-out puzzles by which sharpness is chosen."""
+"""Items of validation puzzles by which sharpness is chosen."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,17 @@ class ShuffleDiffusion(Model):
         sampler: how lists are put in order.
         data: facts of the puzzles: num_items, item_shape, first_fixed, kind, std.
         ema_decay, seed: as for `Model`.
+        sharpness: what scores are multiplied by after training; None chooses it on validation data.
     """
 
     means = ("val/nll_bits", "val/accuracy", "val/correct")
 
     def __init__(
         self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, sampler: Decoder,
-        data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0,
+        data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0, sharpness: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(network, ema_decay, seed)
+        self.sharpness = checked_sharpness(sharpness)
         self.shuffle, self.reverse, self.loss, self.sampler, self.data = shuffle, reverse, loss, sampler, dict(data)
 
     def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
@@ -127,14 +129,20 @@ class ShuffleDiffusion(Model):
         return (math.lgamma(denoiser.free + 1) + log_q - log_p) / math.log(2)
 
     def calibrate(self, evaluations: int) -> None:
-        """Find what scores are multiplied by so that held-out puzzles take the fewest bits: who knows the training
-        lists by heart is too sure of others.
+        """Find what scores are multiplied by so that validation puzzles take the fewest bits: a network that knows the
+        training lists by heart is too sure of others.
 
         A number in `SHARPNESS`, by `nll_bits` [b]. Ours (tests/permutations/test_shuffle.py).
         """
+        if self.sharpness is not None:
+            self.config["sharpness"] = self.sharpness
+            return
         source = cast(Puzzles, self.require_source())
-        index = torch.arange(min(_JUDGED // source.num_items, source.held_out, max(1, evaluations // 64)))
-        items = source.batch("test", index)["items"].to(self.device)
+        size = min(_JUDGED // source.num_items, source.size("val") or 0, max(1, evaluations // 64))
+        if size < 1:
+            return
+        index = torch.arange(size)
+        items = source.batch("val", index)["items"].to(self.device)
 
         def bits(sharpness: float) -> float:
             """The mean of `nll_bits` at a sharpness: a float of a float."""
@@ -156,12 +164,12 @@ class ShuffleDiffusion(Model):
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, decoder: Decoder | None = None,
         puzzles: Mapping[str, Tensor] | None = None, watch: Watch | None = None, asked: Asked = Asked(),
     ) -> Drawn:  # fmt: skip
-        """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
+        """Solve puzzles a batch at a time: number k is the k-th test puzzle, or of those given, counted round.
 
         Args:
             indices, seed, batch_size: as for `Model.batches`.
             decoder: how to solve; None for the model's own.
-            puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for held-out ones.
+            puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for test puzzles.
             watch: see `blackout.protocols.Watch`.
             asked: for more than one solution, see `Asked`.
 
@@ -184,9 +192,17 @@ class ShuffleDiffusion(Model):
                     solved |= self._answers(items, lists, how, asked, seeds)
             yield part, {name: values[: len(part)].cpu() for name, values in {**solved, **given}.items()}
 
-    def _held_out(self, index: Tensor) -> dict[str, Tensor]:
+    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+        """Solve as `batches`, but validation puzzles."""
+        puzzles = self._held_out(torch.arange(int(indices.max()) + 1), "val") if len(indices) else {}
+        return self.batches(indices, seed, puzzles=puzzles)
+
+    def _held_out(self, index: Tensor, split: Split = "test") -> dict[str, Tensor]:
+        """Puzzles of a split with these numbers [b], counted round, as they are given, with their solutions."""
         source = cast(Puzzles, self.require_source())
-        batch = source.batch("test", index % source.held_out)
+        size = source.size(split)
+        assert size is not None
+        batch = source.batch(split, index % size)
         known = batch.keys() & {"items", "relevance"}
         given = {name: arranged(batch[name], batch["given"]) for name in sorted(known)}
         return {**given, "truth": inverse(batch["given"]), "ties": batch["ties"]}

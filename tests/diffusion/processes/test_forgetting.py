@@ -50,7 +50,7 @@ def test_batches_may_be_empty_and_elements_need_no_axis(process: FiniteProcess) 
         assert process.step_divergence(process.log_likelihood(xt, t).softmax(1), x, xt, s, t).shape == x.shape
         if isinstance(process, FiniteJumpProcess):
             assert process.reverse_rates(x, xt, t).shape == (len(x), process.num_states, *x.shape[1:])
-    assert torch.equal(process.pmf(numbers, t), process.pmf(numbers[:, None], t)[:, 0])
+    torch.testing.assert_close(process.pmf(numbers, t), process.pmf(numbers[:, None], t)[:, 0])
 
 
 @pytest.mark.parametrize("process", [PureDeath, BirthDeath, Uniform, Absorbing, Ordinal])

@@ -179,7 +179,7 @@ def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions
 
     complete = random_graphs("er", [6, 6], 1.0, 3, 0)
     source = EnergySource(problem_on("mis", complete, held_out=2))
-    assert FlowFamily().baselines(source, {}) == {"val/value": {"anneal": 1.0}}
+    assert FlowFamily().baselines(source, {}) == {"test/value": {"anneal": 1.0}}
     assert FlowFamily().baselines(EnergySource(Ising(3, 0.1)), {}) == {}
 
 

@@ -20,8 +20,8 @@ from blackout.permutations.coded.model import (
     Passes,
     autoregressive_loss,
     code_log_prob,
-    every_mask_nll,
     exact_mixture,
+    mixture_nll,
     partition,
 )
 from blackout.permutations.coded.report import PermutationScores, exact_law
@@ -97,17 +97,65 @@ def test_inline_digits_repeat_values():
     assert float(samples["valid"].double().mean()) < 0.2
 
 
-def test_the_validation_loss_of_few_items_is_the_mean_over_all_orders():
-    model, codes = model_of("lehmer"), CODES["lehmer"].encode(all_permutations(4)[[3, 11, 20]])
+@pytest.mark.parametrize("passes", range(1, 5))
+def test_the_mixture_over_orders_is_exact_and_below_the_mean_over_orders(passes):
+    model, codes = model_of("lehmer"), CODES["lehmer"].encode(all_permutations(4))
     denoiser = model.denoiser({})
     with torch.no_grad():
-        each = [
-            code_log_prob(denoiser, codes, partition(4, 4, torch.tensor(order)), model.support)
-            for order in itertools.permutations(range(4))
+        each = torch.stack([code_log_prob(denoiser, codes, way, model.support) for way in partitions(4, passes)])
+        found = mixture_nll(denoiser, codes, model.support, passes)
+        law = exact_mixture(denoiser, codes, model.support, passes)
+    assert torch.allclose(found, -law.log(), atol=1e-6)
+    assert torch.allclose(found, -each.double().exp().mean(0).log(), atol=1e-5)
+    assert bool((found <= -each.double().mean(0) + 1e-5).all())
+
+
+def test_the_mixture_over_orders_knows_the_context_of_every_code():
+    model, x = model_of("insertion", n=5, tokens=9), all_permutations(5)[[3, 50]]
+    items = torch.tensor([[3, 8, 1, 0, 5], [0, 2, 4, 6, 8]])
+    with torch.no_grad():
+        both = model.nll(model.denoiser({"items": items}), model.encode(x), None)
+        alone = [
+            exact_mixture(model.denoiser({"items": items[k : k + 1]}), model.encode(x[k : k + 1]), model.support, 5)
+            for k in range(2)
         ]
-        assert torch.allclose(
-            every_mask_nll(denoiser, codes, model.support), -torch.stack(each).mean(0).double(), atol=1e-5
-        )
+    assert torch.allclose(both, -torch.cat(alone).log(), atol=1e-5)
+
+
+@pytest.mark.parametrize("code", FREE)
+@pytest.mark.parametrize("order, passes", [("random", 1), ("random", 3), ("random", 5), ("left_to_right", 2),
+                                           ("confidence", 1), ("confidence", 2), ("confidence", 5)])  # fmt: skip
+def test_what_is_scored_is_what_is_drawn(code, order, passes):
+    """-log p sums to a law, whatever the weights, and the draws follow it."""
+    model, points = model_of(code, n=5, passes=Passes(passes, order)), all_permutations(5)
+    with torch.no_grad():
+        law = (-model.nll(model.denoiser({}), model.encode(points), None)).exp()
+    assert float(law.sum()) == pytest.approx(1, abs=1e-5) and model.likelihood() == "exact"
+    drawn = model.sample(20_000, seed=2)
+    counts = torch.bincount((drawn * 5 ** torch.arange(5)).sum(1), minlength=5**5)
+    counts = counts[(points * 5 ** torch.arange(5)).sum(1)]
+    assert p_value(counts.numpy(), law.numpy()) > 1e-4
+
+
+def test_above_seven_items_one_order_for_each_sample_bounds_the_law():
+    """The mean over orders of the value is above -log p, which the mean over many orders of p estimates."""
+    model = model_of("insertion", n=8)
+    codes = model.encode(torch.tensor([[3, 1, 4, 0, 5, 2, 7, 6]])).expand(4000, -1)
+    with torch.no_grad():
+        nats = model.nll(model.denoiser({}), codes, torch.Generator().manual_seed(0))
+    assert model.likelihood() == "upper bound" and len(nats.unique()) > 100
+    assert float(nats.mean()) > float(-(-nats).exp().mean().log())
+    assert model.likelihood(Passes(1, "random")) == model.likelihood(Passes(3, "left_to_right")) == "exact"
+    assert model_of("inline", n=5, tokens=9).likelihood() == "upper bound"  # several codes for one permutation
+
+
+def test_a_model_draws_by_default_as_it_is_scored():
+    assert Passes().checked(6, "masked") == Passes(6, "random")
+    assert Passes().checked(6, "autoregressive") == Passes(6, "left_to_right")
+    draw = requested(model_of("lehmer", n=6), {})
+    assert (draw.nfe, draw.description["nll_bits"]) == (6, "exact")
+    greedy = requested(model_of("lehmer", n=6), {"sampler": {"greedy": True}, "passes": 2})
+    assert greedy.description["nll_bits"] == "exact of draws without greedy"
 
 
 def test_an_autoregressive_model_is_causal_and_exact():
@@ -177,18 +225,36 @@ def test_observed_digits_stay_and_take_no_pass():
 
 
 @pytest.mark.parametrize("objective", ["masked", "autoregressive"])
-def test_no_calibrated_model_is_worse_than_uniform(objective):
-    """Weights that are surely wrong about uniform orders end uniform; within a budget, and no more than that."""
+def test_sharpness_is_that_of_the_validation_permutations(objective):
+    """Weights that are surely wrong about uniform orders end uniform, within a budget, whatever the test has."""
     model = model_of("insertion", n=5, objective=objective)
     x = all_permutations(5)
-    source = PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
+    likeliest = model.sample(200, seed=0)  # on which the model would stay as sure as it is
+    source = PermutationData(
+        "all", lambda index, _: {"x": x[index]}, {"x": likeliest}, train_size=len(x), validation={"x": x}
+    )
     model.source = lambda: source
     model.calibrate(len(x))
     assert "sharpness" not in model.config
-    before = float(model.nll(model.denoiser({}), model.encode(x), None).mean())
+
+    def mean_nats() -> float:
+        with torch.no_grad():
+            return float(model.nll(model.denoiser({}), model.encode(x), None).mean())
+
+    before = mean_nats()
     model.calibrate(10**6)
     assert model.config["sharpness"] == 0 and before > math.log(120) + 0.1
-    assert float(model.nll(model.denoiser({}), model.encode(x), None).mean()) == pytest.approx(math.log(120), abs=1e-5)
+    assert mean_nats() == pytest.approx(math.log(120), abs=1e-5)
+
+
+def test_without_validation_permutations_nothing_is_chosen():
+    model, x = model_of("insertion", n=4), all_permutations(4)
+    model.source = lambda: PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
+    model.calibrate(10**6)
+    assert "sharpness" not in model.config
+    model.sharpness = 0.7  # a setting
+    model.calibrate(0)
+    assert model.config["sharpness"] == 0.7
 
 
 def test_perfect_networks_get_the_published_shares():

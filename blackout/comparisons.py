@@ -1,0 +1,238 @@
+"""Comparisons of a model with baselines on the same test samples: differences, errors, verdicts.
+
+The value of a model, such as bits per sample, is compared with that of every baseline sample by
+sample. The mean of the differences has a standard error, and a difference below two of them decides
+nothing. Where the value of the model is only known to be at most, or at least, what was computed, it
+is compared and named as such a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
+
+from blackout.confidence_intervals import spread
+from blackout.errors import ensure
+
+Kind: TypeAlias = Literal["exact", "upper bound", "lower bound"]
+Verdict: TypeAlias = Literal["better", "worse", "undecided"]
+
+STANDARD_ERRORS = 2.0  # below so many standard errors a difference decides nothing
+RESOLUTION = 1e-5  # relative difference of two values that rounding in single precision may make
+_KIND_IN_WORDS: dict[Kind, str] = {"exact": "", "upper bound": "at most ", "lower bound": "at least "}
+_VERDICT_IN_WORDS: dict[Verdict, str] = {
+    "better": "this model is better than the strongest baseline",
+    "worse": "this model is worse than the strongest baseline",
+    "undecided": "undecided",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class SampleValues:
+    """What a model has on single test samples, less being better.
+
+    Args:
+        index: numbers of the samples in the test split, int64 [n].
+        values: one of each sample, float64 [n].
+        kind: whether the values are exact, or bounds in the mean.
+        shared_error: standard error of a term that all values share, such as an estimate of log Z.
+        place: where on an even grid each value was drawn, float64 [n], as for
+            `blackout.confidence_intervals.spread`: what changes along the grid is no error of the
+            mean. None without a grid.
+
+    Raises:
+        ValueError: numbers and values that are not as many.
+    """
+
+    index: Tensor
+    values: Tensor
+    kind: Kind = "exact"
+    shared_error: float = 0.0
+    place: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        values, index = list(self.values.shape), list(self.index.shape)
+        one_each = len(values) == 1 and values == index
+        ensure(one_each, f"one value of each sample is needed, not {values} of {index}")
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What a simple model that was fitted to the training samples has, exactly.
+
+    Args:
+        values: one of each of the first N test samples, float64 [N].
+        validation: the mean over validation samples, by which the strongest baseline is chosen; None
+            without them.
+        whole: whether the values are of whole samples; those of some of their elements cannot be
+            compared.
+    """
+
+    values: Tensor
+    validation: float | None = None
+    whole: bool = True
+
+    @classmethod
+    def of(cls, values: Tensor, num_validation: int, whole: bool = True) -> Baseline:
+        """Return the baseline with these values, float64 [M + N], the first M of them of validation samples."""
+        validation = float(values[:num_validation].mean()) if num_validation else None
+        return cls(values[num_validation:], validation, whole)
+
+
+def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str, Any] | None:
+    """Compare a model with every baseline of whole samples whose values are finite.
+
+    Args:
+        model: values of the model.
+        baselines: by name, each with values of these samples.
+
+    Returns:
+        For metrics.json: `kind`, `value` and `samples` of the model; `strongest`, the baseline with
+        the least mean on validation samples (where there are none, on the same test samples, which
+        favours the baseline); its `verdict`; and for each of `baselines` its `value`, the `difference`
+        (model less baseline), the `error` of the difference and the `verdict`. None where nothing can
+        be compared.
+    """
+    rows = {name: _difference(model, one) for name, one in baselines.items() if one.whole}
+    comparable = {name: row for name, row in rows.items() if row is not None}
+    if not comparable:
+        return None
+
+    def validation(name: str) -> float:
+        known = baselines[name].validation
+        return math.inf if known is None or math.isnan(known) else known
+
+    strongest = min(comparable, key=validation)
+    if validation(strongest) == math.inf:
+        strongest = min(comparable, key=lambda name: float(comparable[name]["value"]))
+    return {
+        "kind": model.kind,
+        "value": float(model.values.mean()),
+        "samples": len(model.values),
+        "strongest": strongest,
+        "verdict": comparable[strongest]["verdict"],
+        "baselines": comparable,
+    }
+
+
+def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | None:
+    """Return the mean difference with its error and a verdict; None where it has no finite error."""
+    values = model.values.double().cpu()
+    others = baseline.values.double().cpu()[model.index.cpu()]
+    number = len(values)
+    if number < 2 or not bool((values - others).isfinite().all()):
+        return None
+    difference = values - others
+    error = math.hypot(spread(difference, model.place) / math.sqrt(number), model.shared_error)
+    if not math.isfinite(error):
+        return None
+    scale = max(abs(float(values.mean())), abs(float(others.mean())))
+    verdict = decide(float(difference.mean()), error, number, model.kind, RESOLUTION * scale)
+    return {
+        "value": float(others.mean()),
+        "difference": float(difference.mean()),
+        "error": error,
+        "verdict": verdict,
+    }
+
+
+def num_compared(values: Mapping[str, SampleValues]) -> int:
+    """Return how many of the first test samples contain all that there are values of."""
+    return max((int(one.index.max()) + 1 for one in values.values()), default=0)
+
+
+def compared_with_baselines(
+    values: Mapping[str, SampleValues], baselines: Mapping[str, Mapping[str, Baseline]]
+) -> dict[str, Any]:
+    """Return `baselines` (their means) and `comparisons`, each by the names of values, for metrics.json."""
+    means = {
+        name: {baseline: float(one.values.mean()) for baseline, one in fitted.items() if len(one.values)}
+        for name, fitted in baselines.items()
+    }
+    comparisons = dict[str, Any]()
+    for name in values.keys() & baselines.keys():
+        if (comparison := compare(values[name], baselines[name])) is not None:
+            comparisons[name] = comparison
+    return {"baselines": means, "comparisons": dict(sorted(comparisons.items()))}
+
+
+def decide(
+    difference: float,
+    error: float,
+    samples: int,
+    kind: Kind = "exact",
+    resolution: float = 0.0,
+) -> Verdict:
+    """Return what a mean difference, model less baseline, shows about the model.
+
+    A difference decides from two standard errors on; of few samples from the quantile of Student's t
+    that is as likely (2.1 standard errors of 20 samples, 2.9 of 5). An upper bound can only show that
+    a model is better, a lower bound only that it is worse.
+
+    Args:
+        difference: mean over samples.
+        error: its standard error.
+        samples: how many, at least 2.
+        kind: what the values of the model are.
+        resolution: a difference up to this is none.
+    """
+    from scipy.special import ndtr, stdtrit  # which nothing but scores needs
+
+    quantile = float(stdtrit(samples - 1, ndtr(STANDARD_ERRORS)))
+    if abs(difference) <= max(quantile * error, resolution):
+        return "undecided"
+    if difference < 0:
+        return "undecided" if kind == "lower bound" else "better"
+    return "undecided" if kind == "upper bound" else "worse"
+
+
+def is_comparison(content: Any) -> bool:
+    """Return whether what was read from a file has the form of what `compare` returns."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
+        return False
+    rows = content["baselines"]
+    return (
+        content.get("kind") in list(_KIND_IN_WORDS)
+        and isinstance(content.get("value"), int | float)
+        and content.get("strongest") in list(rows)
+        and all(
+            isinstance(name, str)
+            and isinstance(row, Mapping)
+            and all(isinstance(row.get(key), int | float) for key in ("value", "difference", "error"))
+            and row.get("verdict") in list(_VERDICT_IN_WORDS)
+            for name, row in rows.items()
+        )
+    )
+
+
+def in_words(name: str, comparison: Mapping[str, Any]) -> str:
+    """Return the line that says which of a model and its strongest baseline is better, and why.
+
+    Args:
+        name: of the value.
+        comparison: as `compare` returns it.
+    """
+    strongest, kind = comparison["strongest"], comparison["kind"]
+    row = comparison["baselines"][strongest]
+    at_most = _KIND_IN_WORDS[kind]
+    line = (
+        f"verdict: {_VERDICT_IN_WORDS[row['verdict']]}: {name} is {at_most}{comparison['value']:.4f} "
+        f"of this model and {row['value']:.4f} of {strongest.replace('_', ' ')}, {_with_error(row)}"
+    )
+    beyond = abs(row["difference"]) > STANDARD_ERRORS * row["error"]
+    if row["verdict"] == "undecided" and beyond and kind != "exact":
+        side = "worse" if kind == "upper bound" else "better"
+        line += f"; what is {at_most}this cannot show that the model is {side}"
+    uniform = comparison["baselines"].get("uniform")
+    if uniform is not None and strongest != "uniform" and uniform["verdict"] != "better":
+        line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+    return line
+
+
+def _with_error(row: Mapping[str, Any]) -> str:
+    """Return the difference from a baseline with its error."""
+    return f"difference {row['difference']:+.4f} ± {row['error']:.4f}"

@@ -1,0 +1,200 @@
+"""Small files that would become large: refused at the reader, in one line, within 1 GiB of memory."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from blackout.compare import save_comparison
+from blackout.diffusion.distillation import Distillation
+from blackout.errors import UserError
+from blackout.files import (
+    MAX_COLUMNS,
+    MAX_DEPTH,
+    MAX_VALUES,
+    MAX_YAML_NODES,
+    parse_yaml,
+    read_mapping,
+    read_rows,
+    taking_at_most,
+)
+from blackout.programs.run_directory import kept_setting
+from blackout.report import read_curves, save_report, scores_of, settings_of
+from blackout.training.checkpoint_files import read_checkpoint
+from blackout.training.export import load_model, read_model
+from tests.cli.conftest import ROOT, TINY
+
+EXTRA_BYTES = 1 << 30  # of memory that a reader may take
+ADDRESS_SPACE = 8 << 30  # bytes of a program with PyTorch's libraries; a bomb would take all of it
+SECONDS = 120  # of processor time, of which a program that refuses its file takes some ten
+
+
+def aliases(levels=9):
+    """Nine references to the level before on each level: 9^9 values in a few hundred bytes."""
+    lines = ["  a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
+    for level in range(1, levels + 1):
+        lines.append(f"  a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join(lines) + "\n"
+
+
+ALIASES = f"dataset:\n  _target_: blackout.data.counts\n  path: x.npy\n{aliases()}"
+YAML_BOMBS = {
+    "aliases": (ALIASES, "aliases"),
+    "an alias of itself": ("dataset: &a\n  b: *a\n", "aliases"),
+    "merged aliases": ("a: &a {b: 1}\ndataset:\n  <<: *a\n", "aliases"),
+    "deep in brackets": ("dataset: " + "[" * 200_000, "levels"),
+    "deep in lists": ("dataset:\n " + "- " * 200_000, "levels"),
+    "many values": ("dataset: [" + "a," * (MAX_YAML_NODES + 1) + "]\n", "values"),
+    "many mappings": ("dataset: [" + "{}," * (MAX_YAML_NODES + 1) + "]\n", "values"),
+    "large": ("dataset: " + "a" * 5_000_000, "too large"),
+    "a number of many digits": ("trainer: {max_steps: " + "9" * 400 + "}\n", "bits"),
+    "a hexadecimal number of many digits": ("trainer: {max_steps: 0x" + "9" * 4000 + "}\n", "bits"),
+}
+JSON_BOMBS = {
+    "deep in lists": ('{"values": ' + "[" * 100_000 + "]" * 100_000 + "}", "damaged"),
+    "deep in mappings": ('{"a":' * (MAX_DEPTH + 2) + "1" + "}" * (MAX_DEPTH + 2), "levels"),
+    "many lists": ('{"values": [' + "[]," * (MAX_VALUES // 2 + 1) + "[]]}", "values"),
+    "a number of many digits": ('{"values": {"x": ' + "9" * 400 + "}}", "bits"),
+    "half a character": ('{"values": {"x": "\\ud800"}}', "Unicode"),
+    "half a character as a name": ('{"\\ud800": 1}', "Unicode"),
+}
+CSV_BOMBS = {
+    "many columns and short rows": ("step" + "," * 1_000_000 + "\n" + "".join(f"{n}\n" for n in range(100_000)), "col"),
+    "many columns": ("step," + ",".join(f"c{n}" for n in range(MAX_COLUMNS)) + "\n1\n", "columns"),
+    "long rows": ("step,a\n" + "1" + ",2" * 1_000_000 + "\n", "longer"),
+    "a step of many digits": ("step,a\n" + "9" * 400 + ",1\n", "bits"),
+}
+
+
+def many_times_the_same(kind):
+    """10^30 values in a few hundred bytes of a pickle."""
+    node = 0
+    for _ in range(30):
+        node = {str(n): node for n in range(10)} if kind is dict else kind([node] * 10)
+    return node
+
+
+def refused(read, *arguments, word=""):
+    with taking_at_most(EXTRA_BYTES), pytest.raises(UserError, match=word) as error:
+        read(*arguments)
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 2000, message
+
+
+@pytest.fixture
+def stranger(place):
+    """A run directory with the model and the checkpoint of `place`."""
+    (place / "checkpoints").mkdir()
+    shutil.copy(place / "x.ckpt", place / "checkpoints" / "last.ckpt")
+    (place / "config.yaml").write_text("dataset:\n  _target_: blackout.data.digits\n")
+    (place / "metrics.csv").write_text("step,a\n1,2\n")
+    return place
+
+
+@pytest.mark.parametrize("name", YAML_BOMBS)
+def test_readers_of_settings(stranger, name):
+    text, word = YAML_BOMBS[name]
+    (stranger / "config.yaml").write_text(text)
+    for read in (settings_of, save_report, lambda run: save_comparison([run], run / "compare.html")):
+        refused(read, stranger, word=word)
+    with taking_at_most(EXTRA_BYTES):
+        assert kept_setting(stranger, "trainer", "precision") is None
+
+
+@pytest.mark.parametrize("name", JSON_BOMBS)
+def test_readers_of_scores(stranger, name):
+    text, word = JSON_BOMBS[name]
+    for place in ("metrics.json", "samples/metrics.json"):
+        path = stranger / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        for read in (scores_of, save_report):
+            refused(read, stranger, word=word if len(text) < 4_000_000 else "too large")
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", JSON_BOMBS)
+def test_readers_of_descriptions(stranger, name):
+    text, word = JSON_BOMBS[name]
+    (stranger / "model" / "config.json").write_text(text)
+    for read in (load_model, read_model, lambda path: Distillation().described_parts({"teacher": path}, None)):
+        refused(read, stranger / "model", word=word)
+    refused(read_model, stranger, word=word)
+
+
+@pytest.mark.parametrize("name", CSV_BOMBS)
+def test_readers_of_curves(stranger, name):
+    text, word = CSV_BOMBS[name]
+    (stranger / "metrics.csv").write_text(text)
+    for read in (read_rows, read_curves):
+        refused(read, stranger / "metrics.csv", word=word)
+    refused(save_report, stranger, word=word)
+
+
+def test_many_values_in_json(tmp_path):
+    (tmp_path / "a.json").write_text('{"values": [' + "{}," * MAX_VALUES + "{}]}")
+    refused(read_mapping, tmp_path / "a.json", word="values")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+@pytest.mark.parametrize("part", ["blackout", "loops", "callbacks", "optimizer_states"])
+def test_parts_of_a_checkpoint_that_are_one(stranger, kind, part):
+    path = stranger / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint.setdefault(part, {})
+    checkpoint[part] = {**checkpoint[part], "more": many_times_the_same(kind)}
+    torch.save(checkpoint, path)
+    refused(read_checkpoint, path, word="too deep")
+
+
+def test_what_lies_within_the_bounds_is_read(tmp_path):
+    deep = 1
+    for _ in range(MAX_DEPTH):
+        deep = {"a": deep}
+    (tmp_path / "a.json").write_text(json.dumps(deep))
+    (tmp_path / "a.yaml").write_text(json.dumps(deep))
+    assert read_mapping(tmp_path / "a.json") == read_mapping(tmp_path / "a.yaml") == deep
+    many = {"a": list(range(MAX_YAML_NODES - 5)), "name": "ü \U0001f600"}
+    assert parse_yaml(json.dumps(many, ensure_ascii=False)) == many
+    (tmp_path / "a.json").write_text(json.dumps({"a": [0.5] * 1_000_000, "n": 2**200}))
+    assert len(read_mapping(tmp_path / "a.json")["a"]) == 1_000_000
+
+
+def bounded(cwd, *command):
+    """A program of a user in a process with bounded memory and processor time."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit
+    )
+
+
+@pytest.mark.parametrize("command", [
+    (ROOT / "sample.py", "ckpt=.", "evaluate=true", "num_samples=2"),
+    ("-m", "blackout.report", "."),
+    ("-m", "blackout.compare", "."),
+])  # fmt: skip
+def test_programs_end_in_one_line(stranger, command):
+    (stranger / "config.yaml").write_text(ALIASES)
+    assert len(ALIASES) < 1000
+    done = bounded(stranger, *command)
+    assert done.returncode == 2, (done.returncode, done.stderr[-2000:])
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and "config.yaml" in line and "aliases" in line
+
+
+def test_training_in_the_run_of_a_stranger_ends_in_one_line(stranger, run):
+    (stranger / "config.yaml").write_text(ALIASES)
+    (stranger / "checkpoints" / "last.ckpt").unlink()
+    words = (f"runs_dir={stranger.parent}", f"run_id={stranger.name}", "experiment_name=.", "trainer.max_steps=2")
+    with taking_at_most(2 * EXTRA_BYTES):
+        run("train", *TINY, *words).assert_refused("aliases", "remove it to go on")
