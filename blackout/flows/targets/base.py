@@ -260,7 +260,7 @@ class EnergySource:
 
     Args:
         target: the law.
-        validation: chains that a validation simulates.
+        validation: chains that a validation simulates, and a test, which has others.
     """
 
     target: Target
