@@ -205,7 +205,7 @@ class CountData:
     @property
     def complete(self) -> CountData | None:
         """The samples of which nothing is missing; None where there are none to train on or to test on."""
-        masks = {split: self._parts(split)[2] for split in _SPLITS}
+        masks: dict[Split, Tensor | None] = {split: getattr(self, f"{split}_seen") for split in _SPLITS}
         if all(seen is None for seen in masks.values()):
             return self
         rows: dict[Split, Tensor] = {}

@@ -102,6 +102,7 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
         components = [name for name, part in config.items() if isinstance(part, DictConfig) and "_target_" in part]
         raise UserError(f"{unknown[0]}: no such option; components are {', '.join(map(str, components))}")
     OmegaConf.set_struct(config, False)
+    config.dataset = None  # recipes may set part of one; here the data are given
     for name, value in ((name, value) for name, value in own.items() if value is not None):
         part = described(value, name)
         if isinstance(config[name], DictConfig) and "_target_" in config[name] and not isinstance(part, Mapping):
