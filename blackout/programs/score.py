@@ -113,7 +113,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
     source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
     if (scorer := find_scorer(config, {}, source)) is None:
-        raise UserError("no scores were chosen: metrics=counts, digits, mnist or inception")
+        raise UserError("metrics=none scores nothing: choose metrics=counts, digits, mnist or inception")
     samples, condition = scorer.read(samples_path, source), {}
     if "classes" in samples and isinstance(source, Conditional):
         source = source.under(samples["classes"])
