@@ -38,10 +38,10 @@ def find_device(name: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is worth choosing on a device without being asked for.
+    """Whether a device computes in bfloat16 itself.
 
-    CUDA devices of compute capability 8.0 and above have it, and CPUs compute it correctly at some speed. Other
-    accelerators are taken to be without.
+    CUDA devices below compute capability 8.0 only emulate it. A CPU always can, faster or slower than in float32. Of
+    other accelerators it is not known, and they are taken to be without.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

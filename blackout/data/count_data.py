@@ -27,7 +27,7 @@ from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import Level, divided
 from blackout.data.on_disk import Rows
 from blackout.data.splits import SplitRows, split_samples
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.protocols import Split
 
 _SPLITS: tuple[Split, ...] = get_args(Split)
@@ -205,7 +205,7 @@ class CountData:
     @property
     def complete(self) -> CountData | None:
         """The samples of which nothing is missing; None where there are none to train on or to test on."""
-        masks = {split: self._parts(split)[2] for split in _SPLITS}
+        masks: dict[Split, Tensor | None] = {split: getattr(self, f"{split}_seen") for split in _SPLITS}
         if all(seen is None for seen in masks.values()):
             return self
         rows: dict[Split, Tensor] = {}
@@ -374,6 +374,19 @@ class CountData:
                     digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
+
+
+def divided_counts(counts: Any, validation: float) -> CountData:
+    """An array of counts, as `CountData.from_array` takes it, with a share or number of the samples for validation.
+
+    Raises:
+        UserError: data that are divided already, or a number out of range.
+    """
+    refuse(isinstance(counts, CountData), "validation: a dataset has validation data of its own; it divides arrays")
+    try:
+        return CountData.from_array(counts, validation=validation)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def divided_parts(rows: SplitRows, of_all: Mapping[str, Any]) -> dict[str, Any]:

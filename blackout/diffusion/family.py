@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component, leaves
 from blackout.data import CountData
+from blackout.data.count_data import divided_counts
 from blackout.data.count_statistics import loaded, narrow, sums
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import (
@@ -110,6 +111,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def source_of(self, data: Any) -> CountData:
         """`CountData`, or what `CountData.from_array` takes."""
         return data if isinstance(data, CountData) else CountData.from_array(data)
+
+    def divide(self, data: Any, validation: float) -> CountData:
+        """See `divided_counts`."""
+        return divided_counts(data, validation)
 
     def data_of(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The facts of the data that components come from; of classes only for a conditional model.

@@ -26,7 +26,7 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, _VALIDATION = 0, 1, 3
+_BATCH, _ROLLOUT, _VALIDATION, _TEST = 0, 1, 3, 6
 
 
 BATCH = 1024
@@ -126,13 +126,20 @@ class ChainSampler(Model):
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS and log Z of the group of chains with the batch's numbers, int64 [b] [Ou 2025, eqs. 30 and 38]."""
-        indices, seed = batch["index"].to(self.device), fold_seed(self.seed, _VALIDATION)
+        """ESS and log Z of the group of chains with the batch's numbers, int64 [b] [Ou 2025, eqs. 30 and 38].
+
+        Chains of a test are others than those of validations, which may have chosen a checkpoint.
+        """
+        indices, seed = batch["index"].to(self.device), self.chain_seed(batch)
         with torch.autocast(self.device.type, enabled=False):
             log_weights = self.simulation.run(self.target, self.rates(), indices, seed, self.moves).log_weights
             self.look_at_data(batch, log_mean_exp(log_weights))
         self.record("val/ess", effective_sample_size(log_weights).expand(len(indices)))
         self.record("val/log_z", log_mean_exp(log_weights).expand(len(indices)))
+
+    def chain_seed(self, batch: Mapping[str, Any]) -> int:
+        """The seed of the chains of a validation or test."""
+        return fold_seed(self.seed, _TEST if is_test(batch) else _VALIDATION)
 
     def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
         """Record what there is to say of a batch that has data."""
@@ -237,10 +244,11 @@ class LawsFlow(FlowSampler):
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """ESS [Ou 2025, eq. 38] of the chains of each law, with the batch's numbers, int64 [b]."""
-        indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
+        numbers = self.target.numbers if is_test(batch) else self.target.validation_numbers
+        indices, numbers = batch["index"].to(self.device), numbers.to(self.device)
         law = numbers[indices // self.each % len(numbers)]
         with torch.autocast(self.device.type, enabled=False):
-            paths = self.simulation.run(self.target.of(law), self.rates(), indices, fold_seed(self.seed, _VALIDATION))
+            paths = self.simulation.run(self.target.of(law), self.rates(), indices, self.chain_seed(batch))
         self.look_at(paths)
         ess = torch.zeros_like(paths.log_weights)
         for one in law.unique():
@@ -285,12 +293,17 @@ class GraphFlow(LawsFlow):
         self.record("val/value", on.solutions(paths.states.x)[1])
 
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
-        """Solutions of the held-out graphs, one of each in turn, without refinement; see `ended`."""
+        """Solutions of the test graphs, one of each in turn, without refinement; see `ended`."""
         self.target.to(self.device)
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
             law = self.target.numbers[part % len(self.target.numbers)]
             on = self.target.of(law.to(self.device))
             yield part, ended(self.simulation.run(on, self.rates(), part.to(self.device), seed), law)
+
+
+def is_test(batch: Mapping[str, Any]) -> bool:
+    """Whether a batch is of test data, rather than of validation data."""
+    return batch.get("split") == "test"
 
 
 def ended(paths: Paths, law: Tensor) -> dict[str, Tensor]:

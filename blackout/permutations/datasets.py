@@ -534,20 +534,17 @@ class Sorting(ImagePuzzles):
         length: numbers in a list.
         places: digits of a number.
         held_out: number of validation and of test lists, of images of these splits.
-        distort: whether digits to learn from are `distorted`, anew each time.
         seed: of everything random.
 
     Raises:
         ValueError: length below 2, or places outside 1..18.
     """
 
-    def __init__(
-        self, images: CountData, length: int, places: int, held_out: int, distort: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, images: CountData, length: int, places: int, held_out: int, seed: int = 0) -> None:
         name = f"sort_{images.name}"
         ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
         ensure(1 <= places <= _MOST_DIGITS, f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
-        self._places, self._distort = places, distort
+        self._places = places
         channels, height, width = images.shape
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": places}
         super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
@@ -562,27 +559,8 @@ class Sorting(ImagePuzzles):
         values, order = (labels * powers).sum(-1).sort(stable=True)
         rows = torch.arange(len(index)).unsqueeze(1)
         digits = images[rows, order].float() / self.scale
-        if self._distort and split == "train":
-            u = streams.next_draw().uniform((*number.shape, 5)).flatten(0, 2)
-            digits = distorted(digits.flatten(0, 2), u).view_as(digits)
         strips = digits.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, places * W]
         return {"items": strips, "values": values, "ties": first_equal(values)}
-
-
-def distorted(images: Tensor, u: Tensor) -> Tensor:
-    """Images a little turned (by up to .2), slanted (.2), larger or smaller (.15), and moved (a fourteenth of a side).
-
-    Ours (tests/permutations/test_datasets.py).
-
-    Args:
-        images: float [N, C, H, W].
-        u: uniforms [N, 5].
-    """
-    angle, slant, size, right, down = (2 * u.float() - 1).unbind(-1)
-    cos, sin = ((1 + 0.15 * size) * wave(0.2 * angle) for wave in (torch.cos, torch.sin))
-    rows = torch.stack([cos, 0.2 * slant - sin, right / 7, sin, cos, down / 7], -1).unflatten(-1, (2, 3))
-    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
 
 
 @component("dataset")
@@ -615,7 +593,6 @@ def sort_mnist(
     length: int = 5,
     digits: int = 4,
     held_out: int = 1000,
-    distort: bool = False,
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
@@ -627,7 +604,6 @@ def sort_mnist(
         length: numbers in a list.
         digits: of a number.
         held_out: number of validation and of test lists.
-        distort: whether training digits are turned, slanted, resized and moved a little, anew each time.
         seed: of the lists.
         data_dir, download, validation: as for `blackout.data.mnist`.
 
@@ -636,4 +612,4 @@ def sort_mnist(
         ValueError: values out of range.
     """
     images = mnist(data_dir, download=download, validation=validation)
-    return Sorting(images, length, digits, held_out, distort, seed)
+    return Sorting(images, length, digits, held_out, seed)

@@ -39,6 +39,7 @@ from blackout.files import check_size
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
 from blackout.posterior.rewards import Tilt
+from blackout.protocols import SPLIT_NAMES
 from blackout.random import RandomSource, SampleStreams, fold_seed
 
 _NOISED = 1.0
@@ -320,7 +321,7 @@ _TRUTHS_AT_ONCE = 64
 _MOST = 1_000_000
 _TRIED = 32
 """Data of random ends among which a measurement may be possible."""
-_SIMULATED = re.compile(r"(test|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+_SIMULATED = re.compile(r"(test|val|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 
 @dataclass
@@ -377,8 +378,8 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
     Args:
         model: a trained model of counts.
         sampler: for truths drawn from the model.
-        asked: `test:17`, `train:0-15`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it is known,
-            `x0`), or None where the operator needs none.
+        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it
+            is known, `x0`), or None where the operator needs none.
 
     Raises:
         UserError: anything else, numbers beyond a split, or measurements that the operator cannot have made.
@@ -391,11 +392,12 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
         y = noise.measurements(operator.measured(shape))
         return make(torch.arange(len(y)), lambda seed: None, y, "none")
     if not isinstance(asked, str) or not asked:
-        raise UserError("measurement must be given: test:0-15, train:3, model:0-99 or a file (.npz with y, .npy, ...)")
+        ways = "test:0-15, val:3, train:3, model:0-99 or a file (.npz with y, .npy, ...)"
+        raise UserError(f"measurement must be given: {ways}")
     if match := _SIMULATED.fullmatch(asked):
         numbers = _numbers(match[2], asked)
         return make(numbers, _truths(model, sampler, match[1], numbers, asked), None, asked)
-    if asked.split(":")[0] in ("test", "train", "model"):
+    if asked.split(":")[0] in ("test", "val", "train", "model"):
         raise UserError(f"measurement={asked}: numbers such as {asked.split(':')[0]}:17 or 0-15 or 1,5,9 must follow")
     y, truths = _from_file(Path(asked), operator, shape, largest)
     Measured(operator, noise, y).check(shape, largest)
@@ -414,7 +416,7 @@ def _numbers(text: str, asked: str) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: str) -> Callable[[int], Tensor | None]:
+def _truths(model: Any, sampler: Sampler, split: Any, numbers: Tensor, asked: str) -> Callable[[int], Tensor | None]:
     if split == "model":
 
         def drawn(seed: int) -> Tensor:
@@ -424,8 +426,9 @@ def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: st
 
         return drawn
     source = model.require_source()
-    if int(numbers.max()) >= source.size(split):
-        raise UserError(f"measurement={asked}: the {split} split has numbers 0..{source.size(split) - 1}")
+    size = source.size(split)
+    refuse(size == 0, f"measurement={asked}: {source.name} has no {SPLIT_NAMES[split]} data")
+    refuse(int(numbers.max()) >= size, f"measurement={asked}: the {split} split has numbers 0..{size - 1}")
     x0 = source.batch(split, numbers)["x0"].cpu()
     return lambda seed: x0
 
@@ -435,7 +438,8 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     try:
         store = read_store(path)
     except UserError as error:
-        raise UserError(f"measurement={path} is no test:..., train:..., model:... or readable file: {error}") from None
+        ways = "test:..., val:..., train:..., model:..."
+        raise UserError(f"measurement={path} is no {ways} or readable file: {error}") from None
     if store.tabular:
         if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
             raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")

@@ -40,6 +40,7 @@ def from_data(
     batch_size: int | None = None,
     ema_decay: float | None = None,
     seed: int = 0,
+    validation: float | None = None,
     **given: Any,
 ) -> Standalone:
     """A model with its data: `trainer.fit(model)`, `model.sample(16)`, `model.save_pretrained("folder")`.
@@ -50,13 +51,14 @@ def from_data(
 
     Args:
         data: for counts a dataset of `blackout.data`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of
-            which a tenth is held out; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for
-            `family="flow"` a target as a component.
+            which a tenth is validation data and a tenth test data; for other families their `Source` (`Puzzles`,
+            `PermutationData`, ...), or for `family="flow"` a target as a component.
         network: a body such as `blackout.networks.UNet`; or a whole network, as a mapping. None: one that fits.
         family: blackout, flow, energy, shuffle or codes.
         recipe: in conf/recipe/<family>; None for that of counts, or the family's own.
         batch_size, ema_decay: in place of the recipe's.
         seed: of weights, order, noise and times.
+        validation: share or number of the samples of an array for validation, in place of a tenth; 0 for none.
         given: settings of the family, components among them (`head=`, `sampler=`, `conditional=`, ...), and `lr`,
             `factory`, `warmup_steps` and `decay_steps` of `blackout.training.optimization.Optimization`.
 
@@ -71,6 +73,8 @@ def from_data(
         own["target"] = data
     settings = _settings(family, recipe, own)
     of_family: ComponentFamily = make(settings["family"], "family")
+    if validation is not None:
+        data = of_family.divide(data, validation)
     source = of_family.source(settings) if family == "flow" else of_family.source_of(data)
     with torch.random.fork_rng():
         model = make_model(of_family, settings, source)
@@ -98,6 +102,7 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
         components = [name for name, part in config.items() if isinstance(part, DictConfig) and "_target_" in part]
         raise UserError(f"{unknown[0]}: no such option; components are {', '.join(map(str, components))}")
     OmegaConf.set_struct(config, False)
+    config.dataset = None  # recipes may set part of one; here the data are given
     for name, value in ((name, value) for name, value in own.items() if value is not None):
         part = described(value, name)
         if isinstance(config[name], DictConfig) and "_target_" in config[name] and not isinstance(part, Mapping):

@@ -129,7 +129,7 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt = str(fetched(str(path(config, "ckpt"))))
-    simulated = str(config.get("measurement")).startswith(("test:", "train:"))
+    simulated = str(config.get("measurement")).startswith(("test:", "val:", "train:"))
     needed = config["dataset"] or config["evaluate"] or simulated
     given = {**config, "dataset": _own_dataset(Path(ckpt), config["dataset"])} if needed else config
     model, of_model = load_trained(ckpt, given, tuple(config["trusted"]))

@@ -59,6 +59,14 @@ class ComponentFamily(ABC):
         """Data in memory, as `blackout.from_data` gets them, as a source of this family: what is one already."""
         return data
 
+    def divide(self, data: Any, validation: float) -> Any:
+        """Data in memory that are not divided yet, with a share or number of them for validation: none are known.
+
+        Raises:
+            UserError: data that are divided already, or a number out of range.
+        """
+        raise UserError("validation: these data have validation data of their own; it divides arrays of counts")
+
     @abstractmethod
     def described_parts(self, settings: Plain, source: Any) -> dict[str, Any]:
         """Complete descriptions of all `parts`, and whatever else the model is made of, as plain values.

@@ -80,7 +80,7 @@ class TrainingModule(pl.LightningModule):
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Add a batch of validation data to the metrics `val/...`, or one of test data to the metrics `test/...`."""
         self._index = batch["index"]
-        self.model.validation_step(batch)
+        self.model.validation_step({**batch, "split": "test" if self.trainer.testing else "val"})
         for name in self.model.means:
             shown = test_name(name) if self.trainer.testing else name
             self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)

@@ -117,7 +117,7 @@ class Model(Pretrained, nn.Module, ABC):
 
     @abstractmethod
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Record the metrics of held-out samples with the numbers `index` [b]."""
+        """Record the metrics of held-out samples with the numbers `index` [b], of the data `split`, "val" or "test"."""
 
     @abstractmethod
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:

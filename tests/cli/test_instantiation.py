@@ -19,9 +19,9 @@ from tests.cli.test_configs import composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
 OTHER_FAMILIES = re.compile(
-    r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|StripScores|LE\w+|\w+Encoder)|family=(shuffle|flow)"
+    r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
     r"|override /(family|reverse)|\$\{rollout|lesite_graph|dnfs_\w+_small|experiment/codes"
-    r"|Seams|borders|label_free_3|trajectory_3"
+    r"|borders|label_free_3|trajectory_3"
 )
 """What only YAML files of other families say: tests of these make them."""
 OTHER_GROUPS = {

@@ -17,7 +17,7 @@ BLACKOUT = {  # section 3, appendices E to I, and the published code where these
     "sampler.num_steps": 1000, "flip": True, "loss.kind": "instantaneous", "loss.weighting": "paper",
     "network.body._target_": "blackout.networks.NCSNpp", "network.body.channels": 128,
     "network.body.multipliers": [1, 2, 2, 2], "network.body.blocks_per_level": 4, "network.body.dropout": 0.1,
-    "head._target_": "blackout.diffusion.SoftplusHead",
+    "head._target_": "blackout.diffusion.SoftplusHead", "dataset.validation": 0,
 }  # fmt: skip
 SYMMETRIC = {  # appendix G.5, Tables 8 and 10
     "batch_size": 64, "network.width": 128, "network.depth": 7, "network.heads": 8, "network.expansion": 4,
@@ -75,14 +75,15 @@ SORTS = {
 """Its Table 11."""
 WALKS = {"irs": (9, 12, 13), "it": (15, 55, 105), "ii": (25, 110, 205)}
 """Steps of Table 6 for 9, 32 and 52 numbers."""
+D3PM = {"process.num_steps": 1000, "batch_size": 256, "trainer.max_steps": 300000, "dataset.validation": 0}
 PUBLISHED = {
     "blackout/table1": BLACKOUT,
     "blackout/table2_binarized_mnist": BLACKOUT
     | {"schedule.grid.final_time": 10.0, "flip": False, "trainer.max_steps": 250000},
     "blackout/table2_celeba64": BLACKOUT | {"batch_size": 100, "flip": False},
-    "blackout/table2_d3pm_absorbing": {"process.num_steps": 1000, "batch_size": 256, "trainer.max_steps": 300000},
-    "blackout/table2_d3pm_gaussian": {"process.num_steps": 1000, "batch_size": 256, "trainer.max_steps": 300000},
-    "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.corrector_steps": 10},
+    "blackout/table2_d3pm_absorbing": D3PM,
+    "blackout/table2_d3pm_gaussian": D3PM,
+    "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.corrector_steps": 10, "dataset.validation": 0},
     **{
         f"symmetric/table1/mnist_{n}": SYMMETRIC | LATENT | {"shuffle.schedule": schedule, "dataset.pieces": n}
         for n, schedule in JIGSAWS.items()
@@ -129,6 +130,7 @@ PUBLISHED = {
         for inner in ((15,), (8, 9, 15), (7, 8, 9, 15), (7, 8, 10, 15), (8, 10, 15))
     },
     "sgdd/prior_mnist": {  # appendix C.1
+        "dataset.validation": 0,
         "batch_size": 32, "optimizer.lr": 3e-4, "optimizer.factory._target_": "torch.optim.AdamW",
         "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
     },
@@ -163,6 +165,20 @@ def test_experiments_are_as_published(experiment):
     found = {name: value(config, name) for name in PUBLISHED[experiment]}
     found = {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
     assert found == PUBLISHED[experiment]
+
+
+COUNTS = [
+    name.removeprefix("experiment/")
+    for paper in ("blackout", "sgdd")
+    for name in sections(f"experiment/{paper}")
+]
+
+
+@pytest.mark.parametrize("choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)])
+def test_papers_train_on_all_training_images_and_choose_no_checkpoint(choices):
+    config = composed(*choices)
+    assert config["dataset"]["validation"] == 0
+    assert not config["callbacks"]["checkpoints"].get("restore_best")
 
 
 @pytest.mark.parametrize("width, warm_up, experiment", [

@@ -28,12 +28,14 @@ def test_every_source_has_a_section() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_it_says_what_must_be_given_and_nothing_that_the_function_says(name: str) -> None:
+def test_it_says_what_must_be_given_and_how_the_data_are_divided(name: str) -> None:
     section = OWN[name]
     assert section._target_ == f"blackout.data.{name}"
     defaults = {key: value.default for key, value in inspect.signature(get_method(section._target_)).parameters.items()}
     options = {str(key) for key in section} - {"_target_"}
-    assert options <= {"path", "data_dir"} and options <= set(defaults)
+    divided = options & {"holdout", "validation"}
+    assert options - divided <= {"path", "data_dir"} and options <= set(defaults)
+    assert "validation" in divided and {key: section[key] for key in divided} == {key: defaults[key] for key in divided}
     assert {key for key in options if OmegaConf.is_missing(section, key)} == ({"path"} & set(defaults))
 
 

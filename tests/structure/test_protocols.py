@@ -46,7 +46,8 @@ def test_methods_take_what_the_protocol_says(own: type, protocol: type) -> None:
 
 def test_a_dataset_describes_itself() -> None:
     data = digits()
-    assert str(as_source(data)) == "digits, 1,438 + 359 held out, shape (1, 8, 8), counts 0..16"
+    sizes = "1,258 training + 180 validation + 359 test samples"
+    assert str(as_source(data)) == f"digits, {sizes}, shape (1, 8, 8), counts 0..16"
     assert data.facts == {
         "shape": [1, 8, 8],
         "max_count": 16,

@@ -123,12 +123,48 @@ def test_validate_fit_test_and_predict():
     model, fitter = made(two, warmup_steps=0, lr=3e-2, ema_decay=0.5, validation_draws=8), trainer()
     (before,) = fitter.validate(model, verbose=False)
     fitter.fit(model)
-    assert fitter.global_step == 2 * round(54 / 16)  # two epochs, not an endless one
+    assert fitter.global_step == 2 * round(48 / 16)  # two epochs, not an endless one
     (after,) = fitter.test(model, verbose=False)
     assert after["test/bits_per_dim"] < before["val/bits_per_dim"]
     (drawn,) = fitter.predict(model, DataLoader(torch.arange(5, 9), batch_size=4))
     ((_, expected),) = model.batches(torch.arange(5, 9))  # a batch of the same shape, in which networks round alike
     assert torch.equal(drawn, expected["samples"].cpu())
+
+
+def test_validate_and_test_use_their_own_data():
+    """Constant data of each split tell which one was looked at: bits of what was trained on are few."""
+    splits = {split: torch.full((24, 4), value) for split, value in (("train", 3), ("val", 3), ("test", 12))}
+    labels = {f"{split}_labels": torch.arange(24) % 2 for split in splits}
+    seen = []
+
+    class Watched(CountData):
+        def batch(self, split, index, augment=None):
+            seen.append(split)
+            return super().batch(split, index, augment)
+
+    model = made(Watched("constant", max_count=12, **splits, **labels), validation_draws=8)
+    fitter = trainer(max_epochs=1, num_sanity_val_steps=0)
+    fitter.fit(model)
+    assert set(seen) == {"train", "val"}
+    del seen[:]
+    (validated,) = fitter.validate(model, verbose=False)
+    assert set(seen) == {"val"} and validated.keys() == {"val/bits_per_dim"}
+    del seen[:]
+    (tested,) = fitter.test(model, verbose=False)
+    assert set(seen) == {"test"} and tested.keys() == {"test/bits_per_dim"}
+    assert tested["test/bits_per_dim"] > validated["val/bits_per_dim"] + 0.1
+
+
+def test_validation_data_of_an_array_are_as_many_as_one_says():
+    for validation, sizes in ((None, [48, 6, 6]), (0, [54, 0, 6]), (0.2, [42, 12, 6]), (5, [49, 5, 6])):
+        source = made(validation=validation).model.source()
+        assert [len(part) for part in (source.train, source.val, source.test)] == sizes
+    with pytest.raises(UserError, match="validation must be a share below 1"):
+        made(validation=-1)
+    with pytest.raises(UserError, match="a dataset has validation data of its own"):
+        made(CountData.from_array(COUNTS), validation=0.1)
+    with pytest.raises(UserError, match="these data have validation data of their own"):
+        from_data(jigsaw_digits(held_out=4), family="shuffle", validation=0.1)
 
 
 def test_a_mean_over_held_out_samples_has_its_standard_error():

@@ -97,14 +97,16 @@ DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = dict(
 )
 
 _HELD_OUT = 4000
-"""Points that are held out, as many as [Ou 2025, appendix E.2] tests on."""
+"""Validation points, and test points, as many as [Ou 2025, appendix E.2] tests on."""
 _SWEEPS = 1000
 """Of the Gibbs chains that samples of a law out of reach of enumeration come from."""
 
 
 @component("dataset")
 def planar_points(density: Density = "moons", number: int = 100_000, seed: int = 0) -> CountData:
-    """Points of one of seven densities in the plane, 16 Gray-coded bits a coordinate; 4,000 more are held out.
+    """Points of one of seven densities in the plane, 16 Gray-coded bits a coordinate.
+
+    4,000 more are validation data, and 4,000 test data.
 
     Points [n, 2] of [Dai 2020] as bits [n, 32] [Ou 2025, section 4.1].
 
@@ -119,9 +121,11 @@ def planar_points(density: Density = "moons", number: int = 100_000, seed: int =
     refuse(not 1 <= number <= memory() // 256, f"dataset.number must be at least 1 and fit into memory, not {number}")
     scale = code_scale(density)
     # different streams: seed 1 decides the scale
-    splits = [sample_density(density, n, seed * 2 + k + 2) for k, n in enumerate((number, _HELD_OUT))]
-    bits = [encode(torch.from_numpy(points), scale) for points in splits]
-    return CountData(density, bits[0], bits[1], 1)
+    seeds = {"train": seed * 2 + 2, "test": seed * 2 + 3, "val": fold_seed(seed, 2)}
+    sizes = {"train": number, "test": _HELD_OUT, "val": _HELD_OUT}
+    points = {split: sample_density(density, sizes[split], seeds[split]) for split in seeds}
+    bits = {split: encode(torch.from_numpy(points[split]), scale) for split in seeds}
+    return CountData(density, bits["train"], bits["test"], 1, val=bits["val"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +145,6 @@ class StateData(CountData):
 
 
 def known_samples(target: Target, number: int, seed: int, name: str) -> StateData:
-    """Samples of a target, uint8 [number, d], and as many held out: see `samples_of`."""
-    splits = [samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1)]
-    return StateData(name, splits[0], splits[1], target.levels - 1, truth=target)
+    """Samples of a target, uint8 [number, d], and as many for validation and for the test: see `samples_of`."""
+    train, test, val = (samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1, 2))
+    return StateData(name, train, test, target.levels - 1, val=val, truth=target)

@@ -17,6 +17,7 @@ from torch.nn.functional import one_hot
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
 from blackout.data import CountData
+from blackout.data.count_data import divided_counts
 from blackout.errors import UserError, refuse
 from blackout.files import memory
 from blackout.flows.annealed_importance import anneal
@@ -206,13 +207,17 @@ class EnergyFamily(ComponentFamily):
         if description is not None:
             check({"target": made["target"]}, "model", trusted)
         law = make_target(made["target"])
-        number, most = made.get("number", 0), memory() // (16 * law.sites)  # both halves, and their chains
+        number, most = made.get("number", 0), memory() // (24 * law.sites)  # three splits, and their chains
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
         return known_samples(law, number, made.get("data_seed") or 0, type(law).__name__.lower())
 
     def source_of(self, data: Any) -> StateData:
         """States from `CountData`, or what `CountData.from_array` takes."""
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
+
+    def divide(self, data: Any, validation: float) -> CountData:
+        """See `divided_counts`."""
+        return divided_counts(data, validation)
 
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""

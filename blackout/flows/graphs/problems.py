@@ -43,15 +43,16 @@ class GraphTarget(Target):
     size of what is in P, so that one T serves graphs of all weights [Ou 2025, appendix D.3]; weights other than 1 are
     ours (tests/flows/graphs/test_problems.py).
 
-    The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G
-    times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
+    The numbers of graphs are 0 .. G - 1: those to train on, validation graphs, test graphs. A law's number is that of
+    its graph plus G times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
 
     Args:
         graphs: how many; their edges are loaded, or given by `problem_on`.
         nodes: of the largest.
-        held_out: how many are not trained on.
+        held_out: how many are test graphs.
         inverse_temperature: 1 / T.
         weighted: whether weights other than 1 are kept.
+        validation: how many are validation graphs.
 
     Raises:
         ValueError: numbers out of range.
@@ -65,13 +66,21 @@ class GraphTarget(Target):
     many = True
 
     def __init__(
-        self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, weighted: bool = False
+        self,
+        graphs: int,
+        nodes: int,
+        held_out: int = 0,
+        inverse_temperature: float = 5.0,
+        weighted: bool = False,
+        validation: int = 0,
     ) -> None:
         super().__init__(2, [nodes])
-        ensure(0 <= held_out < graphs, f"of {graphs} graphs {held_out} are held out: one must be trained on")
+        told = f"of {graphs} graphs {validation} are validation and {held_out} test graphs"
+        ensure(min(held_out, validation) >= 0 and held_out + validation < graphs, f"{told}: one must be trained on")
         ensure(0 < inverse_temperature < math.inf, f"1 / T must be positive, not {inverse_temperature}")
         ensure(nodes <= MOST_NODES, f"at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
-        self.held_out, self.inverse_temperature, self.weighted = held_out, inverse_temperature, weighted
+        self.held_out, self.validation = held_out, validation
+        self.inverse_temperature, self.weighted = inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8
         self.weights = nn.Buffer(torch.zeros(graphs, nodes, nodes, dtype=kind))
         self.node_weights = nn.Buffer(torch.zeros(graphs, nodes, dtype=kind))
@@ -91,7 +100,7 @@ class GraphTarget(Target):
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """From which one of the same sizes is made."""
-        kept = {name: getattr(self, name) for name in ("held_out", "inverse_temperature", "weighted")}
+        kept = {name: getattr(self, name) for name in ("held_out", "inverse_temperature", "weighted", "validation")}
         sizes = {"graphs": len(self.nodes), "nodes": self.sites}
         return {"_target_": f"blackout.flows.{type(self).__name__}", **sizes, **kept}
 
@@ -102,12 +111,24 @@ class GraphTarget(Target):
 
     def summary(self) -> str:
         sizes = f"{int(self.nodes.min())} to {self.sites}"
-        return f"{self.problem}: {len(self.nodes)} graphs of {sizes} nodes, {self.held_out} of them held out"
+        numbers = f"{self.num_training:,} training + {self.validation:,} validation + {self.held_out:,} test graphs"
+        return f"{self.problem}: {numbers} of {sizes} nodes"
 
     @property
     def numbers(self) -> Tensor:
-        """Of the graphs that are held out, or else of all: int64."""
+        """Of the test graphs, or of all graphs where none are held out: int64."""
         return torch.arange(len(self.nodes))[-self.held_out :]
+
+    @property
+    def validation_numbers(self) -> Tensor:
+        """Of the validation graphs, or where there are none of those that are trained on: int64."""
+        training = torch.arange(self.num_training)
+        return self.num_training + torch.arange(self.validation) if self.validation else training
+
+    @property
+    def num_training(self) -> int:
+        """How many graphs are trained on."""
+        return len(self.nodes) - self.held_out - self.validation
 
     def drawn(self, laws: int, chains: int, seed: int, relabel: bool) -> Tensor:
         """Numbers of laws to train on, int64 [laws * chains]: each of `laws` graphs `chains` times in a row.
@@ -115,7 +136,7 @@ class GraphTarget(Target):
         Ours (tests/flows/graphs/test_problems.py).
         """
         generator = torch.Generator().manual_seed(fold_seed(seed, _RELABELLING))
-        training = len(self.nodes) - self.held_out
+        training = self.num_training
         order = torch.cat([torch.randperm(training, generator=generator) for _ in range(-(-laws // training))])
         key = torch.randint(1, 1 << 32, (laws,), generator=generator) * int(relabel)
         return (order[:laws] + len(self.nodes) * key).repeat_interleave(chains)
@@ -255,7 +276,7 @@ class MIS(GraphTarget):
     Where nodes have weights, they are in place of 1, and the lesser weight of two neighbours in that of their edge.
 
     Args:
-        graphs, nodes, held_out, inverse_temperature, weighted: as for `GraphTarget`.
+        graphs, nodes, held_out, inverse_temperature, weighted, validation: as for `GraphTarget`.
     """
 
     problem = "mis"
@@ -309,9 +330,20 @@ PROBLEMS: dict[str, type[GraphTarget]] = {"mis": MIS, "maxcut": MaxCut, "qubo": 
 
 
 def problem_on(
-    problem: str, graphs: Sequence[Graph], held_out: int = 0, inverse_temperature: float = 5.0
+    problem: str,
+    graphs: Sequence[Graph],
+    held_out: int = 0,
+    inverse_temperature: float = 5.0,
+    validation: int = 0,
 ) -> GraphTarget:
     """A problem on given graphs.
+
+    Args:
+        problem: `mis`, `maxcut` or `qubo`.
+        graphs: those to train on, validation graphs and test graphs.
+        held_out: how many are test graphs.
+        inverse_temperature: 1 / T.
+        validation: how many are validation graphs.
 
     Raises:
         UserError: one has weights that the problem does not take.
@@ -320,7 +352,7 @@ def problem_on(
         problem_of(problem, graph)
     plain = all(part is None for graph in graphs for part in (graph.weights, graph.node_weights, graph.offset))
     most = max(graph.nodes for graph in graphs)
-    target = PROBLEMS[problem](len(graphs), most, held_out, inverse_temperature, not plain)
+    target = PROBLEMS[problem](len(graphs), most, held_out, inverse_temperature, not plain, validation)
     for k, graph in enumerate(graphs):
         target.weights[k, : graph.nodes, : graph.nodes] = torch.from_numpy(graph.matrix().toarray())
         target.node_weights[k, : graph.nodes] = torch.from_numpy(graph.of_nodes)
@@ -339,6 +371,7 @@ def graph_problem(
     held_out: int | None = None,
     seed: int = 0,
     inverse_temperature: float = 5.0,
+    validation: int | None = None,
 ) -> GraphTarget:
     """A problem on graphs from files, or on random ones.
 
@@ -349,20 +382,27 @@ def graph_problem(
         nodes: least and largest number of nodes.
         parameter: probability of an edge, or edges of a new node.
         number: of graphs to train on.
-        held_out: graphs besides these; of files, how many are not trained on. None for 100, or a tenth of the files.
+        held_out: test graphs besides these; of files, the last ones, which are not trained on. None for 100, or a
+            tenth of the files.
         seed: of random graphs.
         inverse_temperature: 1 / T.
+        validation: validation graphs besides these; of files, those before the test graphs. None for as many as test
+            graphs. Of none, validations look at training graphs.
 
     Raises:
         UserError: unreadable files, or weights that the problem does not take.
     """
     if path is None:
-        extra = _HELD_OUT if held_out is None else held_out
-        graphs = random_graphs(kind, nodes, parameter, number + extra, seed)
+        test = _HELD_OUT if held_out is None else held_out
+        validation = test if validation is None else validation
+        made = random_graphs(kind, nodes, parameter, number + test + validation, seed)
+        # graph k is a function of (seed, k): the others do not depend on the number of validation graphs
+        graphs = [*made[:number], *made[number + test :], *made[number : number + test]]
     else:
         graphs = read_graphs(path)
-        extra = len(graphs) // _SHARE if held_out is None else held_out
-    return problem_on(problem, graphs, extra, inverse_temperature)
+        test = len(graphs) // _SHARE if held_out is None else held_out
+        validation = test if validation is None else validation
+    return problem_on(problem, graphs, test, inverse_temperature, validation)
 
 
 _MOST_PAIRS = 20_000_000

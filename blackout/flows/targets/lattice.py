@@ -291,9 +291,14 @@ class Ising(Couplings):
 
     @property
     def numbers(self) -> Tensor:
-        """Of the laws that validation looks at, those at the ends of the ranges: int64 [4], see `of`."""
+        """Of the laws that validation and test look at, those at the ends of the ranges: int64 [4], see `of`."""
         ends = torch.tensor([0, _STEPS - 1])
         return (ends[:, None] * _STEPS + ends).flatten()
+
+    @property
+    def validation_numbers(self) -> Tensor:
+        """The same: there are no data."""
+        return self.numbers
 
     def told(self, parameters: Tensor) -> tuple[Tensor, ...]:
         """sigma and bias, [B, 2], as networks are told them: from -1 to 1 along the ranges.

@@ -402,7 +402,18 @@ def test_random_graphs() -> None:
 
 @pytest.mark.parametrize("relabel", [False, True])
 def test_graphs_that_are_held_out_are_not_trained_on_and_all_others_equally_often(relabel: bool) -> None:
-    target = graph_problem("mis", nodes=[5, 6], number=4, held_out=1)
+    target = graph_problem("mis", nodes=[5, 6], number=4, held_out=1, validation=2)
     drawn = target.drawn(8, 2, 0, relabel) % len(target.nodes)
-    assert torch.bincount(drawn, minlength=5).tolist() == [4, 4, 4, 4, 0] and target.numbers.tolist() == [4]
+    assert torch.bincount(drawn, minlength=7).tolist() == [4, 4, 4, 4, 0, 0, 0]
+    assert target.numbers.tolist() == [6] and target.validation_numbers.tolist() == [4, 5]
     assert torch.equal(drawn[::2], drawn[1::2])
+    assert "4 training + 2 validation + 1 test graphs" in target.summary()
+
+
+def test_training_and_test_graphs_do_not_depend_on_validation_graphs() -> None:
+    some, none = (graph_problem("mis", nodes=[5, 6], number=4, held_out=2, validation=v) for v in (3, 0))
+    assert none.validation_numbers.tolist() == [0, 1, 2, 3]  # of the training graphs, never of the test graphs
+    for numbers in (slice(0, 4), slice(-2, None)):
+        assert torch.equal(some.weights[numbers], none.weights[numbers])
+    with pytest.raises(ValueError, match="of 5 graphs 3 are validation and 2 test graphs: one must be trained on"):
+        type(some)(5, 6, 2, validation=3)
