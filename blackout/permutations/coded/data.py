@@ -124,7 +124,7 @@ class PermutationData:
         """Number of samples of a split; None for any number."""
         if split == "train":
             return self.train_size
-        return len(self._held_out(split).get("x", ()))
+        return len(self._held_out(split)["x"])
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """`x` and contexts of the samples with these numbers, [b, ...]."""
@@ -134,7 +134,9 @@ class PermutationData:
 
     def _held_out(self, split: Split) -> Mapping[str, Tensor]:
         """`x` and contexts of all validation or test samples."""
-        return self.test if split == "test" else self.validation or {}
+        if split == "test":
+            return self.test
+        return self.validation or {name: values[:0] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
         """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
@@ -409,8 +411,9 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         scores = puzzle_scores(puzzles.kind, samples["items"], samples["samples"], samples["target"], ties)
         return {name: values.double() for name, values in scores.items()}
 
-    test, chosen = (batch(split, torch.arange(puzzles.size(split))) for split in ("test", "val"))
+    test = batch("test", torch.arange(puzzles.held_out))
+    validation = batch("val", torch.arange(puzzles.validation)) if puzzles.validation else None
     return PermutationData(
         puzzles.name, partial(batch, "train"), test, kind=puzzles.kind, puzzles=puzzles, judge=judge,
-        validation=chosen if puzzles.size("val") else None,
+        validation=validation,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What models of codes are trained on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,9 +226,12 @@ def test_baselines_know_what_they_were_fitted_to():
     fitted = likelihood_baselines(source, 100)
     bits = {name: float(one.values.mean()) for name, one in fitted.items()}
     assert bits["plackett_luce"] < bits["uniform"] - 0.5 and "mallows" not in bits
+    known = replace(known, train_size=1000)
     fitted = likelihood_baselines(known, 500)
     bits = {name: float(one.values.mean()) for name, one in fitted.items()}
     assert bits["plackett_luce"] < bits["repeated_insertion"] < bits["uniform"] == pytest.approx(math.log2(120))
+    without = likelihood_baselines(replace(known, validation=None), 9)
+    assert "mallows_mixture" not in without and without["uniform"].validation is None
     assert all(len(one.values) == 500 and abs(one.validation - bits[name]) < 0.5 for name, one in fitted.items())
 
 
@@ -253,6 +257,9 @@ def test_scores_count_what_is_different_valid_and_right():
     assert found["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
     assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
     assert expected_unique(1, 10) == 0.1
+    none = replace(source, validation=None)
+    with pytest.raises(UserError, match="no val data to compare samples with"):
+        CodeScorer().begin(none, 4, split="val")
     held = CodeScorer().held_out(source, 1000)["values"]
     assert held["cyclic"] == 1 and held["in_train"] == 0
     assert bool((Insertion.encode(source.members) >= 0).all())
