@@ -473,10 +473,10 @@ def celeba64(data_dir: StrPath = "data", validation: int | None = None) -> Count
                             np.save(part, images.numpy())
         except OSError as error:
             raise file_error(home, "the decoded images cannot be kept here", error) from error
-    images = {split: _load(cache) for split, cache in caches.items()}
-    if "valid" not in images:
-        return CountData("celeba64", images["train"], images["test"], 255)
-    return CountData("celeba64", images["train"], images["test"], 255, val=images["valid"][:validation])
+    parts = {split: _load(cache) for split, cache in caches.items()}
+    if "valid" not in parts:
+        return CountData("celeba64", parts["train"], parts["test"], 255)
+    return CountData("celeba64", parts["train"], parts["test"], 255, val=parts["valid"][:validation])
 
 
 def _face(file: Path) -> Image.Image:
