@@ -17,7 +17,7 @@ FIRST = {
     "blackout.training.export.load_model": "a trained model, of a run or an export",
     "blackout.training.model.Model": "what every model can do: `sample`, `batches`, `push_to_hub`",
     "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss and sampler together",
-    "blackout.data.count_data.CountData": "counts with a held-out split, and facts about them",
+    "blackout.data.count_data.CountData": "training, validation and test counts, and facts about them",
     "blackout.diffusion.processes.base.Process": "how counts decay: forward draws, bridges, rates",
     "blackout.diffusion.heads.Head": "what a network's outputs mean",
     "blackout.diffusion.losses.Loss": "what is trained on",

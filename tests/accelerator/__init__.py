@@ -20,7 +20,8 @@ NAME = "simulated"
 
 def install() -> None:
     """Build the device, in a minute at first, and register it and its process group with PyTorch."""
-    built = cpp_extension.load("blackout_simulated_device", [str(Path(__file__).with_name("simulated.cpp"))], extra_cflags=["-O1"])
+    source = Path(__file__).with_name("simulated.cpp")
+    built = cpp_extension.load("blackout_simulated_device", [str(source)], extra_cflags=["-O1"])
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device_module())  # the way of PyTorch's guide to devices of others
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

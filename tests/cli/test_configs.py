@@ -11,7 +11,7 @@ from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
 from blackout.programs.settings import CONF, options
-from blackout.programs.train import make_trainer, with_precision
+from blackout.programs.train import make_callbacks, make_trainer, with_precision
 
 
 def composed(*overrides, name="train"):
@@ -121,7 +121,8 @@ def test_binarised_mnist_ends_at_time_10_and_is_not_rounded():
 def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
     config = with_precision(config, tmp_path)
-    trainer = make_trainer({**config, "metrics": None}, tmp_path, CountDiffusion())
+    unscored = {**config, "metrics": None}
+    trainer = make_trainer(unscored, tmp_path, make_callbacks(unscored, tmp_path, CountDiffusion()))
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 

@@ -94,7 +94,7 @@ def test_scores_can_choose_another_reference(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert set(report["values"]) == {"fd_digits"} and report["reference"]["split"] == "test"
+    assert set(report["values"]) == {"fd_digits_test"} and report["reference"]["split"] == "test"
 
 
 def write(path, array):

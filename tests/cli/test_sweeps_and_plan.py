@@ -65,7 +65,7 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     told = dict(line.split(":", 1) for line in outcome.out.splitlines())
     assert set(told) == {"parameters", "work", "memory", "data", "length", "time"}
     assert told["parameters"].strip() == "3,824"
-    assert "64,000 images" in told["length"] and "1,438" in told["data"]
+    assert "64,000 images" in told["length"] and "1,258 training + 180 validation + 359 test" in told["data"]
     assert not (tmp_path / "runs").exists()
 
 
