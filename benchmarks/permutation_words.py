@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.splits import held_out_split
+from blackout.data.splits import split_samples
 from blackout.errors import UserError
 from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
@@ -25,7 +25,9 @@ _SHOWN = 4
 
 
 @component("dataset")
-def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
+def words(
+    path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
+) -> PermutationData:
     """Words of `length` letters from a list, one a line [Severo 2025, figure 1]; classes of anagrams are held out.
 
     Where letters spell several listed words, each is the target equally often. Letters that occur twice keep their
@@ -34,8 +36,9 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     Args:
         path: of the list; lines with anything but the letters a to z are not looked at, capitals are small letters.
         length: of the words.
-        holdout: share of the classes of anagrams that is held out.
+        holdout: share of the classes of anagrams to test on.
         seed: of split, orders and choices.
+        validation: share or number of the classes for validation; 0 for none.
 
     Raises:
         UserError: no such file, or fewer than two classes of anagrams of that length.
@@ -51,7 +54,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     if len(found) < 2:
         raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(found)} classes; 2 are needed")
     classes = list(found.values())
-    train, test = held_out_split(len(classes), holdout, seed)
+    train, chosen, test = split_samples(len(classes), validation, holdout, seed)
     sizes = torch.tensor([len(of) for of in classes])
     first = sizes.cumsum(0) - sizes
     letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])
@@ -80,6 +83,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
         return (answers.double() / answers.sum()).log()
 
     shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
+    validated = make(chosen, SampleStreams(seed, -1 - len(test) - torch.arange(len(chosen))).at(0))
     most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
     named = {
         "".join(chr(ord("a") + letter) for letter in items.tolist()): {"items": items.unsqueeze(0)}
@@ -87,7 +91,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     }
     return PermutationData(
         "words", training, shown, num_tokens=26, judge=judged, truth=truth, shown=named,
-        train_size=len(train),
+        train_size=len(train), validation=validated if len(chosen) else None,
     )  # fmt: skip
 
 

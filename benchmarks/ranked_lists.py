@@ -1,7 +1,8 @@
 """Learning to rank beside LightGBM: `python -m benchmarks.ranked_lists lists.svm` (`--make` makes such a file).
 
-LightGBM, which is no dependency, learns from the training lists of `dataset=items dataset.path=lists.svm`, and is
-judged on the same held-out ones, as is the best single number of an item. The model's own figures are those of
+LightGBM, which is no dependency, learns from the training lists of `dataset=items dataset.path=lists.svm`, stops by the
+validation lists, and is judged on the same test lists, as is the best single number of an item. The model's own figures
+are those of
 
     python train.py family=shuffle dataset=items dataset.path=lists.svm baseline=listmle
     python sample.py ckpt=... dataset=items dataset.path=lists.svm num_samples=... evaluate=true
@@ -56,13 +57,13 @@ def main() -> None:
 
     x, labels, _ = load_svmlight_file(str(options.file), query_id=True)
     numbers, relevance, _ = found = read_lists(options.file)
-    source = RankedLists(options.file.stem, found, 0.1, 0)
-    train, test = source._rows["train"], source._rows["test"]
+    source = RankedLists(options.file.stem, found, 0.1, 0.1, 0)
+    train, validation, test = (source._rows[split] for split in ("train", "val", "test"))
     by_one = [judged(sign * numbers[:, k], relevance, test) for k in range(x.shape[1]) for sign in (1, -1)]
     print("best number of an item:", max(by_one, key=lambda one: one["ndcg_at_5"]))
     begun = time.process_time()
     parts = []
-    for lists in (train[len(train) // 10 :], train[: len(train) // 10]):
+    for lists in (train, validation):
         kept = lists < len(labels)
         rows = lists[kept].numpy()
         parts.append(lightgbm.Dataset(x[rows], labels[rows], group=kept.sum(1).numpy(), free_raw_data=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import UserError, refuse
+from blackout.files import memory
 
 Result = TypeVar("Result")
 
@@ -38,14 +40,23 @@ def find_device(name: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is worth choosing on a device without being asked for.
+    """Whether a device computes in bfloat16 itself.
 
-    CUDA devices of compute capability 8.0 and above have it, and CPUs compute it correctly at some speed. Other
-    accelerators are taken to be without.
+    CUDA devices below compute capability 8.0 only emulate it. A CPU always can, faster or slower than in float32. Of
+    other accelerators it is not known, and they are taken to be without.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu"
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Bytes of memory that this process may still take on a CPU, or that a CUDA device has in all; None of others."""
+    if device.type == "cpu":
+        return memory()
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return None
 
 
 @contextmanager
@@ -193,9 +204,15 @@ class SampleRows:
         shape: n, the number of samples, and the shape of a row.
         dtype: of the rows.
         device: where they are.
+
+    Raises:
+        UserError: the device has no memory for them.
     """
 
     def __init__(self, shape: Shape, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
+        needed, available = math.prod(shape) * dtype.itemsize, device_memory(torch.device(device))
+        told = f"{shape[0]:,} samples need {needed / 1e9:,.1f} GB of memory on {device}"
+        refuse(available is not None and needed > available, f"{told}, where {(available or 0) / 1e9:,.1f} GB are left")
         self._rows = torch.zeros(shape, dtype=dtype, device=device)
 
     def update(self, rows: Tensor, indices: Tensor) -> None:

@@ -107,6 +107,17 @@ def check_at_least_one(**numbers: int | None) -> None:
             raise ValueError(f"{name} must be a whole number of at least 1, not {number}")
 
 
+def check_at_most(largest: int, **numbers: int | None) -> None:
+    """Refuse numbers by name, of steps or samples, that are too large; None is no number.
+
+    Raises:
+        ValueError: the first one.
+    """
+    for name, number in numbers.items():
+        if number is not None and number > largest:
+            raise ValueError(f"{name} must be at most {largest:,}, not {number:,}")
+
+
 def is_user_error(error: BaseException) -> bool:
     """Whether settings or files caused an error, rather than somebody's code.
 

@@ -99,8 +99,11 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(dict(tensors), path, None if about is None else dict(about))
+        path.chmod(mode)  # as of any new file; the library lets nobody else read it
     except SafetensorError as error:
         refused = re.search(r"os error (\d+)", str(error))
         if refused is None:
@@ -607,7 +610,7 @@ def sample_file(
 
 def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write a .csv, whole or not at all; what a row lacks is left empty."""
-    with replacing(path) as part, part.open("w", newline="") as file:
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -617,7 +620,7 @@ def write_json(content: Any, path: Path) -> None:
     """Write plain containers as JSON, whole or not at all; numbers that JSON does not have become null."""
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     with replacing(path) as part:
-        part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
+        part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 100) -> None:

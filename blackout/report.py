@@ -323,7 +323,7 @@ def save_report(run: Path, every: float | None = None) -> Path:
 def save_page(template: str, path: Path, **content: Any) -> None:
     """Write the page of a template."""
     with replacing(path) as part:
-        part.write_text(PAGES.get_template(template).render(content))
+        part.write_text(PAGES.get_template(template).render(content), encoding="utf-8")
 
 
 def settings_of(run: Path) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 Pieces keep their orientation and are rectangles of one size. They are told by their borders alone, nothing is learned;
 in what order they come is not looked at. The solution is written beside the picture, and the probability of every piece
-is printed: among the arrangements that a beam found, by `blackout.permutations.seams`.
+is printed: among the arrangements that a beam found, by `blackout.permutations.borders`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from blackout.data.images import IMG_EXTENSIONS, read_image
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import new_file, save_picture
+from blackout.permutations.borders import BEAM_WIDTH, neighbour_scores, solve_by_borders
 from blackout.permutations.queries import place_probabilities
-from blackout.permutations.seams import WIDTH, assembled, seams
 
 _MOST = 256
 """Pieces."""
 
 
-def solve(pieces: Tensor, columns: int, width: int = WIDTH) -> tuple[Tensor, Tensor, Tensor]:
+def solve(pieces: Tensor, columns: int, width: int = BEAM_WIDTH) -> tuple[Tensor, Tensor, Tensor]:
     """Arrange pieces [n, C, h, w] row by row on a grid; they may come in any order.
 
     Args:
@@ -39,7 +39,7 @@ def solve(pieces: Tensor, columns: int, width: int = WIDTH) -> tuple[Tensor, Ten
         float64 [K], with sum 1; and how likely a piece is at a place, float64 [n places, n pieces].
     """
     shuffled = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))  # equals in no order of theirs
-    orders, sums = assembled(seams(pieces[shuffled].unsqueeze(0)), columns, width)
+    orders, sums = solve_by_borders(neighbour_scores(pieces[shuffled].unsqueeze(0)), columns, width)
     orders = shuffled[orders]
     return orders[0], sums[0].double().softmax(-1), place_probabilities(orders, sums)[0]
 

@@ -71,7 +71,7 @@ def test_the_laws_that_limits_name_are_there():
     laws = tests + "".join(path.read_text() for path in (ROOT / "blackout" / "laws").glob("*.py"))
     claims, named = re.findall(r'"([^"\n]+)"', page), re.findall(r"`(test_\w+)`", page)
     assert len(claims) > 20 and [claim for claim in claims if claim not in laws] == []
-    assert len(named) > 2 and [name for name in named if f"def {name}(" not in tests] == []
+    assert len(named) >= 2 and [name for name in named if f"def {name}(" not in tests] == []
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.name)

@@ -55,3 +55,9 @@ def test_a_disk_that_refuses_tensors_is_an_error_of_the_disk(tmp_path: Path) -> 
 def test_a_file_is_named_and_not_its_descriptor() -> None:
     cause = ValueError("cannot identify image file <_io.BufferedReader name=3>")
     assert str(file_error(Path("a/b.png"), "no image", cause)) == "a/b.png: no image (cannot identify image file b.png)"
+
+
+def test_tensors_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    save_tensors({"x": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "a").stat().st_mode

@@ -163,7 +163,7 @@ def test_other_commands(here, capsys, monkeypatch):
     assert Path("compare.html").exists() and Path("counts.bits").exists()
     assert "(4.77)" in capsys.readouterr().out
     inspect.main(["counts.npy"])  # finds nothing, or would exit with 1
-    assert "27 + 3 held out, shape (1, 8, 8), counts 0..16" in capsys.readouterr().out
+    assert "24 training + 3 validation + 3 test samples, shape (1, 8, 8), counts 0..16" in capsys.readouterr().out
 
 
 def test_the_python_block_runs(here, monkeypatch):

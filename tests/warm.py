@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 WHERE = "BLACKOUT_TESTS_SERVER"
 """The environment variable with the server's socket."""
 _set_by_imports: dict[str, str] = {}
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}  # a fork would wait for threads that it lacks
 
 
 class Process:

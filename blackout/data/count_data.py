@@ -267,8 +267,9 @@ class CountData:
             asked = [values[k] for k in level.unique().tolist()]
             told[name] = asked if isinstance(asked[0], str) else [asked[0], asked[-1]]
         rows = {split: _like(labels, self._parts(split)[1], self.covariates) for split in _SPLITS}
-        for split, what in (("train", "training"), ("test", "test")):
-            if (number := len(rows[split])) < _FEWEST:
+        sizes = {"training": len(rows["train"]), "test": len(rows["test"])}
+        for what, number in sizes.items():
+            if number < _FEWEST:
                 what = f"{number} {what} samples are under {told}"
                 raise UserError(f"{self.name}: {what}, of at least {_FEWEST} to compare with: leave out evaluate=true")
         return self._part(rows, condition=told)

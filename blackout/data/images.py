@@ -473,9 +473,10 @@ def celeba64(data_dir: StrPath = "data", validation: int | None = None) -> Count
                             np.save(part, images.numpy())
         except OSError as error:
             raise file_error(home, "the decoded images cannot be kept here", error) from error
-    faces = {split: _load(cache) for split, cache in caches.items()}
-    val = {"val": faces["valid"][:validation]} if "valid" in faces else {}
-    return CountData("celeba64", faces["train"], faces["test"], 255, **val)
+    parts = {split: _load(cache) for split, cache in caches.items()}
+    if "valid" not in parts:
+        return CountData("celeba64", parts["train"], parts["test"], 255)
+    return CountData("celeba64", parts["train"], parts["test"], 255, val=parts["valid"][:validation])
 
 
 def _face(file: Path) -> Image.Image:
@@ -547,7 +548,7 @@ def patches(size: int = 32, stride: int = 8, holdout: float = 0.2, validation: f
     largest = min(height, *(part.stop - (part.start or 0) for part in columns.values()))
     shares = f"holdout={holdout} and validation={validation}"
     ensure(size <= largest, f"patches: size must be at most {largest} with {shares}, got {size}")
-    parts: dict[str, Tensor] = {}
+    parts: dict[str, Any] = {}
     for split, part in columns.items():
         crops = [_crops(photograph[:, :, part], size, stride) for photograph in photographs]
         parts[split] = torch.cat(crops)

@@ -24,7 +24,7 @@ from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.likelihood import GOLDEN_RATIO
-from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion, try_sampler
+from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.samplers import BinomialBridge, ReverseStep
 from blackout.errors import UserError, error_context
@@ -164,8 +164,7 @@ class Distillation(CountDiffusion):
         return model
 
     def dry_run(self, model: Any) -> None:
-        """Draw an empty sample, with and without the network."""
-        try_sampler(model, model.sampler)
+        """Evaluate the network once."""
         with error_context("network"), torch.no_grad():
             model.network(*model.example())
 

@@ -228,7 +228,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
     sampler: Sampler = make(description, "sampler")
     classes = labels_asked(model, request.get("classes"), request.get("given"))
-    refuse(classes is None and sampler.guidance != 1, "sampler.guidance: guidance needs classes to guide towards")
+    check_guidance(sampler, with_classes=classes is not None)
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
     known: KnownElements | None = None
     if inpaint is not None:
@@ -237,6 +237,16 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     condition |= {"guidance": sampler.guidance} if sampler.guidance != 1 else {}
     total = total_asked(model, request.get("given"))
     return CountDraw(model, sampler, description, classes, known, total, condition)
+
+
+def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
+    """Refuse to guide samples that have no class.
+
+    Raises:
+        UserError: the sampler would.
+    """
+    unguided = sampler.guidance == 1 or with_classes
+    refuse(not unguided, "sampler.guidance: guidance needs classes to guide towards")
 
 
 def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:

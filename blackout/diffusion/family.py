@@ -28,7 +28,7 @@ from blackout.diffusion.data_stats import (
     shrunk_means,
     with_none,
 )
-from blackout.diffusion.draw import CountDraw, requested
+from blackout.diffusion.draw import CountDraw, check_guidance, requested
 from blackout.diffusion.heads import Head
 from blackout.diffusion.likelihood import (
     GOLDEN_RATIO,
@@ -212,8 +212,20 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         sampler = model.sampler if num_steps is None else replace(model.sampler, num_steps=num_steps)
         return CountDraw(model, sampler, {}, all_labels(model))
 
+    def check_sampler(self, model: BlackoutDiffusion, scored: bool) -> None:
+        """Take steps of the sampler with predictions of nothing; refuse guidance of samples that have no class.
+
+        Raises:
+            UserError: kernel, grid or guidance do not fit the model, or samples that are scored would be guided.
+        """
+        try_sampler(model, model.sampler)
+        check_guidance(model.sampler, with_classes=model.num_classes is not None)
+        if scored and model.sampler.guidance != 1:
+            told = "samples that are scored in a run have no class to guide towards"
+            raise UserError(f"sampler.guidance: {told}: metrics=none, and give it to sample.py with classes=...")
+
     def dry_run(self, model: BlackoutDiffusion) -> None:
-        """Observe, predict, score and draw one empty sample, so that components that do not fit show now.
+        """Observe, predict and score one empty sample, so that components that do not fit show now.
 
         Raises:
             UserError: which component refuses, and why; or what it returns has the wrong shape.
@@ -237,7 +249,6 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             if not isinstance(losses, Tensor) or losses.shape != x0.shape:
                 found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise misfit(model.loss, model.process, f"to return one value per element, not {found}")
-        try_sampler(model, model.sampler)
 
     def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:
         """Refuse settings of the bits per dimension before samples are drawn.

@@ -214,7 +214,7 @@ def group_size(chains: int) -> int:
 
 
 def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refinement | None = None) -> Tensor:
-    """Samples of a law, uint8 [number, d]: exact where it can be enumerated, else the ends of long chains.
+    """Samples of a law, uint8 [number, d] on the CPU: exact where it can be enumerated, else the ends of long chains.
 
     Ours (tests/flows/test_annealing.py).
 
@@ -228,7 +228,7 @@ def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refi
     if can_enumerate(target):
         states, log_density = enumerated(target)
         share = torch.softmax(log_density, 0).cpu()
-        return states[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
+        return states.cpu()[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
     streams = SampleStreams(seed, torch.arange(number, device=target.device))
     chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
     chains, _ = _walk(target, refine)(chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)

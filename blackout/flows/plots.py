@@ -100,7 +100,8 @@ def save_diagnostics(
     figure = Figure(figsize=(12.6 if lattice else 8.6, 7.2), layout="constrained")
     upper, lower = figure.subplots(2, 3 if lattice else 2)
     panels, share = [*upper, *lower], torch.softmax(arrays["log_weights"], 0).numpy()
-    _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
+    energies = -target.log_density(states.to(target.device)).cpu()
+    _histogram(panels[0], -arrays["log_density"].numpy(), share, energies.numpy(), how)
     panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
     mine, theirs = target.statistics(arrays["samples"].flatten(1)), target.statistics(states)
     if mine:

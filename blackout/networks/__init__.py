@@ -23,7 +23,6 @@ from blackout.networks.item_encoders import (
     PieceEncoder,
     PointEncoder,
     StripEncoder,
-    StripScores,
     TokenEncoder,
 )
 from blackout.networks.mlp import ResidualMLP, SequenceConvolution
@@ -36,6 +35,6 @@ __all__ = [
     "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements",
     "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
-    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "StripScores",
+    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder",
     "TokenEncoder", "Transformer", "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

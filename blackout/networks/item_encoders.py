@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import ensure
-from blackout.networks.layers import check_sizes, dense, full_precision, initialised
+from blackout.networks.layers import check_sizes, dense, initialised
 
 
 @component("encoder")
@@ -70,7 +70,6 @@ class StripEncoder(nn.Module):
         parts: images in a strip.
         features: of the result.
         channels: of the first convolution; the second has twice as many.
-        kernel: of the second convolution; None for that of the first.
         mean, std: of the data.
 
     Raises:
@@ -79,96 +78,26 @@ class StripEncoder(nn.Module):
 
     def __init__(
         self, item_shape: Sequence[int], parts: int = 4, features: int = 96, channels: int = 16,
-        kernel: int | None = None, mean: float = 0.0, std: float = 1.0,
+        mean: float = 0.0, std: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         colours, height, width = _image(item_shape, "strip encoder")
         # large digits are halved at once, small ones only by the second convolution
-        first, stride = (5, 2) if height > 12 else (3, 1)
-        kernel = first if kernel is None else kernel
-        check_sizes("strip encoder", parts=parts, features=features, channels=channels, kernel=kernel)
+        kernel, stride = (5, 2) if height > 12 else (3, 1)
+        check_sizes("strip encoder", parts=parts, features=features, channels=channels)
         ensure(width % parts == 0, f"a strip of {width} pixels cannot be divided into {parts} parts")
         self.parts, self.features, self.scaling = parts, features, Scaling(mean, std)
-        self.first = initialised(nn.Conv2d(colours, channels, first, stride, first // 2))
+        self.first = initialised(nn.Conv2d(colours, channels, kernel, stride, kernel // 2))
         self.second = initialised(nn.Conv2d(channels, 2 * channels, kernel, 2, kernel // 2))
         sides = [math.ceil(math.ceil(side / stride) / 2) for side in (height, width // parts)]
         self.each = dense(2 * channels * math.prod(sides), features)
-        self.out: nn.Module = dense(parts * features, features)
+        self.out = dense(parts * features, features)
 
     def forward(self, items: Tensor) -> Tensor:
-        """float [B, n, C, H, parts * W] -> [B, n, features]."""
-        return self.out(self.read(items).flatten(2))
-
-    def read(self, items: Tensor) -> Tensor:
-        """Features of every image by itself: [B, n, C, H, parts * W] -> [B, n, parts, features], as in the class."""
+        """float [B, n, C, H, parts * W] -> [B, n, features], as in the class."""
         x = self.scaling(items).unflatten(-1, (self.parts, -1)).movedim(-2, 2)
         h = F.relu(self.second(F.relu(self.first(x.flatten(0, 2)))))
-        return F.relu(self.each(h.flatten(1))).view(*x.shape[:3], -1)
-
-
-_GAIN = 30.0
-"""Of strips' scores: weights that change by thousandths a step reach scores of hundreds."""
-
-
-@component("network")
-class StripScores(nn.Module):
-    """A score for every strip by itself: each image is one of `symbols`, whose value counts by its place.
-
-    Ours (tests/permutations/test_datasets.py).
-
-    A score is 30 times the sum over images of weight of the place times value of the symbol. Both are learned; a symbol
-    is worth the same at every place, so that what leading digits teach is known of all, and the softmax over symbols
-    leaves no trace of the handwriting, which in a leading digit would outweigh the last ones. Outside training every
-    image is the likeliest symbol alone: between two that are in doubt a number would certainly be misplaced.
-
-    Args:
-        encoder: whose images are read one by one.
-        symbols: that there may be.
-        places, swap: which other scores a reverse law asks for, see `SetTransformer`.
-
-    Raises:
-        ValueError: items that are no strips, or other scores than one for every item are asked for.
-    """
-
-    def __init__(self, encoder: nn.Module, symbols: int = 16, places: bool = False, swap: bool = False) -> None:
-        super().__init__()
-        if places or swap or not isinstance(encoder, StripEncoder):
-            raise ValueError("only strips have a score each by themselves: reverse=pl, or network=set_transformer")
-        check_sizes("strip scores", symbols=symbols)
-        encoder.out = nn.Identity()  # images are not put together
-        self.encoder, self.symbol = encoder, dense(encoder.features, symbols)
-        self.value = nn.Parameter(0.3 * torch.randn(symbols))
-        self.place = nn.Parameter(torch.full((encoder.parts,), 0.1))
-
-    @property
-    def worth(self) -> Tensor:
-        """What a symbol adds to the score, 30 place value: [parts, symbols], see the class."""
-        return _GAIN * self.place.unsqueeze(1) * self.value
-
-    def forward(self, items: Tensor, t: Tensor) -> Tensor:
-        """Scores of items [B, n, C, H, parts * W], [B, n]; t is not looked at."""
-        return self.scores(self.encode(items), t)
-
-    def encode(self, items: Tensor) -> Tensor:
-        """Log-probabilities of symbols, those of a strip side by side, float32 [B, n, parts * symbols].
-
-        Outside training the means of five, of items also moved four ways by a 28th of their height, where that is a
-        pixel.
-        """
-        with full_precision(items):
-            step = 0 if self.training else items.shape[-2] // 28
-            moved = [items, *(items.roll(way, axis) for way in (-step, step) if step for axis in (-2, -1))]
-            logs = torch.stack([self.symbol(self.encoder.read(one).float()).log_softmax(-1) for one in moved])
-            return logs.mean(0).flatten(2)
-
-    def scores(self, features: Tensor, t: Tensor) -> Tensor:
-        """Of items from `encode`, in any order: [B, n], the class's sum; outside training by the likeliest symbols
-        alone.
-        """
-        with full_precision(features):
-            logs = features.unflatten(-1, self.worth.shape)
-            shares = logs.exp() if self.training else F.one_hot(logs.argmax(-1), logs.shape[-1]).float()
-            return (shares * self.worth).sum((-1, -2))
+        return self.out(F.relu(self.each(h.flatten(1))).view(*x.shape[:2], -1))
 
 
 @component("encoder")

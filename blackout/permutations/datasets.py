@@ -41,7 +41,7 @@ from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
 from blackout.data.file_formats import load_array, load_arrays
 from blackout.data.images import VALIDATION, StrPath
-from blackout.data.splits import split_samples
+from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
@@ -205,12 +205,13 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
 def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float = 0.1) -> Puzzles:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
 
-    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. Or an svmlight file of lists of
-    any length, by falling relevance: see `RankedLists`.
+    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. An .npz with `train` and `test`,
+    and perhaps `val`, keeps these splits. Or an svmlight file of lists of any length, by falling relevance: see
+    `RankedLists`.
 
     Args:
         path: of the file.
-        holdout: share of the lists to test on.
+        holdout: share of the lists to test on; a file with `test` has its own.
         seed: of split and puzzles.
         validation: share or number of the lists by which choices are made; 0 for none.
 
@@ -221,13 +222,13 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float 
     file = Path(path).expanduser()
     if file.suffix in LISTS:
         return RankedLists(file.stem, read_lists(file), holdout, validation, seed)
-    values = finite_numbers(load_array(file, "items"), file)
+    values, rows = read_samples(file, "items", validation, holdout, seed)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
     if values.ndim in (2, 4):  # single numbers, and grey images without their channel
         values = values.unsqueeze(2)
     values = values.float().contiguous()
-    split = divide(values, validation, holdout, seed)
+    split = taken(values, rows)
     train = split["train"]
     image = values.ndim == 5 and values.shape[2] in (1, 3)
     std = float(train.double().std(correction=0))
@@ -241,8 +242,50 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float 
 
 def divide(values: Tensor, validation: float, holdout: float, seed: int) -> dict[Split, Tensor]:
     """Divide rows [N, ...] into those of the splits, see `split_samples`."""
-    train, chosen, test = split_samples(len(values), validation, holdout, seed)
-    return {"train": values[train], "val": values[chosen], "test": values[test]}
+    return taken(values, split_samples(len(values), validation, holdout, seed))
+
+
+def taken(values: Tensor, rows: SplitRows) -> dict[Split, Tensor]:
+    """Return the rows [N, ...] of each split."""
+    return {"train": values[rows.train], "val": values[rows.val], "test": values[rows.test]}
+
+
+def read_samples(
+    file: Path, name: str, validation: float, holdout: float, seed: int
+) -> tuple[Tensor, SplitRows]:
+    """Return all samples in an .npy or .npz file, [N, ...], and which of them are of which split.
+
+    Splits that an .npz gives, `train`, `test` and perhaps `val`, are kept; without `val` validation samples are taken
+    from `train`. Another array is divided at random.
+
+    Args:
+        file: the file.
+        name: of the array in an .npz that is to be divided.
+        validation: share or number of the samples for validation; 0 for none.
+        holdout: share of the samples to test on.
+        seed: of the choice.
+
+    Raises:
+        UserError: no such file or array, a split without samples or of another shape, or what is no finite number.
+        ValueError: shares out of range.
+    """
+    loaded = load_arrays(file)
+    arrays = loaded if isinstance(loaded, dict) else {}
+    if not {"train", "test"} & arrays.keys():
+        values = finite_numbers(load_array(file, name), file)
+        return values, split_samples(max(1, len(values)) if values.ndim else 1, validation, holdout, seed)
+    refuse(not {"train", "test"} <= arrays.keys(), f"{file}: `train` and `test` must come together")
+    parts = [finite_numbers(arrays[split], file) for split in ("train", "val", "test") if split in arrays]
+    shapes = [list(part.shape) for part in parts]
+    alike = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
+    refuse(not alike, f"{file}: train, val and test must be [N, ...] of one shape, not {shapes}")
+    numbers = list(torch.arange(sum(map(len, parts))).split([len(part) for part in parts]))
+    if "val" in arrays:
+        return torch.cat(parts), SplitRows(*numbers)
+    train, test = numbers
+    number = validation_size(validation, len(train))
+    rest, chosen = take_validation(len(train), number, seed) if number else (train, train[:0])
+    return torch.cat(parts), SplitRows(rest, chosen, test)
 
 
 class RankedLists(Puzzles):
@@ -534,20 +577,17 @@ class Sorting(ImagePuzzles):
         length: numbers in a list.
         places: digits of a number.
         held_out: number of validation and of test lists, of images of these splits.
-        distort: whether digits to learn from are `distorted`, anew each time.
         seed: of everything random.
 
     Raises:
         ValueError: length below 2, or places outside 1..18.
     """
 
-    def __init__(
-        self, images: CountData, length: int, places: int, held_out: int, distort: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, images: CountData, length: int, places: int, held_out: int, seed: int = 0) -> None:
         name = f"sort_{images.name}"
         ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
         ensure(1 <= places <= _MOST_DIGITS, f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
-        self._places, self._distort = places, distort
+        self._places = places
         channels, height, width = images.shape
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": places}
         super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
@@ -562,27 +602,8 @@ class Sorting(ImagePuzzles):
         values, order = (labels * powers).sum(-1).sort(stable=True)
         rows = torch.arange(len(index)).unsqueeze(1)
         digits = images[rows, order].float() / self.scale
-        if self._distort and split == "train":
-            u = streams.next_draw().uniform((*number.shape, 5)).flatten(0, 2)
-            digits = distorted(digits.flatten(0, 2), u).view_as(digits)
         strips = digits.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, places * W]
         return {"items": strips, "values": values, "ties": first_equal(values)}
-
-
-def distorted(images: Tensor, u: Tensor) -> Tensor:
-    """Images a little turned (by up to .2), slanted (.2), larger or smaller (.15), and moved (a fourteenth of a side).
-
-    Ours (tests/permutations/test_datasets.py).
-
-    Args:
-        images: float [N, C, H, W].
-        u: uniforms [N, 5].
-    """
-    angle, slant, size, right, down = (2 * u.float() - 1).unbind(-1)
-    cos, sin = ((1 + 0.15 * size) * wave(0.2 * angle) for wave in (torch.cos, torch.sin))
-    rows = torch.stack([cos, 0.2 * slant - sin, right / 7, sin, cos, down / 7], -1).unflatten(-1, (2, 3))
-    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
 
 
 @component("dataset")
@@ -615,7 +636,6 @@ def sort_mnist(
     length: int = 5,
     digits: int = 4,
     held_out: int = 1000,
-    distort: bool = False,
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
@@ -627,7 +647,6 @@ def sort_mnist(
         length: numbers in a list.
         digits: of a number.
         held_out: number of validation and of test lists.
-        distort: whether training digits are turned, slanted, resized and moved a little, anew each time.
         seed: of the lists.
         data_dir, download, validation: as for `blackout.data.mnist`.
 
@@ -636,4 +655,4 @@ def sort_mnist(
         ValueError: values out of range.
     """
     images = mnist(data_dir, download=download, validation=validation)
-    return Sorting(images, length, digits, held_out, distort, seed)
+    return Sorting(images, length, digits, held_out, seed)

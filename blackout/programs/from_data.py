@@ -78,6 +78,7 @@ def from_data(
     source = of_family.source(settings) if family == "flow" else of_family.source_of(data)
     with torch.random.fork_rng():
         model = make_model(of_family, settings, source)
+    of_family.check_sampler(model, scored=False)
     of_family.dry_run(model)
     how: Optimization = replace(make(settings["optimizer"], "optimizer"), **optimization)
     return Standalone(model, how, SourceDataModule(source, settings["batch_size"], seed, epochs=True))

@@ -23,6 +23,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.component import Plain
+from blackout.distributed import device_memory
+from blackout.errors import UserError
+from blackout.programs.dry_run import dry_run
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.instantiate import make
@@ -35,6 +38,8 @@ _SECONDS = 60.0
 """On an accelerator the probe stops after the first batch that ends later than this."""
 _PROCESSOR_SECONDS = 3.0
 """Without one the probe stops in the midst of a batch, after so many seconds of the processor."""
+_STATE_COPIES = 5  # of all parameters: weights, gradients, Adam's two moments, average
+_BYTES = 4  # of a number in 32 bit
 _FLOPS = 1e10
 """Without an accelerator components are tried where an evaluation is less work, and batches where one is less than five
 times as much."""
@@ -43,7 +48,8 @@ times as much."""
 def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, family: ComponentFamily) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
 
-    FLOPs and memory are of tensors without storage, so that a large network costs no more than a small one.
+    FLOPs and memory are of tensors without storage, so that a large network costs no more than a small one. A batch
+    that does not fit into this machine's memory is no error here, as the run may be planned for another one.
 
     Args:
         config: the settings.
@@ -65,14 +71,15 @@ def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, f
         images, share = steps * accumulate * batch, batch // devices
         flops, activations = cost_per_sample(model)
         on_processor = trainer.strategy.root_device.type == "cpu"
+        excess = memory_excess(trainer, model, batch)
         if not (on_processor and flops > _FLOPS):
-            family.dry_run(model)
-        if not (on_processor and 3 * flops * share > 5 * _FLOPS):
+            dry_run(config, model, family)
+        if excess is None and not (on_processor and 3 * flops * share > 5 * _FLOPS):
             probe.run(trainer, module, data_module, _PROCESSOR_SECONDS if on_processor else math.inf)
     if not trainer.is_global_zero:
         return
     parameters, nfe = sum(p.numel() for p in model.network.parameters()), family.draw(model, {}).nfe
-    state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
+    state = parameters * _BYTES * _STATE_COPIES
     if seconds := [end - start for start, end in pairwise(probe.times)]:
         second = statistics.median(seconds[_WARM_UP:] or seconds[-1:])
         how = f"median of {len(seconds)} batches on {trainer.strategy.root_device}"
@@ -87,7 +94,8 @@ def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, f
         f"{_si(3 * flops * images)}FLOP in all; {_si(flops * nfe)}FLOP per sample of {nfe} evaluations",
         "memory": f"{_si(state)}B for weights, gradients, moments and average, and about "
         f"{_si(activations * share)}B of activations per device of {share} images (both in 32 bit)"
-        + (f"; the probe's peak was {_si(probe.peak)}B" if probe.peak else ""),
+        + (f"; the probe's peak was {_si(probe.peak)}B" if probe.peak else "")
+        + (f"; it does not fit here: {excess}" if excess else ""),
         "data": str(data_module.source),
         "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
         + (f", {images / size:,.1f} epochs" if size else ""),
@@ -135,16 +143,51 @@ class Probe(Callback):
             trainer.should_stop = True
 
 
-def cost_per_sample(model: Model) -> tuple[int, int]:
-    """What one network evaluation of one sample costs, measured on tensors without storage where it takes only tensors.
+def check_memory(trainer: pl.Trainer, model: Model, batch_size: int) -> None:
+    """Refuse a batch whose training step does not fit into the memory of the device.
 
-    Returns:
-        floating-point operations, two per multiply-add; bytes that its backward pass keeps, apart from the weights, in
-        32 bit.
+    Raises:
+        UserError: how much memory it needs, and how much there is.
     """
-    named, example = chain(model.network.named_parameters(), model.network.named_buffers()), model.example()
-    # a batch of graphs is an object: it stays where it is, and the network with it
-    device = example[0].device if any(map(is_dataclass, tree_leaves(example))) else "meta"
+    if excess := memory_excess(trainer, model, batch_size):
+        raise UserError(f"batch_size={batch_size}: {excess}; see trainer.accumulate_grad_batches")
+
+
+def memory_excess(trainer: pl.Trainer, model: Model, batch_size: int) -> str | None:
+    """Why a training step does not fit into the memory of the device, in words; None where it may.
+
+    Activations are those of `activation_bytes`, half as many in 16-bit precision. Processes on one CPU share its
+    memory.
+    """
+    device = trainer.strategy.root_device
+    if (available := device_memory(device)) is None:
+        return None
+    processes = trainer.world_size // trainer.num_nodes if device.type == "cpu" else 1
+    state = sum(p.numel() for p in model.network.parameters()) * _BYTES * _STATE_COPIES
+    activations = activation_bytes(model) * (batch_size // trainer.world_size)
+    if "16" in str(trainer.precision):
+        activations //= 2
+    needed = processes * (state + activations)
+    if needed <= available:
+        return None
+    return f"a training step needs about {_si(needed)}B of memory on {device}, where {_si(available)}B are left"
+
+
+def activation_bytes(model: Model) -> int:
+    """Bytes that the backward pass of one network evaluation keeps of one sample, apart from the weights, in 32 bit.
+
+    They are measured on tensors without storage. A network that reads values, or whose input is no tensor, is evaluated
+    with numbers instead.
+    """
+    example = model.example()
+    if not any(map(is_dataclass, tree_leaves(example))):  # a batch of graphs is an object that stays where it is
+        with suppress(RuntimeError, NotImplementedError):  # which is what reading values without storage raises
+            return _kept_bytes(model, example, torch.device("meta"))
+    return _kept_bytes(model, example, model.device)
+
+
+def _kept_bytes(model: Model, example: Any, device: torch.device) -> int:
+    named = chain(model.network.named_parameters(), model.network.named_buffers())
     empty = {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named}
     weights = {value.untyped_storage()._cdata for value in empty.values()}
     kept: dict[int, Tensor] = {}
@@ -155,9 +198,20 @@ def cost_per_sample(model: Model) -> tuple[int, int]:
             kept[storage] = tensor  # which keeps its storage, so that no other gets its place
         return tensor
 
-    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
         functional_call(model.network, empty, tree_map_only(Tensor, lambda x: x.to(device), example))
-    return counter.get_total_flops(), sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def cost_per_sample(model: Model) -> tuple[int, int]:
+    """What one network evaluation of one sample costs.
+
+    Returns:
+        floating-point operations, two per multiply-add; `activation_bytes`.
+    """
+    with FlopCounterMode(display=False) as counter:
+        activations = activation_bytes(model)
+    return counter.get_total_flops(), activations
 
 
 def product_rate(size: int = 1024) -> float:

@@ -146,6 +146,9 @@ class Mirror:
             names = sorted(filter(_kept, there), key=_in_order)
             if not names:
                 return False
+            if (self._folder / _LAST).exists():  # which is fetched last
+                self._refuse_others()
+                return True
             self._folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self._folder / ".fetching"):  # several processes begin at once
                 if (self._folder / _OURS).exists() or (self._folder / _LAST).exists():

@@ -37,6 +37,7 @@ INCEPTION = {
 }
 _WRITTEN = ("metrics.json", "scores.png", "config.yaml")
 """Names that scores of a file need for themselves; the last is a run's, whose directory is its own."""
+MIN_INCEPTION_SIDE = 32  # pixels, of CIFAR-10, for which FID and IS are published
 _AT_ONCE = 512
 """Samples of a file that are scored together."""
 
@@ -63,8 +64,8 @@ class Scoring:
         if self.scorer is not None:
             self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
         elif not _none_wanted() and isinstance(self.source, Conditional) and rank() == 0:
-            why = "the model names none and these are no images: metrics=counts gives some"
-            print(f"left out: scores of samples: {why}")
+            why = f"the model names none, and these are no images of {MIN_INCEPTION_SIDE} pixels"
+            print(f"left out: scores of samples: {why}; metrics=counts gives some")
 
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
         """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
@@ -112,7 +113,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
     source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
     if (scorer := find_scorer(config, {}, source)) is None:
-        raise UserError("metrics=none scores nothing: choose another")
+        raise UserError("metrics=none scores nothing: choose metrics=counts, digits, mnist or inception")
     samples, condition = scorer.read(samples_path, source), {}
     if "classes" in samples and isinstance(source, Conditional):
         source = source.under(samples["classes"])
@@ -141,7 +142,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
 
 
 def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], source: Source) -> Scorer | None:
-    """The scores chosen on the command line, else those of the training run, else Inception's for images.
+    """The scores chosen on the command line, else those of the training run, else Inception's for images of 32 pixels.
 
     Raises:
         UserError: the model's description names components that are not trusted, or arguments are wrong.
@@ -152,7 +153,7 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
     if not chosen and of_model:
         chosen = named_in_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
     shape = source.facts.get("shape", ())
-    if not chosen and len(shape) == 3 and shape[0] in (1, 3):
+    if not chosen and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= MIN_INCEPTION_SIDE:
         chosen = INCEPTION
     return make(chosen, "metrics") if chosen else None
 

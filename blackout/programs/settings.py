@@ -301,7 +301,11 @@ def set_libraries() -> None:
     torch.backends.cudnn.allow_tf32 = False
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    expected = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")
-    expected += ("`EvalLoader` across ranks is zero",)  # data without validation samples
+    expected = (
+        "does not have many workers",
+        "in eval mode at the start of training",
+        "treespec, LeafSpec",
+        "`EvalLoader` across ranks is zero",  # data without validation samples
+    )
     for message in expected:
         warnings.filterwarnings("ignore", f".*{message}")

@@ -90,7 +90,7 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not isinstance(error, UserError):
             line = f"{type(error).__name__}: {line}"
             with replacing(table.with_name(f"error_{settings.job.num}.txt")) as part:
-                part.write_text(traceback.format_exc())
+                part.write_text(traceback.format_exc(), encoding="utf-8")
         row |= {"state": "failed", "error": line}
         failures.append(str(table))
         print(f"error: job {settings.job.num} ({row['overrides']}): {line}", file=sys.stderr)
@@ -117,7 +117,8 @@ def _add_row(table: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace the job's earlier one; jobs on other machines may do the same at the same time."""
     table.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(table.with_name(".results.lock")):
-        known = csv.DictReader(io.StringIO(table.read_text() if table.exists() else "", newline=""))
+        text = table.read_text(encoding="utf-8") if table.exists() else ""
+        known = csv.DictReader(io.StringIO(text, newline=""))
         rows = [row, *(old for old in known if old["job"] != str(row["job"]))]
         rows.sort(key=lambda r: int(r["job"]))
         scores = sorted({name for r in rows for name in r} - set(_COLUMNS))

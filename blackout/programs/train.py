@@ -28,6 +28,7 @@ from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
+from blackout.programs.dry_run import dry_run
 from blackout.programs.finished_runs import (
     check_not_shorter,
     has_ended,
@@ -37,7 +38,7 @@ from blackout.programs.finished_runs import (
 )
 from blackout.programs.from_data import make_model
 from blackout.programs.pictures import Trajectory, show_in_words
-from blackout.programs.plan import bfloat16_ratio, plan
+from blackout.programs.plan import bfloat16_ratio, check_memory, plan
 from blackout.programs.run_directory import (
     Mirror,
     check_run,
@@ -110,7 +111,6 @@ def train(cfg: DictConfig) -> Path:
     family: ComponentFamily = make(config["family"], "family")
     source = family.source(config)
     check_length(config, source)
-    check_batch(config, source)
     check_best(config, source)
     config = with_length(config, family, source)
     run = run_directory(config, source.name)
@@ -130,6 +130,8 @@ def train(cfg: DictConfig) -> Path:
     with error_context("optimizer"):
         optimization.configure(model.parameter_groups(optimization.lr))
     module = TrainingModule(model, optimization)
+    family.check_sampler(model, scored=scores_samples(config))
+    callbacks = make_callbacks(config, run, family)
     if config["plan"]:
         plan(config, module, data_module, family)
         return run.parent
@@ -137,9 +139,10 @@ def train(cfg: DictConfig) -> Path:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
-        family.dry_run(model)
-        trainer = make_trainer(config, directory, family, mirror)
+        dry_run(config, model, family)
+        trainer = make_trainer(config, directory, callbacks, mirror)
         check_launch(trainer)
+        check_memory(trainer, model, config["batch_size"])
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
             trained = directory if last.is_relative_to(directory) else last
@@ -249,18 +252,6 @@ def check_length(config: Plain, source: Source) -> None:
             raise UserError(told)
 
 
-def check_batch(config: Plain, source: Source) -> None:
-    """Refuse a batch of which three copies as float32 are more than this machine's memory: any step holds more.
-
-    Raises:
-        UserError: how much memory it would need.
-    """
-    need = 3 * 4 * config["batch_size"] * math.prod(source.facts.get("shape", ()))
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
-    refuse(need > here, f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
-
-
 def check_best(config: Plain, source: Source) -> None:
     """Refuse to choose the best checkpoint without validation data.
 
@@ -299,8 +290,32 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     return last, checkpoint
 
 
-def make_trainer(config: Plain, run: Path, family: ComponentFamily, mirror: Mirror | None = None) -> pl.Trainer:
-    """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
+def scores_samples(config: Plain) -> bool:
+    """Whether the run scores samples."""
+    return bool(config["metrics"] and (config["callbacks"] or {}).get("scores"))
+
+
+def make_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[pl.Callback]:
+    """The configured callbacks of a run in a directory, which they leave as it is until training starts.
+
+    Raises:
+        UserError: arguments that one of them refuses, or scores at certain steps without metrics.
+    """
+    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
+    given: dict[str, dict[str, Any]] = {name: {"directory": str(folder)} for name, folder in folders.items()}
+    given["samples"]["preview"] = family.preview
+    chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
+    if scores_samples(config):
+        given["scores"] = {"scorer": make(config["metrics"], "metrics"), "required": asked_for("metrics")}
+    elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
+        raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
+    return [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+
+
+def make_trainer(
+    config: Plain, run: Path, callbacks: list[pl.Callback], mirror: Mirror | None = None
+) -> pl.Trainer:
+    """Lightning's trainer with these callbacks and the configured loggers; metrics.csv is always written.
 
     Raises:
         UserError: arguments that Lightning refuses, or far more processes than processors.
@@ -310,15 +325,6 @@ def make_trainer(config: Plain, run: Path, family: ComponentFamily, mirror: Mirr
         raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
     more = (make(logger, f"logger.{name}", save_dir=str(run)) for name, logger in (config["logger"] or {}).items())
     loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run)), *more]
-    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
-    given: dict[str, dict[str, Any]] = {name: {"directory": str(folder)} for name, folder in folders.items()}
-    given["samples"]["preview"] = family.preview
-    chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
-    if "scores" in chosen and config["metrics"]:
-        given["scores"] = {"scorer": make(config["metrics"], "metrics"), "required": asked_for("metrics")}
-    elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
-        raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
-    callbacks = [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
     settings = dict(config["trainer"])
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun knows how many processes there are, and it may change
         world, here = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))

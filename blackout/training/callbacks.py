@@ -17,13 +17,17 @@ from rich import get_console
 from torch import Tensor
 
 from blackout.distributed import my_samples
-from blackout.errors import Unobtainable, check_at_least_one, refuse
+from blackout.errors import Unobtainable, check_at_least_one, check_at_most, refuse
 from blackout.files import save_picture
 from blackout.preemption import signals
 from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Split, Watch
 from blackout.protocols import Scores as Accumulators
 from blackout.training.lightning_module import AtBoundary, TrainingModule, check_finite
 from blackout.training.loggers import log_picture
+
+MAX_PREVIEW_SAMPLES = 2500  # samples of a picture, as in `sample.py shown=...`: 50 rows of 50
+MAX_SCORED_SAMPLES = 10**8  # as in `sample.py num_samples=...`: their numbers alone need 0.8 GB
+MAX_STEPS = 10**6  # steps of a sampler
 
 
 class StepProgressBar(AtBoundary, RichProgressBar):
@@ -107,6 +111,9 @@ class SampleGrid(AtBoundary):
         num_samples: samples in a grid.
         num_steps: steps per sample; None for as many as the sampler has.
         seed: of the samples.
+
+    Raises:
+        ValueError: a number that is no whole number of at least 1, or too large.
     """
 
     def __init__(
@@ -118,7 +125,9 @@ class SampleGrid(AtBoundary):
         num_steps: int | None = None,
         seed: int = 0,
     ) -> None:
-        check_at_least_one(every_n_steps=every_n_steps, num_samples=num_samples)
+        check_at_least_one(every_n_steps=every_n_steps, num_samples=num_samples, num_steps=num_steps)
+        check_at_most(MAX_PREVIEW_SAMPLES, num_samples=num_samples)
+        check_at_most(MAX_STEPS, num_steps=num_steps)
         self._directory, self.every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed, self._preview = num_steps, seed, preview
 
@@ -233,7 +242,7 @@ class Scores(AtBoundary):
         required: weights that cannot be had end the run; else a line says where to put them, and it goes on without.
 
     Raises:
-        ValueError: num_samples, num_samples_between or every_n_steps below 1.
+        ValueError: a number that is no whole number of at least 1, or more than 100 million samples.
     """
 
     def __init__(
@@ -248,6 +257,7 @@ class Scores(AtBoundary):
         check_at_least_one(
             every_n_steps=every_n_steps, num_samples=num_samples, num_samples_between=num_samples_between
         )
+        check_at_most(MAX_SCORED_SAMPLES, num_samples=num_samples, num_samples_between=num_samples_between)
         self.num_samples, self.seed = num_samples, seed
         self.every_n_steps, self.between = every_n_steps, num_samples_between or num_samples
         self.missing: str | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import pickletools
 import reprlib
 import sys
 import zipfile
@@ -19,7 +20,7 @@ import torch
 
 from blackout.component import leaves
 from blackout.errors import UserError, refuse
-from blackout.files import opened, replacing
+from blackout.files import MAX_VALUES, opened, replacing
 from blackout.training.allowed_components import check_bounds, pathless, plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
@@ -137,6 +138,10 @@ def _verify(path: Path) -> None:
         refuse(not zipfile.is_zipfile(file), f"{path} is damaged, or no checkpoint")
         with zipfile.ZipFile(file) as archive:
             comment, members = archive.comment, archive.infolist()
+            for member in members:
+                if member.filename.endswith("/data.pkl"):
+                    refuse(member.file_size > file.seek(0, os.SEEK_END), f"{path} is damaged")
+                    _check_pickle(archive.read(member), path)
         size = file.seek(0, os.SEEK_END)
         if any(part.compress_type for part in members) or sum(part.file_size for part in members) > size:
             raise UserError(f"{path} is no checkpoint: its tensors are said to be larger than the file")
@@ -149,6 +154,47 @@ def _verify(path: Path) -> None:
             left -= len(data)
     sha256.update(b"\0\0")
     refuse(comment != _SIGNATURE + sha256.hexdigest().encode(), f"{path} is damaged: it does not match its hash")
+
+
+_PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
+_GETS = frozenset(("GET", "BINGET", "LONG_BINGET"))
+
+
+def _check_pickle(pickled: bytes, path: Path) -> None:
+    """Count the values of every object that a pickle describes, shared parts as often as they occur; nothing is made.
+
+    A tuple of a few hundred bytes can hold others so often that to hash it, as the name of an entry, would not end.
+    The operations are followed on a stack of counts, as `pickletools` describes them.
+
+    Raises:
+        UserError: an object of more than `MAX_VALUES` values.
+        ValueError, IndexError, KeyError: it is no pickle.
+    """
+    stack: list[int | None] = []  # counts of values; None is a mark
+    memo: dict[Any, int | None] = {}
+    for operation, argument, _ in pickletools.genops(pickled):
+        if operation.name in _PUTS:
+            memo[argument] = stack[-1]
+        elif operation.name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif operation.name in _GETS:
+            stack.append(memo[argument])
+        elif operation.name == "DUP":
+            stack.append(stack[-1])
+        elif operation.name == "MARK":
+            stack.append(None)
+        else:
+            count = 1
+            for kind in reversed(operation.stack_before):
+                if kind is pickletools.stackslice:
+                    continue
+                value = stack.pop()
+                while kind is pickletools.markobject and value is not None:
+                    count += value
+                    value = stack.pop()
+                count += value or 0
+            refuse(count > MAX_VALUES, f"{path} is no checkpoint of this program: it holds too many values")
+            stack += [count] * len(operation.stack_after)
 
 
 class _HashingFile:

@@ -69,9 +69,9 @@ def export_model(model: Any, directory: Path, scores: Plain | None = None, licen
     card = model_card(description, parameters, scores or {}, license)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
-        (part / "README.md").write_text(card)
+        (part / "README.md").write_text(card, encoding="utf-8")
         description |= {_HASH: digest(part / "model.safetensors"), _CARD: digest(part / "README.md")}
-        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
+        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         if directory.exists():
             _keep_of_others(directory, part)
 

@@ -176,6 +176,17 @@ class ComponentFamily(ABC):
         """
         model.try_once()
 
+    def check_sampler(self, model: Any, scored: bool) -> None:  # noqa: B027  (few families refuse any)
+        """Refuse a sampler that cannot draw what a run of this model draws, without evaluating a network.
+
+        Args:
+            model: to be trained.
+            scored: whether samples are scored in the run, which have no classes and no other condition.
+
+        Raises:
+            UserError: it cannot.
+        """
+
     def check_report(self, model: Any, settings: Plain) -> None:  # noqa: B027  (few families refuse any)
         """Refuse settings that `report` cannot use for this model, before samples are drawn: none.
 

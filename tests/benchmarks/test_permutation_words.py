@@ -12,8 +12,9 @@ from blackout.permutations.group import is_permutation
 def test_words_are_spelled_by_their_letters(tmp_path):
     path = tmp_path / "list.txt"
     path.write_text("stop\nPOTS\nspot\nflow\nwolf\nnoon\nfour!\nlonger\nmoon\nécru\nabba\nbaba\n")
-    source = words(path, length=4, holdout=0.4)
+    source = words(path, length=4, holdout=0.4, validation=0)
     assert source.size("train") + source.size("test") == 5
+    assert words(path, length=4, holdout=0.4).size("val") == 1
     listed = {"stop", "pots", "spot", "flow", "wolf", "noon", "moon", "abba", "baba"}
     seen = set()
     for split in ("train", "test"):

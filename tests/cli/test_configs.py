@@ -11,7 +11,7 @@ from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
 from blackout.programs.settings import CONF, options
-from blackout.programs.train import make_trainer, with_precision
+from blackout.programs.train import make_callbacks, make_trainer, with_precision
 
 
 def composed(*overrides, name="train"):
@@ -91,7 +91,7 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
 
 
 @pytest.mark.parametrize("overrides, target, ends", [
-    (["dataset=digits"], "adaptive_times", (5.0, -8.0)), (["sampler/grid=logit_small"], "logit_times", (5.0, -6.0)),
+    (["dataset=digits"], "logit_times", (None, None)), (["sampler/grid=logit_small"], "logit_times", (5.0, -6.0)),
     (["process=ordinal"], "logit_times", (9.0, -7.0)),
     (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
     (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
@@ -121,7 +121,8 @@ def test_binarised_mnist_ends_at_time_10_and_is_not_rounded():
 def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
     config = with_precision(config, tmp_path)
-    trainer = make_trainer({**config, "metrics": None}, tmp_path, CountDiffusion())
+    unscored = {**config, "metrics": None}
+    trainer = make_trainer(unscored, tmp_path, make_callbacks(unscored, tmp_path, CountDiffusion()))
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 

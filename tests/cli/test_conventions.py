@@ -26,7 +26,7 @@ def settings(*overrides):
 
 
 @pytest.mark.parametrize("argument, words", [
-    ("trainer.max_epochs=3", ["trainer.max_steps=68", "3", "digits"]),
+    ("trainer.max_epochs=3", ["trainer.max_steps=59", "3", "digits"]),
     ("trainer.min_epochs=1", ["lengths are in steps"]),
     ("trainer.max_stops=3", ["max_steps"]),
     ("trainer.max_steps=1000000000000000000", ["trainer.max_steps must be a whole number in 1..10,000,000,000"]),

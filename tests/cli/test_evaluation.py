@@ -63,7 +63,13 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
         assert finite["cost_of_steps"] == pytest.approx(finite["value"] - limit)
         assert weighted["paths"] == 3 and weighted["value"] < finite["value"]
     baselines = report["baselines"]["bits_per_dim_test"]
-    assert baselines["histograms"] < np.log2(17) and baselines["negative_binomial"] > 0
+    assert baselines["histograms"] < np.log2(17) == baselines["uniform"] and baselines["negative_binomial"] > 0
+    comparison = report["comparisons"]["bits_per_dim_test"]
+    whole_bound = bits["test"]["continuous"]["value"] + bits["test"]["ends"]["value"]
+    assert comparison["value"] == pytest.approx(whole_bound) and comparison["kind"] == "upper bound"
+    assert comparison["samples"] == 80 and comparison["strongest"] != "uniform"
+    assert comparison["baselines"]["histograms"]["value"] == pytest.approx(baselines["histograms"])
+    assert "bits_per_dim_test is at most" in outcome.out
 
 
 def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
@@ -88,7 +94,7 @@ def test_scores_can_choose_another_reference(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert set(report["values"]) == {"fd_digits"} and report["reference"]["split"] == "test"
+    assert set(report["values"]) == {"fd_digits_test"} and report["reference"]["split"] == "test"
 
 
 def write(path, array):

@@ -133,6 +133,30 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     assert [one["training_steps"] for one in read_results(finished)["earlier"]] == [4, 6]
 
 
+def test_a_run_that_has_stopped_early_has_ended(run, tmp_path):
+    stop = "+callbacks.stop={_target_: pytorch_lightning.callbacks.EarlyStopping, monitor: val/bits_per_dim, "
+    stop += "divergence_threshold: 0.0, check_on_train_epoch_end: false}"
+    words = (*UNSCORED, "metrics=none", stop, f"runs_dir={tmp_path}", "run_id=a")
+    done = run("train", *words, "trainer.max_steps=8")
+    assert done.code == 0 and finished_steps(read_results(tmp_path / "digits/a")) == 2, done.err
+    before = state(tmp_path)
+    assert "has ended after 2 steps" in run("train", *words, "trainer.max_steps=8").out
+    assert state(tmp_path) == before
+    assert "(continued)" in run("train", *words, "trainer.max_steps=9").out
+
+
+def test_a_length_below_the_steps_of_a_checkpoint_is_refused(start, run, finished):
+    """In a run that has not finished, and in one that goes on from another's checkpoint."""
+    results = read_results(finished)
+    (finished / "metrics.json").write_text(json.dumps({**results, "finished": False}))
+    settings = (finished / "config.yaml").read_bytes()
+    start("trainer.max_steps=3").assert_refused("trainer.max_steps=3", "4 steps")
+    assert (finished / "config.yaml").read_bytes() == settings
+    other = (*SCORED, f"runs_dir={finished.parents[1]}", "run_id=b", f"ckpt_path={finished}")
+    run("train", *other, "trainer.max_steps=2").assert_refused("trainer.max_steps=2", "last.ckpt", "4 steps")
+    assert not (finished.parent / "b").exists()
+
+
 def test_scores_of_the_same_step_that_a_report_lacks_stay(tmp_path):
     def write(values, steps, **more):
         report = with_earlier({"values": values, "training_steps": steps, **more}, tmp_path)
@@ -282,3 +306,12 @@ def test_samples_scored_against_other_data_go_to_another_folder(run, tmp_path):
             places.append(Path(re.findall(r"^scores .*in (.+)$", done.out, re.MULTILINE)[-1]))
             assert content is counts or {path: path.read_bytes() for path in before} == before
         assert places[0] == places[1] != places[2]
+
+
+def test_small_images_of_a_model_without_scores_need_no_inception(run, tmp_path):
+    words = (*UNSCORED, "metrics=none", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
+    assert run("train", *words).code == 0
+    sampled = ("sample", f"ckpt={tmp_path / 'digits/a'}", "num_samples=2", "evaluate=true", "likelihood.images=8")
+    done = run(*sampled, f"out={tmp_path / 'out'}")
+    assert done.code == 0 and "left out: scores of samples: the model names none" in done.out, done.err
+    assert read_results(tmp_path / "out")["values"].keys() >= {"bits_per_dim_test"}

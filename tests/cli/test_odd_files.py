@@ -111,7 +111,7 @@ def test_a_configuration_that_expands_without_end(run, directory, tmp_path):  # 
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12)]
     (directory / "config.yaml").write_text("\n".join(lines))
-    run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").assert_refused("too large")
+    run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").assert_refused("aliases")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00rubbish\x80", b"a,b\n1,2\n", b"step,x\nthree,4\n"])
@@ -208,8 +208,9 @@ def test_settings_that_would_not_end(run, tmp_path, argument):  # noqa: F811
 def test_a_run_is_refused_while_another_process_has_it(run, directory, tmp_path):  # noqa: F811
     from blackout.programs.run_directory import running
 
+    longer = (*TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
     with running(directory):
-        outcome = run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a")
+        outcome = run("train", *longer)
         outcome.assert_refused(str(os.getpid()), "in use")
     code = f"""
 import os, pathlib, blackout.programs.run_directory as run_directory
@@ -217,7 +218,7 @@ with run_directory.running(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """
     assert warm.run("-c", code).returncode == -9
-    assert run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").code == 0
+    assert run("train", *longer).code == 0
 
 
 @pytest.mark.parametrize("argument", ["trainer.precision=bf16-mixed", "trainer.accumulate_grad_batches=2",

@@ -47,7 +47,8 @@ def test_a_run_leaves_solved_puzzles(trained):
     assert final["permutation"].shape == (64, 4) and final["items"].shape == (64, 4, 1, 4, 4)
     assert (np.sort(final["permutation"], 1) == np.arange(4)).all()
     values = json.loads((trained / "metrics.json").read_text())
-    assert values["labels"] is False and values["evaluations"] == 2 and "val/nll_bits" in values["values"]
+    assert values["labels"] is False and "val/nll_bits" in values["values"]
+    assert values["evaluations"] == 27  # at most: 2 greedily, 25 by a beam that keeps all 24 orders
     assert values["beside"]["test/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
@@ -169,8 +170,6 @@ WRONG = {
     "labels that points cannot do without": (lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"], "labels"),
     "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
     "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),
-    "draws informed by pixels for a law without scores": (
-        lambda p: ["loss=informed", "reverse=inverse_riffle"], "reverse=gpl"),
     "one draw": (lambda p: ["loss=label_free", "loss.draws=1"], "draws"),
     "images that are no puzzles": (lambda p: ["dataset=mnist"], ""),
 }  # fmt: skip

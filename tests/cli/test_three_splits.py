@@ -112,7 +112,8 @@ def test_no_test_data_are_read_before_the_final_test(run, tmp_path, guard, optio
     assert outcome.code == 0, outcome.err
     assert not Guarded.guarded and {"train", "val", "test"} == set(Guarded.splits)
     values = json.loads((tmp_path / "digits/a/metrics.json").read_text())["values"]
-    assert list(values)[0] == "test/bits_per_dim" and {"val/bits_per_dim", "test/bits_per_dim_error"} <= values.keys()
+    assert next(iter(values)) == "test/bits_per_dim"
+    assert {"val/bits_per_dim", "test/bits_per_dim_error"} <= values.keys()
 
 
 @pytest.mark.parametrize("reference", ["train", "test"])

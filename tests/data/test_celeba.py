@@ -47,7 +47,7 @@ def test_validation_faces_are_not_decoded_where_none_are_wanted(faces: Path) -> 
     data = celeba64(faces, validation=0)
     assert (len(data.train), len(data.val), len(data.test)) == (3, 0, 2)
     assert not (faces / "celeba/blackout64_valid.npy").exists()
-    with pytest.raises(ValueError, match="validation must be a whole number of at least 0, or null, not 0.1"):
+    with pytest.raises(ValueError, match=r"validation must be a whole number of at least 0, or null, not 0.1"):
         celeba64(faces, validation=0.1)  # type: ignore[arg-type]
 
 

@@ -121,7 +121,7 @@ def test_during_training_samples_are_compared_with_validation_counts() -> None:
     assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(1, abs=0.2)
     reference = during.provenance()["metrics"]["reference"]
     assert reference == {"split": "val", "size": 800, "sha256": brighter.fingerprint("val")}
-    with pytest.raises(UserError, match="made has no validation data to compare samples with.*dataset.validation=0.1"):
+    with pytest.raises(UserError, match=r"made has no validation data to compare samples with.*dataset.validation=0.1"):
         SCORER.begin(DATA, 300, split="val")
 
 

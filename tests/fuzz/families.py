@@ -29,7 +29,8 @@ FAMILIES = {
         "negative.chains=8", "inner=1", *ROLLOUT, *COMMON,
     ),
     "shuffle": (
-        "family=shuffle", "dataset=jigsaw_digits", "dataset.held_out=12", "batch_size=8", *NARROW, *COMMON,
+        "family=shuffle", "dataset=jigsaw_digits", "sampler=beam", "dataset.held_out=12", "batch_size=8", *NARROW,
+        *COMMON,
     ),
     "codes": (
         "family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", "batch_size=8",

@@ -18,7 +18,7 @@ from tests.cli.test_configs import composed
 
 CHOICES = [
     *(name.replace("/", "=") for group in ("shuffle", "reverse") for name in sections(group)),
-    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed", "sinkhorn")),
+    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "sinkhorn")),
     *(f"sampler={name}" for name in ("best", "greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
     "network/encoder=plain", "network/encoder=pieces",

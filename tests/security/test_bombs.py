@@ -2,10 +2,12 @@
 
 import json
 import os
+import pickle
 import resource
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -149,7 +151,19 @@ def test_parts_of_a_checkpoint_that_are_one(stranger, kind, part):
     checkpoint.setdefault(part, {})
     checkpoint[part] = {**checkpoint[part], "more": many_times_the_same(kind)}
     torch.save(checkpoint, path)
-    refused(read_checkpoint, path, word="too deep")
+    refused(read_checkpoint, path, word="too deep|too many")
+
+
+def test_a_name_that_would_be_hashed_without_end(stranger):
+    """A nested tuple as the name of an entry: to put it into a dictionary, all 10^30 values would be hashed."""
+    path, bomb = stranger / "checkpoints" / "last.ckpt", pickle.dumps(many_times_the_same(tuple), 2)
+    with zipfile.ZipFile(stranger / "x.ckpt") as archive:
+        members = {member: archive.read(member) for member in archive.infolist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members.items():
+            entry = b"\x80\x02}" + bomb[2:-1] + b"K\x01s."  # an empty dictionary, the name, 1, set the item
+            archive.writestr(member, entry if member.filename.endswith("/data.pkl") else content)
+    refused(read_checkpoint, path, word="too many values")
 
 
 def test_what_lies_within_the_bounds_is_read(tmp_path):

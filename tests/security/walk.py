@@ -42,7 +42,6 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.Qubo": {"graphs": 2, "nodes": 3},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
-    "blackout.networks.StripScores": {"encoder": {"_target_": "blackout.networks.StripEncoder", "parts": 4}},
     "blackout.permutations.ForwardProcess": {
         "law": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],

@@ -57,4 +57,4 @@ def test_a_dataset_describes_itself() -> None:
         "covariance_excess": pytest.approx(55.42, rel=0.05),
         "num_classes": 10,
     }
-    assert (data.size("train"), data.size("test")) == (1438, 359)
+    assert (data.size("train"), data.size("test")) == (1258, 359)

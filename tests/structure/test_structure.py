@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "cpu_kernels"),
+    ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "cpu_kernels")
+    + ("comparisons",),
     ("networks", "files", "distributed"),
     ("data", "preemption"),
     ("evaluation",),

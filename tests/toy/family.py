@@ -70,7 +70,7 @@ class SpinSampler(Model):
     def validation_step(self, batch):
         logits = self.averaged(1)
         kl = torch.sigmoid(logits) * (logits - self.field) - F.softplus(logits) + F.softplus(self.field)
-        self.record("val/kl", kl.sum(1))
+        self.record("val/kl", kl.sum(1).expand(len(batch["index"])))  # the same for every sample
 
     def batches(self, indices, seed=0, batch_size=None, temperature=1.0):
         for part in indices.split(batch_size or 32) if len(indices) else ():

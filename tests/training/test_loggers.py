@@ -159,7 +159,7 @@ def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
     options = (*TINY, "metrics=none", "logger=wandb", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
     run("train", *options, "logger.wandb.mode=on").assert_refused("logger", "online, offline, disabled")
     run("train", *options, "logger.wandb.mode=online").assert_refused(
-        "logger=wandb", "API key", "logger.wandb.mode=offline"
+        "logger=wandb", "key", "logger.wandb.mode=offline"
     )
     outcome = run("train", *options, "logger.wandb.mode=disabled")
     assert outcome.code == 0 and "wandb:" not in outcome.out + outcome.err, outcome.err

@@ -72,22 +72,22 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     mean = float(energies.mean())
     values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
     estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights}
-    compared = dict[str, SampleValues]()
+    sample_values = dict[str, SampleValues]()
     for name, weights in estimates.items():
         log_z = float(log_mean_exp(weights))
         values[f"nll_{name}"] = mean + log_z
         values[f"nll_{name}_error"] = jackknife(weights)
         # the logarithm of a mean of weights is too small on average, by Jensen's inequality
-        compared[f"nll_{name}"] = SampleValues(
+        sample_values[f"nll_{name}"] = SampleValues(
             torch.arange(len(test)), energies + log_z, "lower bound", values[f"nll_{name}_error"]
         )
         values[f"ess_{name}"] = float(effective_sample_size(weights))
     if (known := exact_values(target) if can_enumerate(target) else None) is not None:
         values["nll_exact"] = mean + known["log_z"]
-        compared["nll_exact"] = SampleValues(torch.arange(len(test)), energies + known["log_z"])
+        sample_values["nll_exact"] = SampleValues(torch.arange(len(test)), energies + known["log_z"])
     bounded, _ = run_backwards(target, model.rates(), test[:_BOUNDED], 32, indices[:_BOUNDED], fold_seed(seed, 4))
     values["nll_chain_bound"] = -float(bounded.mean())
-    compared["nll_chain_bound"] = SampleValues(
+    sample_values["nll_chain_bound"] = SampleValues(
         torch.arange(len(bounded)), -bounded.double().cpu(), "upper bound"
     )
     if isinstance(target, PairEnergy):
@@ -98,7 +98,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
     said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": chains, "sweeps": _SWEEPS}}
-    said["sample_values"] = compared
+    said["sample_values"] = sample_values
     said["convergence"] = (
         f"the likelihood is {'not ' * far}at its maximum: along a parameter it rises by {values['steepest_slope']:.1f} "
         f"standard errors (chance: up to {_STEEP})"

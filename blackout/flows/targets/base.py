@@ -298,8 +298,8 @@ def all_states(levels: int, sites: int) -> Tensor:
 
 
 def enumerated(target: Target) -> tuple[Tensor, Tensor]:
-    """All states, uint8 [n, d], and their log rho, float64 [n]."""
-    states = all_states(target.levels, target.sites)
+    """All states, uint8 [n, d], and their log rho, float64 [n], on the target's device."""
+    states = all_states(target.levels, target.sites).to(target.device)
     return states, torch.cat([target.log_density(part).double() for part in states.split(_STATES)])
 
 

@@ -19,13 +19,12 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
-from blackout.data.file_formats import load_array
-from blackout.data.splits import split_samples
+from blackout.data.splits import SplitRows, split_samples
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text, tensors_hash
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
-from blackout.permutations.datasets import Puzzles, finite_numbers
+from blackout.permutations.datasets import Puzzles, read_samples
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
 from blackout.permutations.metrics import arranged, puzzle_scores
@@ -124,7 +123,7 @@ class PermutationData:
         """Number of samples of a split; None for any number."""
         if split == "train":
             return self.train_size
-        return len(self._held_out(split).get("x", ()))
+        return len(self._held_out(split)["x"])
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """`x` and contexts of the samples with these numbers, [b, ...]."""
@@ -134,7 +133,9 @@ class PermutationData:
 
     def _held_out(self, split: Split) -> Mapping[str, Tensor]:
         """`x` and contexts of all validation or test samples."""
-        return self.test if split == "test" else self.validation or {}
+        if split == "test":
+            return self.test
+        return self.validation or {name: values[:0] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
         """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
@@ -293,14 +294,15 @@ def permutations(
     path: str | Path, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
 ) -> PermutationData:
     """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; a `.csv` with an order of the same names in
-    every row, the best first; or votes from preflib.org, .soc .soi .toc .toi.
+    every row, the best first; or votes from preflib.org, .soc .soi .toc .toi. An `.npz` with `train` and `test`, and
+    perhaps `val`, keeps these splits.
 
     Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
     last places: bits are then those of a random order that agrees with the vote.
 
     Args:
         path: the file.
-        holdout: share of the rows, or voters, to test on.
+        holdout: share of the rows, or voters, to test on; a file with `test` has its own.
         seed: of the split and of broken ties.
         validation: share or number of the rows, or voters, by which checkpoint and sharpness are chosen; 0 for none.
 
@@ -312,33 +314,34 @@ def permutations(
     if file.suffix in (".csv", *VOTES):
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
-            return from_levels(file.stem, levels, holdout, validation, seed, labels)
-    x = finite_numbers(load_array(file), file)
+            return from_levels(file.stem, levels, split_samples(len(levels), validation, holdout, seed), seed, labels)
+    with error_context(str(file)):
+        x, rows = read_samples(file, "permutations", validation, holdout, seed)
     refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
     with error_context(str(file)):
         check_permutations(file.stem, x)
-        return from_levels(file.stem, inverse(x), holdout, validation, seed)
+        return from_levels(file.stem, inverse(x), rows, seed)
 
 
 def from_levels(
-    name: str, levels: Tensor, holdout: float, validation: float, seed: int, labels: tuple[str, ...] = ()
+    name: str, levels: Tensor, rows: SplitRows, seed: int, labels: tuple[str, ...] = ()
 ) -> PermutationData:
     """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these.
 
     Ours (tests/permutations/coded/test_data.py).
     """
     ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them to test on, not {len(levels)}")
-    train, chosen, test = split_samples(len(levels), validation, holdout, seed)
+    train, chosen, test = rows
 
-    def orders(rows: Tensor, streams: StepStreams) -> Tensor:
+    def orders(voters: Tensor, streams: StepStreams) -> Tensor:
         """Orders [b, n] by levels plus uniforms, which break ties: see `from_levels`."""
-        return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)
+        return (levels[voters] + streams.next_draw().uniform((len(voters), levels.shape[1]))).argsort(1)
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """Votes `x` [b, n]: see `from_levels`."""
         return {"x": orders(train[index], repeated(seed, index, augment))}
 
-    held_out = [{"x": orders(rows, SampleStreams(seed, -1 - rows).at(0))} for rows in (chosen, test)]
+    held_out = [{"x": orders(part, SampleStreams(seed, -1 - part).at(0))} for part in (chosen, test)]
     return PermutationData(
         name, make, held_out[1], train_size=len(train), labels=labels, code="insertion",
         validation=held_out[0] if len(chosen) else None,
@@ -409,8 +412,9 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         scores = puzzle_scores(puzzles.kind, samples["items"], samples["samples"], samples["target"], ties)
         return {name: values.double() for name, values in scores.items()}
 
-    test, chosen = (batch(split, torch.arange(puzzles.size(split))) for split in ("test", "val"))
+    test = batch("test", torch.arange(puzzles.held_out))
+    validation = batch("val", torch.arange(puzzles.validation)) if puzzles.validation else None
     return PermutationData(
         puzzles.name, partial(batch, "train"), test, kind=puzzles.kind, puzzles=puzzles, judge=judge,
-        validation=chosen if puzzles.size("val") else None,
+        validation=validation,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from blackout.comparisons import Baseline, SampleValues
 from blackout.component import component
 from blackout.data.file_formats import load_arrays
 from blackout.distributed import sum_over_processes
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import (
@@ -55,6 +55,7 @@ class CodeScorer:
         """Accumulators for that many samples."""
         if not isinstance(source, PermutationData):
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
+        refuse(not source.size(split), f"metrics: {source.name} has no {split} data to compare samples with")
         return PermutationScores(source, num_samples, split)
 
     def held_out(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -222,13 +223,13 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
 
     References: this project; checked in tests/permutations/coded/test_data.py.
     """
+    sizes: dict[Split, int] = {
+        "train": min(_FITTED, source.size("train") or _FITTED),
+        "val": min(_FITTED, source.size("val") or 0),
+        "test": size,
+    }
     train, validation, test = (
-        orders_of(source, source.batch(split, torch.arange(number)))
-        for split, number in (
-            ("train", min(_FITTED, source.size("train") or _FITTED)),
-            ("val", min(_FITTED, source.size("val") or 0)),
-            ("test", size),
-        )
+        orders_of(source, source.batch(split, torch.arange(number))) for split, number in sizes.items()
     )
     items = source.num_tokens if source.kind == "rankings" else None
     number_of_items = items or source.length

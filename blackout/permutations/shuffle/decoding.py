@@ -1,8 +1,8 @@
 """From a shuffled list back to the right order: the best step each time, a beam of lists, or draws.
 
 A denoiser is a network and a reverse law (`blackout.permutations.distributions`), for lists in any order. What its
-steps undo is the forward process, see `blackout.permutations.shuffles`. Two decoders ask no network, or only beside
-what is known without: tours and jigsaws.
+steps undo is the forward process, see `blackout.permutations.shuffles`. Two decoders evaluate no network, the
+baselines of tours and of jigsaws.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Size, Tensor, nn
 
 from blackout.component import component
-from blackout.permutations.datasets import Puzzles
+from blackout.errors import ensure
+from blackout.permutations.borders import BEAM_WIDTH, grid_side, neighbour_scores, solve_by_borders
 from blackout.permutations.distributions import (
-    GeneralizedPlackettLuce,
     OrderDistribution,
     PointerLaw,
     Reverse,
@@ -28,7 +28,6 @@ from blackout.permutations.distributions import (
 )
 from blackout.permutations.group import all_permutations, compose, identity_like, number
 from blackout.permutations.queries import merged
-from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fitted_weight, seams, square
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
 from blackout.training.model import finite_output
@@ -37,8 +36,6 @@ _WIDTH, _ALL = 16, 5
 """Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
 _STATES, _STEPS = 600, 8
 """Draws of an answer: lists that are taken back, twice as many at last, and last steps of each."""
-_FITTED = 200
-"""Training puzzles to which the weight of borders is fitted."""
 _IN_CACHE = 64
 """Lists that a network reads at once: with more, a processor waits for its memory half of the time."""
 _GONE, _AT_ONCE = 1e-10, 2**18
@@ -291,60 +288,34 @@ class TwoOpt(Decoder):
 
 @component("sampler")
 @dataclass(frozen=True)
-class Seams(Decoder):
-    """Pieces of a square picture by how their borders fit, or a `SeamNetwork` says, and where the network has each.
+class Borders(Decoder):
+    """The pieces of a square picture arranged by their borders alone: no network is evaluated.
 
-    A beam over arrangements, whose scores are `weight` times those of the borders plus, of a network with a row of
-    scores for every place, its log-probabilities of the last step; steps before it are taken greedily. Without a
-    network nothing is learned but the weight. log_prob is among the arrangements found. Ours
-    (tests/permutations/test_seams.py).
+    log_prob is among the arrangements found. References: this project; checked in tests/permutations/test_borders.py.
 
     Args:
-        weight: of borders; None is fitted to training puzzles (`blackout.permutations.seams.fitted_weight`).
         width: of the beam.
-        network: whether it is asked.
 
     Raises:
-        ValueError: a weight that is negative, or a width below 1.
+        ValueError: a width below 1.
     """
 
-    weight: float | None = None
-    width: int = WIDTH
-    network: bool = True
+    width: int = BEAM_WIDTH
     only: ClassVar[str | None] = "pieces"
 
     def __post_init__(self) -> None:
-        if self.width < 1 or (self.weight is not None and not 0 <= self.weight < math.inf):
-            raise ValueError(f"width must be at least 1 and weight not negative, not {self.width} and {self.weight}")
+        ensure(self.width >= 1, f"width must be at least 1, not {self.width}")
 
     def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
         """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
-        items = denoiser.items
-        columns = square(items.shape[1])
-        state, places = identity_like(torch.empty(items.shape[:2], device=items.device)).contiguous(), None
-        look(0, state)
-        for step, t in enumerate(reversed(times), 1) if self.network else ():
-            law = denoiser(state.unsqueeze(1), t)
-            if t != times[0]:
-                state = compose(state, law.mode.squeeze(1))
-                look(step, state)
-            elif isinstance(law, GeneralizedPlackettLuce):
-                scores = law.scores.squeeze(1).log_softmax(-1)
-                places = torch.empty_like(scores).scatter_(-1, state.unsqueeze(1).expand_as(scores), scores)
-        network = denoiser.network
-        own = network.seams(denoiser.features) if isinstance(network, SeamNetwork) else seams(items)
-        found = (1.0 if self.weight is None else self.weight) * own
-        orders, sums = assembled(found, columns, self.width, places)
+        pieces = denoiser.items
+        look(0, identity_like(torch.empty(pieces.shape[:2], device=pieces.device)).contiguous())
+        orders, sums = solve_by_borders(neighbour_scores(pieces), grid_side(pieces.shape[1]), self.width)
         look(len(times), orders[:, 0])
         return orders, sums.log_softmax(-1)
 
     def evaluations(self, steps: int, free: int) -> int:
-        return steps if self.network else 0
-
-    def fitted(self, source: Puzzles) -> Seams:
-        """The same with the weight of borders that fits a source of pieces."""
-        pieces = source.batch("train", torch.arange(_FITTED))["items"]
-        return replace(self, weight=fitted_weight(pieces, square(source.num_items)))
+        return 0
 
 
 def surely_best(log_probs: Tensor) -> Tensor:

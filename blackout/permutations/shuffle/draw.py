@@ -5,7 +5,7 @@ Beside the solutions: how good they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.errors import refuse
+from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import arranged, mean_scores, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.queries import Condition, whole
-from blackout.permutations.shuffle.decoding import Decoder, Seams
+from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
@@ -113,20 +114,25 @@ class SolvedPuzzles:
         return {"values": mean_scores(self._sums, self._number, self._std), "puzzles": self._number, **self._how}
 
 
-def described_decoder(description: Plain, kind: str, source: Callable[[], Any]) -> tuple[Decoder, Plain]:
-    """A decoder of items of this kind with its complete description; what is to be fitted is, to puzzles of the source.
+def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
+    """Make a decoder from its description.
+
+    Args:
+        description: `_target_` and arguments.
+        kind: of the items to be put in order, see `Puzzles`.
+        num_items: in a list.
 
     Raises:
-        UserError: what is no decoder, or one of other items.
+        UserError: the description is not that of a decoder, or of one for other items.
     """
     decoder = make(description, "sampler")
-    refuse(not hasattr(decoder, "evaluations"), "sampler: this model is decoded by greedy, beam, sample or seams")
-    own = type(decoder).__name__
-    refuse(decoder.only not in (None, kind), f"sampler: {own} puts {decoder.only} in order, not {kind}")
-    if isinstance(decoder, Seams) and decoder.weight is None:
-        decoder = decoder.fitted(source())
-        description = {**description, "weight": decoder.weight}
-    return decoder, description
+    allowed = "best, greedy, beam, sample, borders or two_opt"
+    refuse(not isinstance(decoder, Decoder), f"sampler: this model is decoded by {allowed}")
+    name = type(decoder).__name__
+    refuse(decoder.only not in (None, kind), f"sampler: {name} puts {decoder.only} in order, not {kind}")
+    if isinstance(decoder, Borders):
+        grid_side(num_items)
+    return decoder
 
 
 def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
@@ -145,7 +151,7 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
     chosen = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     if chosen:
         description = chosen if "_target_" in chosen else {**description, **chosen}
-        decoder, description = described_decoder(description, model.data["kind"], model.require_source)
+        decoder = make_decoder(description, model.data["kind"], model.data["num_items"])
     puzzles = None
     if request.get("input") is not None:
         puzzles = read_puzzles(str(request["input"]), cast(Puzzles, model.require_source()))

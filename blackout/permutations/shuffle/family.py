@@ -14,12 +14,12 @@ from torch import Tensor
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
 from blackout.errors import UserError, refuse
+from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged, ceilings, order_scores
-from blackout.permutations.seams import assembled, seams
-from blackout.permutations.shuffle.draw import described_decoder, requested
+from blackout.permutations.shuffle.draw import make_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffles import Shuffle, default_schedule
 from blackout.permutations.tours import gaps_without_learning
@@ -76,7 +76,7 @@ class ShuffleFamily(ComponentFamily):
             raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
         stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
         _check_parts({**parts, "network": settings["network"]})
-        _, parts["sampler"] = described_decoder(parts["sampler"], source.kind, lambda: source)
+        make_decoder(parts["sampler"], source.kind, source.num_items)
         # what is filled in, the encoder, has statistics of its own to ask for
         parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
@@ -152,14 +152,14 @@ class ShuffleFamily(ComponentFamily):
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Figures of puzzles in a batch [b] by who learns nothing: tours, and pictures of a square number of pieces.
 
-    Ours (tests/permutations/test_datasets.py) and tests/permutations/test_seams.py.
+    Ours (tests/permutations/test_datasets.py and tests/permutations/test_borders.py).
     """
     items, given = batch["items"], batch["given"]
     if kind == "points":
         return gaps_without_learning(items)
     if kind != "pieces" or math.isqrt(items.shape[1]) ** 2 != items.shape[1]:
         return {}
-    orders, _ = assembled(seams(arranged(items, given)), math.isqrt(items.shape[1]))
+    orders, _ = solve_by_borders(neighbour_scores(arranged(items, given)), math.isqrt(items.shape[1]))
     found = order_scores(orders[:, 0], inverse(given), batch["ties"])
     return {f"{name}_by_borders": found[name] for name in ("accuracy", "correct", "accuracy_up_to_ties")}
 
@@ -171,7 +171,7 @@ def _check_parts(parts: Plain) -> None:
         UserError: a loss or a network of another kind.
     """
     for name, attribute, words in (
-        ("loss", "labels", "trajectory, random_time, label_free or informed"),
+        ("loss", "labels", "trajectory, random_time, label_free or sinkhorn"),
         ("network", "scores", "set_transformer"),
     ):
         if not hasattr(chosen := find(parts[name], name), attribute):

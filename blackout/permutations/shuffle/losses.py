@@ -12,17 +12,12 @@ from torch import Size, Tensor, nn
 
 from blackout.component import component
 from blackout.distributed import sum_over_processes
-from blackout.errors import ensure
 from blackout.networks.layers import check_sizes
-from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution, PlackettLuce
-from blackout.permutations.group import compose, identity_like
-from blackout.permutations.seams import SeamNetwork, fit, square
+from blackout.permutations.distributions import Matching, OrderDistribution
+from blackout.permutations.group import compose
 from blackout.permutations.shuffle.decoding import Denoiser, with_first
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
-
-_GAIN = 1e-3
-"""Nats that a change of a reading gains at least: less is rounding."""
 
 
 @dataclass(frozen=True)
@@ -128,86 +123,6 @@ class RandomTimeLoss(TrajectoryLoss):
 
 
 @component("loss")
-class ReadingLoss(nn.Module, ShuffleLoss):
-    """-log p(order, reading) of strips of symbols, by the reading that `likeliest_reading` finds for the right order.
-
-    Ours (tests/permutations/test_shuffle.py).
-
-    A sure softmax leaves an image that is misread no gradient, and that of a score would not say which symbol it is.
-    The order does: `likeliest_reading` is what both images and values of symbols are fitted to, one step of expectation
-    and maximisation with a single reading. At the start it would read everything alike, so that one begins otherwise.
-
-    Args:
-        plain: steps of `TrajectoryLoss` before.
-        spread: nats that an entropy of 1 of the shares of symbols counts in these: two that are once one stay so.
-
-    Raises:
-        ValueError: a network that does not read symbols.
-    """
-
-    labels: ClassVar[bool] = True
-
-    def __init__(self, plain: int = 2000, spread: float = 10.0) -> None:
-        super().__init__()
-        self.plain, self.spread = plain, spread
-        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
-
-    def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of log-probabilities of symbols [b, n, parts, symbols] as in the class, and figures: see
-        `ShuffleLoss`.
-        """
-        worth = getattr(inputs.denoiser.network, "worth", None)
-        if worth is None:
-            raise ValueError("only strips are read as symbols: network=strip_scores, or loss=trajectory")
-        self.steps.add_(1)
-        logs = inputs.denoiser.features.unflatten(-1, worth.shape)
-        if self.steps <= self.plain:
-            loss, _ = TrajectoryLoss()(inputs)
-            used = logs.exp().mean((0, 1, 2))
-            return loss + self.spread * torch.xlogy(used, used).sum(), {}
-        reading = likeliest_reading(logs.detach(), worth.detach()).unsqueeze(-1)
-        scores = worth.expand_as(logs).gather(-1, reading).sum((-1, -2))
-        law = PlackettLuce(scores).log_prob(identity_like(scores))
-        return -(law + logs.gather(-1, reading).sum((1, 2, 3))).mean(), {}
-
-
-def likeliest_reading(logs: Tensor, worth: Tensor) -> Tensor:
-    """Symbols of strips in their right order, int64 [b, n, parts], that make the order and themselves likely.
-
-    From the likeliest by themselves one symbol after another is changed, always the one that gains most in the sum of
-    both logarithms, until none does or n are: an ascent, which may miss the best of all. Ours
-    (tests/permutations/test_shuffle.py).
-
-    Args:
-        logs: log-probabilities [b, n, parts, symbols].
-        worth: of a symbol in a Plackett-Luce score, [parts, symbols].
-    """
-    reading, (_, n, _, symbols) = logs.argmax(-1, keepdim=True), logs.shape
-    itself = torch.eye(n, dtype=torch.bool, device=logs.device)
-    for _ in range(n):
-        each = worth.expand_as(logs).gather(-1, reading)
-        scores = each.sum((-1, -2))
-        other = (scores[..., None, None] - each + worth).flatten(2)
-        others = _left(scores.unsqueeze(1).masked_fill(itself, -torch.inf)).unsqueeze(1)
-        more = torch.logaddexp(others, other.transpose(1, 2).unsqueeze(-1)) - _left(scores)[:, None, None]
-        gain = other - scores.unsqueeze(-1) - more.tril().sum(-1).transpose(1, 2)
-        gain = (gain.view_as(logs) + logs - logs.gather(-1, reading)).scatter(-1, reading, _GAIN)
-        which = gain.flatten(1).argmax(1, keepdim=True)
-        changed = reading.flatten(1).scatter(1, which // symbols, which % symbols).view_as(reading)
-        if torch.equal(changed, reading):
-            break
-        reading = changed
-    return reading.squeeze(-1)
-
-
-def _left(scores: Tensor) -> Tensor:
-    """log of the sum of e^score from every place to the end, of scores [..., n]: [..., n], as in
-    [Zhang 2025, eq. 8].
-    """
-    return scores.flip(-1).logcumsumexp(-1).flip(-1)
-
-
-@component("loss")
 class LabelFreeLoss(nn.Module, ShuffleLoss):
     """Learns from what lists look like before and after a step, not from the permutation between them.
 
@@ -260,50 +175,6 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
 
 @component("loss")
 @dataclass(frozen=True)
-class InformedLoss(ShuffleLoss):
-    """The likelihood of `LabelFreeLoss`, estimated with permutations drawn where the pixels say they are.
-
-    p(x before | list, sigma) is a product over places, so that scores less half the squared distances make a Plackett-
-    Luce law close to the posterior of sigma. Draws from it, weighed by the share of the likelihood that each stands for
-    (importance sampling), give the gradient of log sum over sigma of p(x before | list, sigma) p(sigma | list) with far
-    less noise than draws from the reverse law. Pieces that look alike are told apart by `deviation` alone. Ours; its
-    gradient is checked in `tests.permutations.test_shuffle`.
-
-    Args:
-        walks: of each list.
-        draws: of permutations.
-        deviation: standard deviation of the Gaussian, in units of the items.
-
-    Raises:
-        ValueError: a number out of range; a reverse law without scores of places or items.
-    """
-
-    walks: int = 1
-    draws: int = 8
-    deviation: float = 0.2
-    labels: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_sizes("loss", walks=self.walks, draws=self.draws)
-        ensure(0 < self.deviation < float("inf"), f"deviation must be positive, not {self.deviation}")
-
-    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of `draws` permutations of steps back [b, r, m] as in the class, and figures: see `ShuffleLoss`."""
-        law, between = inputs.looks(self.walks)
-        if not isinstance(law, PlackettLuce | GeneralizedPlackettLuce):
-            raise ValueError("draws informed by pixels need scores of places or items: reverse=gpl or reverse=pl")
-        rows = law.scores.detach() if law.scores.ndim == between.ndim else law.scores.detach().unsqueeze(-2)
-        informed = GeneralizedPlackettLuce(rows - between / (2 * self.deviation**2))
-        drawn = informed.sample(Size((self.draws,)), inputs.streams)
-        log_probs = law.log_prob(drawn)
-        with torch.no_grad():
-            looks = log_likelihoods(between, drawn, self.deviation)
-            weights = (looks + log_probs - informed.log_prob(drawn)).softmax(0)
-        return -(weights * log_probs).sum(0).mean(), {}
-
-
-@component("loss")
-@dataclass(frozen=True)
 class SinkhornLoss(ShuffleLoss):
     """-log of the right entries of doubly stochastic matrices: Gumbel-Sinkhorn [Mena 2018] with labels.
 
@@ -332,27 +203,6 @@ class SinkhornLoss(ShuffleLoss):
             raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
         noisy = law.noisy((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
         return -Matching(noisy, self.iterations).log_prob(back).mean(), {}
-
-
-@component("loss")
-@dataclass(frozen=True)
-class SeamLoss(ShuffleLoss):
-    """-log softmax of right neighbours, each way, and of the right order by pieces themselves (`SeamNetwork`).
-
-    Ours (tests/permutations/test_seams.py).
-    """
-
-    labels: ClassVar[bool] = True
-
-    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of `seams` [b, 2, n, n] and steps back [b, r, n], and figures by name: see `ShuffleLoss`."""
-        network, n = inputs.denoiser.network, inputs.denoiser.free
-        if not isinstance(network, SeamNetwork):
-            raise ValueError("borders are learned by network=seam_network")
-        law, _, back = inputs.steps(1)
-        columns, found = square(n), network.seams(inputs.denoiser.features)
-        right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
-        return -right - law.log_prob(back).mean() / n, {"train/seams": -right.detach()}
 
 
 def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:

@@ -116,13 +116,14 @@ def test_a_chain_has_the_likelihood_of_its_tree_and_beats_independent_sites() ->
     for k in range(1, 5):
         x[:, k] = np.where(rng.random(8000) < stay, x[:, k - 1], (x[:, k - 1] + rng.integers(1, 3, 8000)) % 3)
     states = torch.from_numpy(x).to(torch.uint8)
-    found = classical_nats(StateData("chain", states[:4000], states[4000:], 2))
+    fitted = classical_nats(StateData("chain", states[:4000], states[4000:], 2), 4000)
+    found = {name: float(one.values.mean()) for name, one in fitted.items()}
     entropy = np.log(3) - 4 * (stay * np.log(stay) + (1 - stay) * np.log((1 - stay) / 2))
     assert found["uniform"] == pytest.approx(5 * np.log(3))
     assert found["independent_sites"] == pytest.approx(5 * np.log(3), abs=0.01)
     assert found["tree_of_pairs"] == pytest.approx(entropy, abs=0.06)  # three standard errors of 4,000 states
     wide = StateData("wide", states[:9].repeat(1, 200), states[9:18].repeat(1, 200), 2)
-    assert "tree_of_pairs" not in classical_nats(wide)
+    assert "tree_of_pairs" not in classical_nats(wide, 9)
 
 
 def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() -> None:

@@ -1,6 +1,7 @@
 """What models of codes are trained on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from blackout.permutations.coded import (
 from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
-from blackout.permutations.datasets import jigsaw_digits
+from blackout.permutations.datasets import items, jigsaw_digits
 from blackout.permutations.group import all_permutations, is_permutation, num_cycles, number
 from blackout.permutations.metrics import arranged, expected_unique, ndcg
 
@@ -87,6 +88,34 @@ def test_own_permutations_are_read_or_refused(tmp_path):
     for name in ("not.npy", "not.csv", "not.soc"):
         with pytest.raises(UserError, match=f"{name}: no such file"):
             permutations(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["permutations", "items"])
+def test_splits_that_a_file_gives_are_kept(tmp_path, name):
+    """With and without validation samples of their own, of permutations and of lists."""
+    x = all_permutations(4)
+    parts = {"train": x[:12], "val": x[12:15], "test": x[15:]}
+    path = tmp_path / "mine.npz"
+    read = permutations if name == "permutations" else items
+
+    def samples(source, split):
+        size = source.size(split)
+        batch = source.batch(split, torch.arange(200 if size is None else size))
+        return batch["x"] if name == "permutations" else batch["items"].squeeze(-1).long()
+
+    np.savez(path, **{split: part.numpy() for split, part in parts.items()})
+    source = read(path, holdout=0.4)
+    for split, part in parts.items():
+        assert torch.equal(samples(source, split).unique(dim=0), part.unique(dim=0))
+    np.savez(path, train=x[:12].numpy(), test=x[15:].numpy())
+    source = read(path, validation=2)
+    rest, chosen = (samples(source, split).unique(dim=0) for split in ("train", "val"))
+    assert len(rest) == 10 and len(chosen) == 2 and torch.equal(torch.cat([rest, chosen]).unique(dim=0), x[:12])
+    assert read(path, validation=0).size("val") == 0
+    for wrong in ({"train": x}, {"train": x, "test": x[:, :3]}, {"train": x, "test": x[:0]}):
+        np.savez(path, **{split: part.numpy() for split, part in wrong.items()})
+        with pytest.raises(UserError, match=r"must come together|of one shape"):
+            read(path)
 
 
 def write_ratings(path, rows, header="userId,movieId,rating,timestamp"):
@@ -225,9 +254,12 @@ def test_baselines_know_what_they_were_fitted_to():
     fitted = likelihood_baselines(source, 100)
     bits = {name: float(one.values.mean()) for name, one in fitted.items()}
     assert bits["plackett_luce"] < bits["uniform"] - 0.5 and "mallows" not in bits
+    known = replace(known, train_size=1000)
     fitted = likelihood_baselines(known, 500)
     bits = {name: float(one.values.mean()) for name, one in fitted.items()}
     assert bits["plackett_luce"] < bits["repeated_insertion"] < bits["uniform"] == pytest.approx(math.log2(120))
+    without = likelihood_baselines(replace(known, validation=None), 9)
+    assert "mallows_mixture" not in without and without["uniform"].validation is None
     assert all(len(one.values) == 500 and abs(one.validation - bits[name]) < 0.5 for name, one in fitted.items())
 
 
@@ -253,6 +285,9 @@ def test_scores_count_what_is_different_valid_and_right():
     assert found["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
     assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
     assert expected_unique(1, 10) == 0.1
+    none = replace(source, validation=None)
+    with pytest.raises(UserError, match="no val data to compare samples with"):
+        CodeScorer().begin(none, 4, split="val")
     held = CodeScorer().held_out(source, 1000)["values"]
     assert held["cyclic"] == 1 and held["in_train"] == 0
     assert bool((Insertion.encode(source.members) >= 0).all())
