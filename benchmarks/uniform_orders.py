@@ -1,9 +1,9 @@
 """Reported bits of orders that are uniform: `python -m benchmarks.uniform_orders`.
 
-No model of uniform orders of n items has fewer than log2 n! bits on average. Each data set has 200 such
-orders in a file, on which `python train.py family=codes dataset=permutations` trains. The reported test
-bits must agree with the exact cross-entropy of the trained model, summed over all n! orders: a number
-that was chosen on the data it is reported on is too low.
+No model of uniform orders of n items has fewer than log2 n! bits on average. Each data set has 200
+such orders in a file, on which `python train.py family=codes dataset=permutations` trains. The
+reported test bits must agree with the exact cross-entropy of the trained model, summed over all n!
+orders: a number that was chosen on the data it is reported on is too low.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The value of a model, such as bits per sample, is compared with that of every baseline sample by
 sample. The mean of the differences has a standard error, and a difference below two of them decides
-nothing. Where the value of the model is only known to be at most, or at least, what was computed, it
-is compared and named as such a bound.
+nothing. Where the value of the model is only known to be at most, or at least, what was computed,
+it is compared and named as such a bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ Verdict: TypeAlias = Literal["better", "worse", "undecided"]
 
 STANDARD_ERRORS = 2.0  # below so many standard errors a difference decides nothing
 RESOLUTION = 1e-5  # relative difference of two values that rounding in single precision may make
-_KIND_IN_WORDS: dict[Kind, str] = {"exact": "", "upper bound": "at most ", "lower bound": "at least "}
+_KIND_IN_WORDS: dict[Kind, str] = {
+    "exact": "",
+    "upper bound": "at most ",
+    "lower bound": "at least ",
+}
 _VERDICT_IN_WORDS: dict[Verdict, str] = {
     "better": "this model is better than the strongest baseline",
     "worse": "this model is worse than the strongest baseline",
@@ -66,8 +70,8 @@ class Baseline:
 
     Args:
         values: one of each of the first N test samples, float64 [N].
-        validation: the mean over validation samples, by which the strongest baseline is chosen; None
-            without them.
+        validation: the mean over validation samples, by which the strongest baseline is chosen;
+            None without them.
         whole: whether the values are of whole samples; those of some of their elements cannot be
             compared.
     """
@@ -78,7 +82,7 @@ class Baseline:
 
     @classmethod
     def of(cls, values: Tensor, num_validation: int, whole: bool = True) -> Baseline:
-        """Return the baseline with these values, float64 [M + N], the first M of them of validation samples."""
+        """Return the baseline with values of M validation and N test samples, float64 [M + N]."""
         validation = float(values[:num_validation].mean()) if num_validation else None
         return cls(values[num_validation:], validation, whole)
 
@@ -93,9 +97,9 @@ def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str,
     Returns:
         For metrics.json: `kind`, `value` and `samples` of the model; `strongest`, the baseline with
         the least mean on validation samples (where there are none, on the same test samples, which
-        favours the baseline); its `verdict`; and for each of `baselines` its `value`, the `difference`
-        (model less baseline), the `error` of the difference and the `verdict`. None where nothing can
-        be compared.
+        favours the baseline); its `verdict`; and for each of `baselines` its `value`, the
+        `difference` (model less baseline), the `error` of the difference and the `verdict`. None
+        where nothing can be compared.
     """
     rows = {name: _difference(model, one) for name, one in baselines.items() if one.whole}
     comparable = {name: row for name, row in rows.items() if row is not None}
@@ -120,7 +124,7 @@ def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str,
 
 
 def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | None:
-    """Return the mean difference with its error and a verdict; None where it has no finite error."""
+    """Return the mean difference with its error and verdict; None where the error is not finite."""
     values = model.values.double().cpu()
     others = baseline.values.double().cpu()[model.index.cpu()]
     number = len(values)
@@ -148,9 +152,9 @@ def num_compared(values: Mapping[str, SampleValues]) -> int:
 def compared_with_baselines(
     values: Mapping[str, SampleValues], baselines: Mapping[str, Mapping[str, Baseline]]
 ) -> dict[str, Any]:
-    """Return `baselines` (their means) and `comparisons`, each by the names of values, for metrics.json."""
+    """Return `baselines` (their means) and `comparisons` by the names of values, for metrics.json."""
     means = {
-        name: {baseline: float(one.values.mean()) for baseline, one in fitted.items() if len(one.values)}
+        name: {key: float(one.values.mean()) for key, one in fitted.items() if len(one.values)}
         for name, fitted in baselines.items()
     }
     comparisons = dict[str, Any]()
@@ -169,9 +173,9 @@ def decide(
 ) -> Verdict:
     """Return what a mean difference, model less baseline, shows about the model.
 
-    A difference decides from two standard errors on; of few samples from the quantile of Student's t
-    that is as likely (2.1 standard errors of 20 samples, 2.9 of 5). An upper bound can only show that
-    a model is better, a lower bound only that it is worse.
+    A difference decides from two standard errors on; of few samples from the quantile of Student's
+    t that is as likely (2.1 standard errors of 20 samples, 2.9 of 5). An upper bound can only show
+    that a model is better, a lower bound only that it is worse.
 
     Args:
         difference: mean over samples.
@@ -190,6 +194,9 @@ def decide(
     return "undecided" if kind == "upper bound" else "worse"
 
 
+_NUMBERS = ("value", "difference", "error")
+
+
 def is_comparison(content: Any) -> bool:
     """Return whether what was read from a file has the form of what `compare` returns."""
     if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
@@ -202,7 +209,7 @@ def is_comparison(content: Any) -> bool:
         and all(
             isinstance(name, str)
             and isinstance(row, Mapping)
-            and all(isinstance(row.get(key), int | float) for key in ("value", "difference", "error"))
+            and all(isinstance(row.get(key), int | float) for key in _NUMBERS)
             and row.get("verdict") in list(_VERDICT_IN_WORDS)
             for name, row in rows.items()
         )
@@ -219,9 +226,10 @@ def in_words(name: str, comparison: Mapping[str, Any]) -> str:
     strongest, kind = comparison["strongest"], comparison["kind"]
     row = comparison["baselines"][strongest]
     at_most = _KIND_IN_WORDS[kind]
+    verdict = _VERDICT_IN_WORDS[row["verdict"]]
     line = (
-        f"verdict: {_VERDICT_IN_WORDS[row['verdict']]}: {name} is {at_most}{comparison['value']:.4f} "
-        f"of this model and {row['value']:.4f} of {strongest.replace('_', ' ')}, {_with_error(row)}"
+        f"verdict: {verdict}: {name} is {at_most}{comparison['value']:.4f} of this model "
+        f"and {row['value']:.4f} of {strongest.replace('_', ' ')}, {_with_error(row)}"
     )
     beyond = abs(row["difference"]) > STANDARD_ERRORS * row["error"]
     if row["verdict"] == "undecided" and beyond and kind != "exact":
