@@ -83,7 +83,6 @@ from blackout.diffusion.samplers import (
 )
 from blackout.diffusion.schedules import (
     Schedule,
-    adaptive_times,
     fisher_times,
     logistic_times,
     logit_times,
@@ -101,7 +100,7 @@ __all__ = [
     "MultistepLeap", "Observation", "Ordinal", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal",
     "Prediction", "Process", "PureDeath", "RateLoss", "ReverseStep", "Rounding", "Sampler", "ScaledHead", "Schedule",
     "SoftplusHead", "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "TotalDenoiser",
-    "Trapezoidal", "Uniform", "UniformChain", "adaptive_times", "bits_per_dim", "count_dtype", "count_evaluations",
+    "Trapezoidal", "Uniform", "UniformChain", "bits_per_dim", "count_dtype", "count_evaluations",
     "energy_score", "fisher_times", "from_generator", "likelihood_bound", "log_softplus", "logistic_times",
     "logit_times", "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times",
     "stochastic_rounding",

@@ -92,7 +92,7 @@ def number_of_particles(sampler: Sampler, process: Process, inpainted: bool) -> 
 
 
 def taken_apart(sampler: Sampler) -> Sampler:
-    """The sampler for walks whose states are exchanged or given: by single steps, between ends that suit these."""
+    """The sampler for walks whose states are exchanged or given: by single steps."""
     return replace(sampler, kernel=sampler.kernel.single) if isinstance(sampler.kernel, MultistepLeap) else sampler
 
 

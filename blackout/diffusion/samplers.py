@@ -63,7 +63,6 @@ from blackout.diffusion.schedules import (
     reverse_clock,
     step_fraction,
     time_of_logit,
-    widest,
 )
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import CONF
@@ -859,8 +858,6 @@ class Sampler:
         object.__setattr__(self, "correction", correction)
         towards = Guidance(self.guidance, self.guidance_between)
         object.__setattr__(self, "towards", towards)
-        if not self.lends:
-            object.__setattr__(self, "grid", widest(self.grid))
 
     @property
     def lends(self) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,6 @@ _FIRST, _FINAL_TIME = 5.0, 15.0
 """Ends that serve counts up to 255, whatever the data."""
 _NEARLY_NOTHING = -7.0
 """Logit of survival at which every process has forgotten nearly everything."""
-_MANY = 50
-"""Steps from which on the ends of `adaptive_times` are those for any number."""
 
 
 def logit_survival(t: Tensor) -> Tensor:
@@ -194,11 +192,6 @@ def ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
     return {name: end for name, end in known.items() if name in given and given[name] is None}
 
 
-def both_ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
-    """`first` and `last` unless they are given: the data's."""
-    return ends_of_data({"first": None, "last": None, **given}, stats)
-
-
 def times_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
     """What is null of `logistic_times`: where counts of this size take shape.
 
@@ -252,26 +245,6 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     u = torch.linspace(first, last, num_steps, dtype=torch.float64)
     u[-1] = last  # of a single step, too
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
-
-
-@component(passed=("grid",), called=("num_steps",), from_stats=both_ends_of_data)
-def adaptive_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
-    """`logit_times` whose ends move in where steps are few, for `MultistepLeap`. float64 [T + 1]. Ours.
-
-    A start of Poisson counts at survival q is q^2 |c|^2 / 4 nats off, see `DataEnds`, T steps of
-    second order lose T^-4: both keep in step with q in proportion to T^-2, from 50 steps down, and up to 5 times what
-    is right for many, where the totals of the start have a quarter too little variance (tests/laws/test_end_laws.py).
-    The odds of being missing at the first time go with T^-3, to e^5 times theirs: that is what was best on digits.
-    """
-    fewer = math.log(max(_MANY / max(num_steps, 1), 1.0))
-    return logit_times(num_steps, first - min(3 * fewer, 5.0), last + min(2 * fewer, math.log(5)))
-
-
-def widest(grid: Callable[[int], Tensor] | None) -> Callable[[int], Tensor] | None:
-    """`adaptive_times` with the ends it has for many steps, whatever their number; other grids as they are."""
-    if isinstance(grid, partial) and grid.func is adaptive_times:
-        return partial(logit_times, *grid.args, **grid.keywords)
-    return logit_times if grid is adaptive_times else grid
 
 
 @component(passed=("grid",), called=("num_steps",), from_stats=times_of_data)

@@ -91,7 +91,7 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
 
 
 @pytest.mark.parametrize("overrides, target, ends", [
-    (["dataset=digits"], "adaptive_times", (5.0, -8.0)), (["sampler/grid=logit_small"], "logit_times", (5.0, -6.0)),
+    (["dataset=digits"], "logit_times", (None, None)), (["sampler/grid=logit_small"], "logit_times", (5.0, -6.0)),
     (["process=ordinal"], "logit_times", (9.0, -7.0)),
     (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
     (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
