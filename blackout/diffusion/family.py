@@ -216,8 +216,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """Take steps of the sampler with predictions of nothing; refuse guidance of samples that have no class.
 
         Raises:
-            UserError: kernel, grid or guidance do not fit the model, or samples that are scored would be guided.
+            UserError: process, times, kernel, grid or guidance do not fit, or scored samples would be guided.
         """
+        check_training_times(model)
         try_sampler(model, model.sampler)
         check_guidance(model.sampler, with_classes=model.num_classes is not None)
         if scored and model.sampler.guidance != 1:
@@ -231,10 +232,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             UserError: which component refuses, and why; or what it returns has the wrong shape.
         """
         x0 = torch.zeros(1, *model.shape, dtype=torch.uint8)
-        with error_context("process"):
-            model.process.check_final_time(model.schedule.times[-1])
+        check_training_times(model)
         with error_context("schedule"):
-            check_end(model, model.schedule.times[-1])
             s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
         with error_context("process"):
             xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
@@ -352,6 +351,19 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             for split, bits in (("train", train), ("test", test))
             for suffix in ("", "_unconditional")
         }
+
+
+def check_training_times(model: BlackoutDiffusion) -> None:
+    """Check that the process has forgotten the data at the last training time, and that samples can start there.
+
+    Raises:
+        UserError: the schedule ends too early for the process or the data.
+    """
+    final_time = model.schedule.times[-1]
+    with error_context("process"):
+        model.process.check_final_time(final_time)
+    with error_context("schedule"):
+        check_end(model, final_time)
 
 
 def _first_counts(source: CountData, split: Split, number: int) -> Tensor:

@@ -139,7 +139,7 @@ def test_help_shows_every_setting_with_its_comment_and_no_internals():
 def test_help_shows_the_options_that_a_choice_leaves_out_with_what_its_docstrings_say():
     text = help_text("train", "t", ["network=mlp", "dataset=digits"])
     assert re.search(r"network\.body\.width=256 +features of the residual stream", text)
-    assert "dataset.holdout=0.2" in text and "_target_" not in text
+    assert "dataset.seed=0" in text and "_target_" not in text
 
 
 def _groups(plain):
