@@ -7,6 +7,7 @@ that nothing is evaluated twice: one pass in place of the algorithm's two.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from blackout.distributed import my_batches, sum_over_processes
+from blackout.errors import refuse
+from blackout.files import memory
 from blackout.flows.path import States, outgoing, residual, stein
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Leap, Scores, resampled
@@ -117,11 +120,18 @@ class Replay(nn.Module):
         rollout: how they are made.
         levels, sites: of the target.
         many: whether it is many laws.
+
+    Raises:
+        UserError: there is no memory for so many states.
     """
 
     def __init__(self, rollout: Rollout, levels: int, sites: int, many: bool = False) -> None:
         super().__init__()
         ring = rollout.kept, rollout.points, rollout.chains
+        # a state has a byte for every site, and 4 bytes for every log-ratio
+        needed, available = math.prod(ring) * sites * (1 + 4 * levels), memory()
+        told = f"rollout: kept x points x chains = {math.prod(ring):,} states need {needed / 1e9:,.1f} GB of memory"
+        refuse(needed > available, f"{told}, where {available / 1e9:,.1f} GB are left")
         self.x = nn.Buffer(torch.zeros(*ring, sites, dtype=torch.uint8))
         self.ratios = nn.Buffer(torch.zeros(*ring, sites, levels))
         self.slopes = nn.Buffer(torch.zeros(*ring))

@@ -1,0 +1,98 @@
+"""Every setting of samplers, simulations, rollouts and callbacks refuses what is impossible before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from blackout.component import leaves
+from blackout.programs.cli import composed
+from blackout.programs.settings import options
+from tests.cli.conftest import Outcome
+
+PERCEPTRON = ("network=mlp", "network.body.width=8", "network.body.depth=1")
+SMALL_ROLLOUT = ("rollout.points=3", "rollout.chains=8", "debug=fast")
+FAMILIES = {
+    "counts": PERCEPTRON,
+    "counts by a bridge": (*PERCEPTRON, "sampler=binomial_bridge"),
+    "counts of birth and death": (*PERCEPTRON, "process=birth_death"),
+    "codes": ("family=codes", "dataset=cycles"),
+    "shuffle": ("family=shuffle", "dataset=sort_digits", "sampler=beam"),
+    "flow": ("family=flow", "target.shape=[2,2]", *SMALL_ROLLOUT),
+    "energy": ("family=energy", "dataset=counts", *SMALL_ROLLOUT),
+}
+GROUPS = ("sampler", "simulation", "rollout", "negative", "reverse", "shuffle", "callbacks")
+OTHER_SETTINGS = {"codes": ("passes", "order", "sampler.greedy")}
+"""Settings of draws that are no arguments of a component."""
+
+IMPOSSIBLE = {
+    "callbacks.checkpoints.monitor": "[]",
+    "callbacks.progress.refresh_rate": "abc",
+    "callbacks.progress.seconds": "abc",
+    "sampler.grid.first": "nan",
+    "sampler.grid.last": "nan",
+}
+"""Values of settings of which -1 is possible."""
+GIVEN_BY_THE_PROGRAM = {
+    "callbacks.checkpoints.directory", "callbacks.nonfinite.directory", "callbacks.samples.directory",
+    "callbacks.samples.preview", "callbacks.scores.scorer", "sampler.grid.num_steps",
+}  # fmt: skip
+ANY_WHOLE_NUMBER = {"callbacks.samples.seed", "callbacks.scores.seed"}
+TOO_LARGE = {
+    "counts": (
+        "callbacks.samples.num_samples", "callbacks.samples.num_steps", "callbacks.scores.num_samples",
+        "callbacks.scores.num_samples_between", "sampler.num_steps", "batch_size",
+    ),
+    "flow": ("simulation.num_steps", "rollout.points", "rollout.chains", "rollout.kept", "batch_size"),
+    "codes": ("batch_size", "passes"),
+    "shuffle": ("batch_size",),
+}  # fmt: skip
+
+
+def settings(family: str, config: DictConfig) -> Iterator[str]:
+    """Dotted names of all settings of a family's draws and callbacks."""
+    names = [name for name, _ in leaves(OmegaConf.to_container(config))]
+    components = sorted(name.removesuffix("._target_") for name in names if name.endswith("._target_"))
+    for component in components:
+        if component.split(".")[0] in GROUPS:
+            yield from (f"{component}.{option}" for option in options(config, component))
+    yield from OTHER_SETTINGS.get(family, ())
+
+
+def words(family: str, folder: Path) -> list[str]:
+    """The command line of a small run of a family; it has scores where its recipe has some."""
+    if family != "energy":
+        return [*FAMILIES[family], f"runs_dir={folder / 'runs'}"]
+    np.save(folder / "bits.npy", np.random.default_rng(0).integers(0, 2, (60, 3)).astype(np.uint8))
+    return [*FAMILIES[family], f"dataset.path={folder / 'bits.npy'}", f"runs_dir={folder / 'runs'}"]
+
+
+def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, values: dict[str, str]) -> None:
+    """Each of the values alone ends the program with one line, before there is a run."""
+    accepted = []
+    for name, value in values.items():
+        outcome = run("train", *words(family, folder), f"{name}={value}")
+        lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+        if outcome.code != 2 or len(lines) != 1 or (folder / "runs").exists():
+            accepted.append((name, value, outcome.code, outcome.err[-300:]))
+    assert not accepted
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("family", FAMILIES)
+def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
+    config = composed("train", words(family, tmp_path))
+    values = {name: IMPOSSIBLE.get(name, "-1") for name in settings(family, config)}
+    tested = {name: value for name, value in values.items() if name not in GIVEN_BY_THE_PROGRAM | ANY_WHOLE_NUMBER}
+    assert tested
+    assert_all_refused(run, tmp_path, family, tested)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("family", TOO_LARGE)
+def test_sizes_that_nothing_holds(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
+    assert_all_refused(run, tmp_path, family, dict.fromkeys(TOO_LARGE[family], str(10**12)))
