@@ -1,4 +1,4 @@
-"""What docs/results/performance.md tells of a machine, in 20 GPU minutes: `python -m benchmarks.all --json FILE`."""
+"""Draws of counts, training and sampling on a machine, in one file: `python -m benchmarks.all --json FILE`."""
 
 from __future__ import annotations
 

@@ -1,88 +1,70 @@
-"""What of the five papers is here: `python -m benchmarks.coverage` writes docs/results/coverage.md.
+"""What of the five papers is here, with the command and the published figure: `python -m benchmarks.coverage`.
 
-Its rows are benchmarks/coverage.yaml. `--check` writes nothing and ends with 1 where the page is not that of the rows.
+The rows are benchmarks/coverage.yaml: one for every algorithm, table and figure. An experiment has every
+hyper-parameter as the paper states it, and conf/experiment/<paper>.yaml says where the paper is silent or wrong; with a
+`recipe=` of the small models (docs/howto/papers.md) the same item is trained on a CPU, which is not the paper's.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results" / "coverage.md"
+ROWS = Path(__file__).with_suffix(".yaml")
 STATES = {
-    "full": "run at the published size",
-    "small": "run smaller, with figures",
+    "full": "has been run at the published size",
+    "small": "has been run at a smaller size",
     "smoke": "a few steps of everything, by the deep tests",
     "missing": "not here",
 }
-_HEAD = """# Coverage of the five papers
-
-Made by `python -m benchmarks.coverage` from `benchmarks/coverage.yaml`. A row for every algorithm, table and figure.
-An experiment has every hyper-parameter as the paper states it, and `conf/experiment/<paper>.yaml` says where the paper
-is silent or wrong; with a `recipe=` of the [small models](../howto/papers.md) the same item is trained on a CPU, which
-is no longer the paper's. Figures stand beside those published only where something was run, which is never at the
-published size unless the state says so; "small" says with what, and the page has the rival at equal seconds.
-"""
 
 
 def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(paper, row) of every row."""
-    for paper, listed in yaml.safe_load((ROOT / "benchmarks" / "coverage.yaml").read_text()).items():
-        yield from ((paper, row) for row in listed)
+    for paper, listed in yaml.safe_load(ROWS.read_text()).items():
+        for row in listed:
+            yield paper, row
 
 
 def command(row: Mapping[str, Any]) -> str:
     """What is typed for a row, with the choices that make its other cells."""
-    for program, group, names in (("train.py", "experiment", row.get("runs")), ("sample.py", "task", row.get("task"))):
+    for program, group, names in (
+        ("train.py", "experiment", row.get("runs")),
+        ("sample.py", "task", row.get("task")),
+    ):
         if names:
             folder = names[0].rpartition("/")[0]
             others = [name.removeprefix(f"{folder}/") if folder else name for name in names[1:]]
-            return f"`{program} {group}={names[0]}`" + (f", {', '.join(others)}" if others else "")
+            cells = f"`{program} {group}={names[0]}`"
+            return f"{cells}, {', '.join(others)}" if others else cells
     return "-" if row["command"] == "-" else f"`{row['command']}`"
 
 
 def page() -> str:
-    """The page, in Markdown."""
-    lines, counted, last = [_HEAD], dict.fromkeys(STATES, 0), ""
+    """All rows, as tables in Markdown."""
+    lines: list[str] = []
+    counted = dict.fromkeys(STATES, 0)
+    last = ""
     for paper, row in rows():
         counted[row["state"]] += 1
         if paper != last:
-            lines += [
-                f"\n## {paper}\n",
-                "| what | command | state | here | published | date |",
-                "|---|---|---|---|---|---|",
-            ]
+            lines += ["", f"## {paper}", "", "| what | command | state | published |", "|---|---|---|---|"]
             last = paper
-        ours = str(row.get("ours", "")) + (f" ([page](../{row['page']}))" if "page" in row else "")
-        cells = [
-            row["item"],
-            command(row).replace("|", "\\|"),
-            row["state"],
-            ours,
-            row["published"],
-            row.get("date", ""),
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    told = "; ".join(f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items())
-    lines.insert(1, f"\nStates, and their rows: {told}.")
-    return "\n".join(lines) + "\n"
+        cells = (row["item"], command(row).replace("|", "\\|"), row["state"], str(row["published"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    states = "; ".join(f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items())
+    return "\n".join(["# Coverage of the five papers", "", f"States, and their rows: {states}.", *lines])
 
 
 def main() -> None:
-    """Write the page, or compare it."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 where the page is not that of the rows")
-    if parser.parse_args().check:
-        sys.exit(int(not PAGE.is_file() or PAGE.read_text() != page()))
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
-    print(PAGE)
+    parser.parse_args()
+    print(page())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Digits drawn by a model, judged by classifiers of the real ones: tables of docs/results/blackout.md and of classes.
+"""Digits drawn by a model, judged by classifiers of the real ones.
 
     python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1
     python -m benchmarks.judges runs/digits/<run_id> --samplers trapezoidal@logit poisson@logit --evaluations 49

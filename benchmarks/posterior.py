@@ -3,7 +3,7 @@
 `tasks`: every method and task, particles at as many evaluations as split Gibbs sampling; `ablations`, `budgets` and
 `ratios` of it (Chu et al. 2025, appendix B); `speed` of its likelihood step; `share` of its time that the network
 takes; `hidden` elements beside draws among the training data; `widths` of a blur by evidence. Without a model:
-`synthetic`, `dna`, `processes` and `faults` (benchmarks/posterior_toys.py). Results are in docs/results/posterior.md.
+`synthetic`, `dna`, `processes` and `faults` (benchmarks/posterior_toys.py).
 """
 
 from __future__ import annotations

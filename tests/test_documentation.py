@@ -76,7 +76,7 @@ def test_the_laws_that_limits_name_are_there():
 
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.name)
 def test_a_how_to_is_short_and_no_laboratory_log(page):
-    """Dates, machines and seconds live in docs/results."""
+    """No dates, machines and seconds."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     assert len(text.split()) <= 600 and len(re.findall(r"^\|", text, re.MULTILINE)) <= 25
     assert re.findall(r"20\d\d-\d\d-\d\d|CPU s\b|\bEPYC\b|\bXeon\b", text) == []

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DARK = 16
 """Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
 _OF_VECTORS = {"num_steps": 13, "inpainting_particles": 4}
-"""How vectors with known elements are drawn: in 100 evaluations by the trapezoidal rule (docs/results/counts.md)."""
+"""How vectors with known elements are drawn: in 100 evaluations by the trapezoidal rule."""
 _OF_POSTERIORS = ("operator", "noise", "measurement", "calibrate")
 
 

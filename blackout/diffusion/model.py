@@ -294,7 +294,7 @@ class BlackoutDiffusion(Model):
     def latent(self, counts: Tensor) -> Tensor:
         """What a perceptron makes of counts before its last layer, by which samples of a kind are near each other.
 
-        At the time at which half of the units are left, as many as are expected. Ours (docs/results/counts.md).
+        At the time at which half of the units are left, as many as are expected. Ours (tests/cli/test_configs.py).
 
         Args:
             counts: integers [n, *shape].

@@ -30,7 +30,7 @@ def full_precision(x: Tensor) -> torch.autocast:
 def best_memory_format(device: torch.device, volumes: bool = False) -> torch.memory_format:
     """The memory format in which convolutions with group norms between them are quickest.
 
-    channels_last on CPUs (docs/results/performance.md) and, from PyTorch 2.15 on, on CUDA devices: before that its
+    channels_last on CPUs (`python -m benchmarks.training`) and, from PyTorch 2.15 on, on CUDA devices: before that its
     CUDA group norm returned NCHW, so that every block converted back and forth (read in its sources, not measured).
     `volumes` have three axes in space.
     """

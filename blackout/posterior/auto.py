@@ -94,7 +94,7 @@ _OF_BLACK_BOXES, _MOVES = 12, 16
 _FEWER = 4
 """Times as many counts as numbers that were measured, beyond which particles find them better than sweeps do."""
 _LARGE = 256
-"""Elements from which on half the sweeps and moves do: docs/results/posterior.md."""
+"""Elements from which on half the sweeps and moves do."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class SMC(Method):
 
     What a state is worth is log p(y | x_s), by what the network says of it, which the next step takes over. Of births
     it is half of log L at the expected data, which has no noise of its own; half, since elements are not independent
-    (ours: docs/results/posterior.md). Else it is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55].
+    (ours). Else it is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55].
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is

@@ -234,8 +234,8 @@ def test_tasks_are_as_published(task):
 ROWS = [row for _, row in coverage.rows()]
 
 
-def test_the_page_of_what_is_covered_is_that_of_its_rows():
-    assert coverage.PAGE.read_text() == coverage.page()
+def test_the_list_of_what_is_covered_has_every_experiment_and_task():
+    assert all(coverage.command(row) in coverage.page().replace("\\|", "|") for row in ROWS)
     named = {name for row in ROWS for name in row.get("runs", ())}
     files = [path for path in (CONF / "experiment").glob("*.yaml") if not path.read_text().startswith("# @package")]
     assert named == {name.removeprefix("experiment/") for path in files for name in sections(f"experiment/{path.stem}")}

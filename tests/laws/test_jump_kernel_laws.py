@@ -14,7 +14,6 @@ from blackout.diffusion.schedules import logit_times
 from blackout.laws import claims as verify
 from blackout.laws.toys import total_variation
 from blackout.random import SampleStreams
-from tests.laws.documented import untrue
 
 CLAIMS = [process for process in verify.CLAIMS if process != "pure_death"]
 
@@ -26,9 +25,7 @@ def subject_of(process, name):
 @pytest.mark.parametrize("process", CLAIMS)
 def test_every_claim_of_the_law_command_holds(process):
     studies = list(verify.studies([process]))
-    pairs = [(study, row) for study in studies for row in verify.rows(study)]
-    assert [row for _, row in pairs if not row.holds] == []
-    assert [line for study, row in pairs if (line := untrue(study, row))] == []
+    assert [row for study in studies for row in verify.rows(study) if not row.holds] == []
     for subject in {(s.subject.process, s.subject.name): s.subject for s in studies}.values():
         for kernel in subject.kernels:
             assert verify.draws(subject, kernel, 4000)[1] > 1e-4
