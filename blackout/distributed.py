@@ -24,7 +24,9 @@ _BLOCK = 1 << 24
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; auto takes CUDA where there is one, each process of torchrun its own.
+    """The device of that name; auto takes CUDA where there is one.
+
+    Of an accelerator without a number each process of torchrun takes its own.
 
     Raises:
         UserError: there is no such device.
@@ -36,6 +38,10 @@ def find_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+    accelerator = torch.accelerator.current_accelerator()
+    if device.index is None and accelerator is not None and device.type == accelerator.type:
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device(device.type, local_rank % torch.accelerator.device_count())
     return device
 
 

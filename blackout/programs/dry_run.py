@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -47,8 +47,9 @@ def draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[
     yield "sampler", family.draw(model, {})
     number = 1
     yield "sampler", family.preview(model, number)
-    previews = (config["callbacks"] or {}).get("samples") or {}
-    if (num_steps := previews.get("num_steps")) is not None:
+    previews = (config["callbacks"] or {}).get("samples")
+    num_steps = previews.get("num_steps") if isinstance(previews, Mapping) else None
+    if num_steps is not None:
         with error_context("callbacks.samples"):
             draw = family.preview(model, number, num_steps)
         told = f"callbacks.samples.num_steps={num_steps}: these samples are always drawn in {draw.steps} steps"

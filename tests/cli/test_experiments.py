@@ -25,7 +25,7 @@ def stand_in(name):
     *shape, most = SHAPES[name]
 
     def load(data_dir: str = "data", size: int = 32, download: bool = False, cache_dir: str | None = None,
-             validation: float = 4):
+             validation: float | None = 4):
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, most + 1, (24, *shape), generator=generator).to(torch.uint8)
         labels = torch.arange(24) % 10
