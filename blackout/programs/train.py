@@ -309,6 +309,9 @@ def make_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[pl
         given["scores"] = {"scorer": make(config["metrics"], "metrics"), "required": asked_for("metrics")}
     elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
         raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
+    for name, callback in chosen.items():
+        told = f"callbacks.{name} must be a callback (a mapping with _target_), not {callback!r}"
+        refuse(not isinstance(callback, Mapping), told)
     return [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
 
 
