@@ -104,7 +104,7 @@ def test_a_model_with_classes_is_bounded_with_and_without_them(run, tmp_path):
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "out" / "metrics.json").read_text())
     values, validated = report["values"], json.loads((directory / "metrics.json").read_text())["values"]
-    assert math.isclose(values["bits_per_dim_test"], validated["val/bits_per_dim"], rel_tol=0.03)
+    assert math.isclose(values["bits_per_dim_test"], validated["test/bits_per_dim"], rel_tol=0.03)
     assert values["bits_per_dim_test_unconditional"] != values["bits_per_dim_test"]
     assert report["data"]["test_sha256"] and report["made_with"]["versions"]["numpy"] and report["seconds"] > 0
 
