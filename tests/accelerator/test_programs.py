@@ -82,6 +82,7 @@ def test_two_processes_score_in_a_group_that_refuses_cpu_tensors(tmp_path: Path)
     ]
     assert values[1] == pytest.approx(values[0], rel=1e-3)
 
-    options = ["num_samples=20", "evaluate=true", "likelihood.images=20", f"out={tmp_path / 'samples'}"]
+    options = ["num_samples=20", "sampler.batch_size=10", "evaluate=true", "likelihood.images=20"]
+    options.append(f"out={tmp_path / 'samples'}")
     drawn = run(*TWO_PROCESSES, *PROGRAM, "sample", f"ckpt={tmp_path / 'one' / 'digits' / 'run'}", *options)
     assert devices(drawn) == ["simulated"] * 2
