@@ -22,7 +22,7 @@ FAMILIES = {
     "counts of birth and death": (*PERCEPTRON, "process=birth_death"),
     "codes": ("family=codes", "dataset=cycles"),
     "shuffle": ("family=shuffle", "dataset=sort_digits", "sampler=beam"),
-    "flow": ("family=flow", "target.shape=[2,2]", *SMALL_ROLLOUT),
+    "flow": ("family=flow", "+target.shape=[2,2]", *SMALL_ROLLOUT),
     "energy": ("family=energy", "dataset=counts", *SMALL_ROLLOUT),
 }
 GROUPS = ("sampler", "simulation", "rollout", "negative", "reverse", "shuffle", "callbacks")
@@ -39,7 +39,7 @@ IMPOSSIBLE = {
 """Values of settings of which -1 is possible."""
 GIVEN_BY_THE_PROGRAM = {
     "callbacks.checkpoints.directory", "callbacks.nonfinite.directory", "callbacks.samples.directory",
-    "callbacks.samples.preview", "callbacks.scores.scorer", "sampler.grid.num_steps",
+    "callbacks.samples.preview", "callbacks.scores.scorer", "callbacks.scores.required", "sampler.grid.num_steps",
 }  # fmt: skip
 ANY_WHOLE_NUMBER = {"callbacks.samples.seed", "callbacks.scores.seed"}
 TOO_LARGE = {
@@ -58,7 +58,8 @@ def settings(family: str, config: DictConfig) -> Iterator[str]:
     names = [name for name, _ in leaves(OmegaConf.to_container(config))]
     components = sorted(name.removesuffix("._target_") for name in names if name.endswith("._target_"))
     for component in components:
-        if component.split(".")[0] in GROUPS:
+        used = component != "callbacks.scores" or config.metrics
+        if component.split(".")[0] in GROUPS and used:
             yield from (f"{component}.{option}" for option in options(config, component))
     yield from OTHER_SETTINGS.get(family, ())
 
@@ -66,23 +67,23 @@ def settings(family: str, config: DictConfig) -> Iterator[str]:
 def words(family: str, folder: Path) -> list[str]:
     """The command line of a small run of a family; it has scores where its recipe has some."""
     if family != "energy":
-        return [*FAMILIES[family], f"runs_dir={folder / 'runs'}"]
+        return [*FAMILIES[family]]
     np.save(folder / "bits.npy", np.random.default_rng(0).integers(0, 2, (60, 3)).astype(np.uint8))
-    return [*FAMILIES[family], f"dataset.path={folder / 'bits.npy'}", f"runs_dir={folder / 'runs'}"]
+    return [*FAMILIES[family], f"dataset.path={folder / 'bits.npy'}"]
 
 
 def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, values: dict[str, str]) -> None:
     """Each of the values alone ends the program with one line, before there is a run."""
     accepted = []
     for name, value in values.items():
-        outcome = run("train", *words(family, folder), f"{name}={value}")
+        runs = folder / name
+        outcome = run("train", *words(family, folder), f"runs_dir={runs}", f"{name}={value}")
         lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-        if outcome.code != 2 or len(lines) != 1 or (folder / "runs").exists():
+        if outcome.code != 2 or len(lines) != 1 or runs.exists():
             accepted.append((name, value, outcome.code, outcome.err[-300:]))
     assert not accepted
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("family", FAMILIES)
 def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
     config = composed("train", words(family, tmp_path))
@@ -92,7 +93,6 @@ def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: P
     assert_all_refused(run, tmp_path, family, tested)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("family", TOO_LARGE)
 def test_sizes_that_nothing_holds(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
     assert_all_refused(run, tmp_path, family, dict.fromkeys(TOO_LARGE[family], str(10**12)))

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
 from blackout.programs.cli import _nearest
-from blackout.programs.plan import cost_per_sample
+from blackout.programs.plan import activation_bytes, cost_per_sample
 from blackout.programs.sweeps import _add_row, number_of_jobs
 from tests.cli.conftest import TINY
 from tests.cli.test_experiments import stand_in
@@ -67,6 +67,31 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     assert told["parameters"].strip() == "3,824"
     assert "64,000 images" in told["length"] and "1,258 training + 180 validation + 359 test" in told["data"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_for_another_machine_says_that_the_batch_does_not_fit_here(run, tmp_path):
+    outcome = run("train", *TINY, "plan=true", "batch_size=1000000000", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("memory:")]
+    assert "does not fit here" in line and "of memory on cpu" in line
+
+
+class ReadsValues(torch.nn.Module):
+    """A linear layer that looks at what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(10, 10)
+
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) == 0 else x
+
+
+def test_memory_of_networks_that_read_values_is_measured_with_numbers():
+    network = ReadsValues()
+    model = SimpleNamespace(network=network, example=lambda: (torch.zeros(1, 10),), device=torch.device("cpu"))
+    plain = SimpleNamespace(network=network.layer, example=model.example)
+    assert activation_bytes(model) == activation_bytes(plain) > 0
 
 
 @pytest.mark.deep

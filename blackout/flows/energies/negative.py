@@ -45,7 +45,7 @@ class FlowSamples(NegativeSampler):
         listed: number of states up to which E_model is their sum, and the loss the negative log-likelihood itself.
 
     Raises:
-        ValueError: fewer than two chains.
+        ValueError: fewer than two chains, or a negative number of states.
     """
 
     sampled = True
@@ -53,6 +53,7 @@ class FlowSamples(NegativeSampler):
     def __init__(self, chains: int = 128, listed: int = 1 << 13) -> None:
         super().__init__()
         ensure(chains >= 2, f"negative.chains must be at least 2, not {chains}")
+        ensure(listed >= 0, f"negative.listed must be at least 0, not {listed}")
         self.chains, self.listed = chains, listed
 
     def sums(self, energy: Learned) -> bool:
