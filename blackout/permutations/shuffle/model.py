@@ -76,7 +76,7 @@ class ShuffleDiffusion(Model):
         sharpness: what scores are multiplied by after training; None chooses it on validation data.
     """
 
-    means = ("val/nll_bits", "val/accuracy", "val/correct")
+    means = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
 
     def __init__(
         self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, sampler: Decoder,
@@ -105,7 +105,10 @@ class ShuffleDiffusion(Model):
         return loss
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Of lists [b, n, ...] the bound of `nll_bits`, and whether and where `Greedy` puts them right, [b] each."""
+        """Of lists [b, n, ...] the bound of `nll_bits`, and whether and where `Greedy` puts them right, [b] each.
+
+        The model's own decoder may take many more evaluations: solutions by it have `accuracy` and `correct`.
+        """
         items, given, index = batch["items"], batch["given"], batch["index"]
         streams = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         with torch.no_grad(), evaluating(self.averaged):
@@ -114,8 +117,8 @@ class ShuffleDiffusion(Model):
         # the place in the right order of the item that ends up at every place
         reached = moving(given, self.data["first_fixed"]).gather(1, orders[:, 0])
         right = reached == identity_like(reached)
-        self.record("val/accuracy", right.all(1).float())
-        self.record("val/correct", right.float().mean(1))
+        self.record("val/greedy_accuracy", right.all(1).float())
+        self.record("val/greedy_correct", right.float().mean(1))
 
     def nll_bits(self, items: Tensor, streams: StepStreams) -> Tensor:
         """An upper bound on -log2 p(right order | items), [b], for items [b, n, ...] in their right order.
