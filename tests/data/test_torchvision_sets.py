@@ -135,7 +135,7 @@ def test_binarization_is_a_threshold_of_the_enlarged_image() -> None:
 
 
 def test_real_mnist(real_data: Path) -> None:
-    data, bits = mnist(real_data, size=32), binarized_mnist(real_data)
+    data, bits = mnist(real_data, size=32, validation=0), binarized_mnist(real_data, validation=0)
     assert (data.train.shape, data.test.shape) == ((60000, 1, 32, 32), (10000, 1, 32, 32))
     assert data.train.sum().item() == pytest.approx(33.3184 * 60000 * 28 * 28, rel=1e-5)
     assert (data.max_count, data.num_classes) == (255, 10)
@@ -145,7 +145,7 @@ def test_real_mnist(real_data: Path) -> None:
 
 
 def test_real_cifar10(real_data: Path) -> None:
-    data = cifar10(real_data)
+    data = cifar10(real_data, validation=0)
     assert (data.train.shape, data.test.shape) == ((50000, 3, 32, 32), (10000, 3, 32, 32))
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, 10)
     assert (data.train.sum((0, 2, 3)) / (50000 * 32 * 32)).tolist() == pytest.approx([125.31, 122.95, 113.87], abs=0.01)
