@@ -188,7 +188,7 @@ def _conditions() -> Iterator[Model]:
             "guidance between": (
                 "classes=[1]",
                 "sampler.guidance=2",
-                "++sampler.guidance_between=[0.5,3]",
+                "++sampler.guidance_between=[-6,0]",
             ),
         },
     )
