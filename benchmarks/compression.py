@@ -1,6 +1,6 @@
 """Bits per dimension of lossless files beside the bound: `python -m benchmarks.compression RUN COUNTS [...]`.
 
-One line for each run directory (or model) and file of counts that it was not trained on: `python -m blackout.compress`
+One line for each run directory (or model) and file of counts that it was not trained on: `blackout compress`
 and `xz -9e` as that command tells them, PNG and WebP (lossless, its slowest method) of all arrays as one sheet of
 tiles, where they are images of at most eight bits: no headers of single images are counted. "seconds" is the
 processor's, the command's own bound and decoding included.

@@ -1,6 +1,6 @@
 """`python -m benchmarks.graph_methods DIR DIR ...`: methods side by side, by the table.csv that each one wrote.
 
-The folders are those of `sample.py` and of `python -m blackout.flows.solve`, for the same graphs. Values are compared
+The folders are those of `sample.py` and of `blackout solve`, for the same graphs. Values are compared
 with the best that is known of each graph: what an oracle has found, or any of the methods.
 """
 

@@ -24,8 +24,7 @@ from typing import Any
 import yaml
 
 from blackout.errors import UserError, run_command, summary
-from blackout.files import opened
-from blackout.programs.settings import CONF
+from blackout.files import CONF, opened
 from blackout.training.allowed_components import plain
 
 TABLES = Path(__file__).with_name("tables")

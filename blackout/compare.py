@@ -1,4 +1,4 @@
-"""`python -m blackout.compare runs/digits/*`: one page with scores, settings, curves and samples of several runs."""
+"""`blackout compare runs/digits/*`: one page with scores, settings, curves and samples of several runs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _evidence(names: Sequence[str], found: Sequence[Mapping[str, Mapping[str, An
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the page and print where it is."""
-    parser = argparse.ArgumentParser(prog="python -m blackout.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--out", type=Path, help="a new .html; compare.html if it is left out, then compare-2.html")
     run_command(_run, parser, arguments)

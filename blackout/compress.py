@@ -1,7 +1,7 @@
 """Lossless compression of counts by a trained model, with bits back: a likelihood bound that nobody can fake.
 
-    python -m blackout.compress encode runs/digits/<run_id> counts.npy --out counts.bits
-    python -m blackout.compress decode runs/digits/<run_id> counts.bits --out counts.npy
+    blackout compress encode runs/digits/<run_id> counts.npy --out counts.bits
+    blackout compress decode runs/digits/<run_id> counts.bits --out counts.npy
 
 It needs the same model, and the same machine and versions: probabilities come from a network, whose last digits other
 hardware computes otherwise. What is decoded is compared with a hash of what was encoded. Counts are read and coded by
@@ -442,7 +442,7 @@ def decoded_file(model: BlackoutDiffusion, file: io.BufferedReader, name: str) -
     if start[:4] == _XZ and len(start) >= _PLAIN.size:
         _, n = _PLAIN.unpack(start[: _PLAIN.size])
         return n, _unsqueezed(model, file, start[_PLAIN.size :], n, name)
-    refuse(start[:4] != _MAGIC, f"{name}: not a file that `python -m blackout.compress encode` wrote")
+    refuse(start[:4] != _MAGIC, f"{name}: not a file that `blackout compress encode` wrote")
     refuse(len(start) < _FILE.size, f"{name}: damaged")
     _, n, steps, batch_size, chosen = _FILE.unpack(start)
     if min(n, steps, batch_size) < 1 or chosen > 1 or n * math.prod(model.shape) * steps > _MOST_WORK:
@@ -538,7 +538,7 @@ def _hash(counts: Tensor) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m blackout.compress", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="blackout compress", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["encode", "decode"])
     parser.add_argument("model", type=Path, help="run directory, .ckpt file or exported model")

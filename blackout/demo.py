@@ -1,4 +1,4 @@
-"""`python -m blackout.demo <run>`: draw from a model in a browser on this machine, or make a Hugging Face Space of it.
+"""`blackout demo <run>`: draw from a model in a browser on this machine, or make a Hugging Face Space of it.
 
 Needs `pip install "blackout-diffusion[demo]"`. `Demo` is what the page asks, and needs nothing beyond this package.
 """
@@ -292,7 +292,7 @@ def _filling(gradio: Any, demo: Demo, image: NDArray[np.uint8], steps: Any, seed
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until it is stopped."""
-    parser = argparse.ArgumentParser(prog="python -m blackout.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout demo", description=__doc__)
     parser.add_argument("ckpt", type=Path, metavar="RUN", help="a run directory, a .ckpt file or an exported model")
     parser.add_argument("--port", type=int, default=7860)
     parser.add_argument("--space", type=Path, help="write the page as a folder for a hub's Space instead of showing it")

@@ -1,4 +1,4 @@
-"""`python -m blackout.inspect FILE`: what `dataset=counts` makes of a file, what looks wrong, and what mends it."""
+"""`blackout inspect FILE`: what `dataset=counts` makes of a file, what looks wrong, and what mends it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inspect(path: Path, given: list[str]) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Exit code 1 where something was found."""
-    parser = argparse.ArgumentParser(prog="python -m blackout.inspect", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout inspect", description=__doc__)
     parser.add_argument("file", type=Path, help="a file of counts")
     parser.add_argument("settings", nargs="*", help="dataset.<name>=<value>, as for train.py")
     run_command(_run, parser, arguments)

@@ -2,7 +2,7 @@
 its page with samples, curves and scores.
 
 The page is what a run is, what it reached, and how to repeat it, without a network. It is there from the first logged
-row on, and written anew as the run goes; `python -m blackout.report RUN ...` writes it once more. Pages are the
+row on, and written anew as the run goes; `blackout report RUN ...` writes it once more. Pages are the
 templates beside this module. What they are given is escaped, pictures are inside them, and no program runs in them but
 `page.js`.
 """
@@ -262,7 +262,7 @@ def command() -> str | None:
     """The command line of this process, where Hydra runs, quoted for a shell."""
     if not HydraConfig.initialized():
         return None
-    return shlex.join([f"blackout-{HydraConfig.get().job.name}", *HydraConfig.get().overrides.task])
+    return shlex.join(["blackout", HydraConfig.get().job.name, *HydraConfig.get().overrides.task])
 
 
 class LivingPage:
@@ -479,7 +479,7 @@ def _model(run: Path) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the pages and print where they are."""
-    parser = argparse.ArgumentParser(prog="python -m blackout.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     run_command(lambda given: [print(save_report(run)) for run in given.runs], parser, arguments)
 

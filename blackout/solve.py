@@ -1,4 +1,4 @@
-"""`python -m blackout.solve PICTURE grid=4`: put a cut and shuffled picture, or a folder of pieces, together.
+"""`blackout solve PICTURE grid=4`: put a cut and shuffled picture, or a folder of pieces, together.
 
 Pieces keep their orientation and are rectangles of one size. They are told by their borders alone, nothing is learned;
 in what order they come is not looked at. The solution is written beside the picture, and the probability of every piece
@@ -81,7 +81,7 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.solve", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout solve", description=__doc__)
     parser.add_argument("picture", type=Path, help="a picture cut into shuffled pieces, or a folder of pieces")
     parser.add_argument("settings", nargs="*", help="grid=4 or grid=3x5; top=3 (arrangements to print); out=solved.png")
     run_command(_run, parser, arguments)

@@ -1,4 +1,4 @@
-"""`python -m blackout.watch runs/`: the reports of all runs in a folder, as they train, in a browser on this machine.
+"""`blackout watch runs/`: the reports of all runs in a folder, as they train, in a browser on this machine.
 
 Nobody else can reach it, and it shows nothing but the list of the runs and their `report.html`.
 """
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve until it is stopped."""
-    parser = argparse.ArgumentParser(prog="python -m blackout.watch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="blackout watch", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="with runs in it; runs if left out")
     parser.add_argument("--port", type=int, default=8765)
     run_command(_run, parser, arguments)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion.plots import grid
-from blackout.programs.settings import CONF
+from blackout.files import CONF
 from blackout.random import SampleStreams
 from blackout.training.instantiate import make
 

@@ -26,8 +26,8 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch.nn.utils import get_total_norm
 
+from blackout.config.compose import compose
 from blackout.programs import train as program
-from blackout.programs.cli import composed
 
 FILE = Path(__file__).with_suffix(".json")
 RECIPES = {
@@ -83,7 +83,7 @@ def recorded(family: str, first: int | None = None) -> dict[str, list[float]]:
     always = [word.format(steps) for word in ALWAYS]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            program.train(composed("train", [*RECIPES[family], *always, f"runs_dir={folder}"]))
+            program.train(compose("train", [*RECIPES[family], *always, f"runs_dir={folder}"]))
         except Enough as enough:
             return {**enough.found, "gradient norms": enough.found["gradient norms"][:norms]}
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests import warm
+from tests import processes
 from tests.soak.result import timeless
 
 
@@ -60,7 +60,7 @@ def kill(settings: Sequence[object], directory: Path, seconds: float = 120) -> N
     """Start or continue a run in a process of its own, and kill it at its next checkpoint; it may end before."""
     last = directory / "checkpoints/last.ckpt"
     before = last.stat().st_mtime_ns if last.exists() else None
-    process, deadline = warm.Process("train", settings), time.monotonic() + seconds
+    process, deadline = processes.Process("train", settings), time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         if last.exists() and last.stat().st_mtime_ns != before:
             break

@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from blackout.config.settings import KINDS
 from blackout.programs.run_directory import MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
-from blackout.programs.settings import KINDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests import golden, warm
+from tests import golden, processes
 
 
 @pytest.mark.parametrize("family", golden.RECIPES)
 @pytest.mark.parametrize("steps", [8, pytest.param(50, marks=pytest.mark.deep)])
 def test_first_steps_are_the_stored_ones(family, steps):
-    done = warm.run("tests/golden", family, "--first", steps)
+    done = processes.run("tests/golden", family, "--first", steps)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

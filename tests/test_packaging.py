@@ -79,11 +79,11 @@ def test_a_wheel_trains_in_another_folder(tmp_path):
     library = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
     assert (Path(library) / "blackout" / "py.typed").exists()
     environment = {**os.environ, "PYTHONPATH": library, "OMP_NUM_THREADS": "1"}
-    command = [home / "bin" / "blackout-train", *TINY, "trainer.max_steps=2", "run_id=a"]
+    command = [home / "bin" / "blackout", "train", *TINY, "trainer.max_steps=2", "run_id=a"]
     done = subprocess.run(command, cwd=work, env=environment, **TEXT)
     assert done.returncode == 0, done.stderr
     assert (work / "runs" / "digits" / "a" / "report.html").exists()
-    wrong = subprocess.run([home / "bin" / "blackout-sample", "num_sample=3"], cwd=work, env=environment, **TEXT)
+    wrong = subprocess.run([home / "bin" / "blackout", "sample", "num_sample=3"], cwd=work, env=environment, **TEXT)
     assert (wrong.returncode, wrong.stderr) == (2, "error: num_sample: no such option (did you mean num_samples?)\n")
-    laws = subprocess.run([home / "bin" / "blackout-laws", "--help"], cwd=work, env=environment, **TEXT)
+    laws = subprocess.run([home / "bin" / "blackout", "verify", "--help"], cwd=work, env=environment, **TEXT)
     assert laws.returncode == 0 and "--process" in laws.stdout

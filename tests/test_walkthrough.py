@@ -214,14 +214,14 @@ def test_a_wheel_trains_and_samples_in_another_folder(tmp_path):
     library = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
     assert (Path(library) / "blackout" / "py.typed").exists()
     commands = home / "bin"
-    type_command(work, commands / "blackout-train", *SHORT, "run_id=a", PYTHONPATH=library)
+    type_command(work, commands / "blackout", "train", *SHORT, "run_id=a", PYTHONPATH=library)
     assert (work / "runs/digits/a/report.html").exists()
     words = ["ckpt=runs/digits/a", "num_samples=4", "evaluate=true", "metrics=none"]
     words += ["likelihood.images=4", "out=drawn"]
-    type_command(work, commands / "blackout-sample", *words, PYTHONPATH=library)
+    type_command(work, commands / "blackout", "sample", *words, PYTHONPATH=library)
     assert np.isfinite(values(work / "drawn/metrics.json")["bits_per_dim_test"])
     refused = subprocess.run(
-        [commands / "blackout-sample", "num_sample=3"],
+        [commands / "blackout", "sample", "num_sample=3"],
         cwd=work,
         env={**os.environ, "PYTHONPATH": library},
         capture_output=True,
@@ -229,5 +229,5 @@ def test_a_wheel_trains_and_samples_in_another_folder(tmp_path):
     )
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "num_samples" in refused.stderr
-    laws = type_command(work, commands / "blackout-laws", "--help", PYTHONPATH=library)
+    laws = type_command(work, commands / "blackout", "verify", "--help", PYTHONPATH=library)
     assert "--process" in laws.stdout

@@ -56,7 +56,7 @@ def counts(
     columns: str | Sequence[str | int] | None = None,
     exclude: str | Sequence[str | int] | None = None,
     offset: int | None = None,
-    gain: int = 1,
+    gain: int | None = None,
     sequences: str | None = None,
     letters: str = "ACGT",
     in_memory: bool | None = None,
@@ -90,7 +90,7 @@ def counts(
             columns of numbers are then no elements, but may be labels.
         letters: of the words; the first is 0.
         offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
-            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`.
+            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`; a gain of None is 1.
         validation: share or number of the samples for validation, where the file has no `val`; 0 for none.
 
     Warns:
@@ -106,6 +106,7 @@ def counts(
     if sequences is not None:
         store = _spelt(file, store, sequences, letters)
     arrays = store.arrays
+    gain = 1 if gain is None else gain
     for name, value, least in (("offset", offset or 0, 0), ("gain", gain, 1)):
         if type(value) is not int or value < least:
             raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")

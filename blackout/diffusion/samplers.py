@@ -36,10 +36,12 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-import yaml
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
+from blackout.config.choices import choices, load_choice
+from blackout.config.compose import compose
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.guidance import Guidance, GuidedCount, GuidedPair
 from blackout.diffusion.heads import Head, LevelHead
@@ -65,7 +67,6 @@ from blackout.diffusion.schedules import (
     time_of_logit,
 )
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams, bernoulli, categorical, poisson, uniform
 from blackout.training.instantiate import described, make
 from blackout.training.model import evaluating
@@ -904,16 +905,15 @@ def count_evaluations(
 
 
 def named_sampler(name: str) -> Sampler:
-    """The sampler that `sampler=<name>` is on the command line, from conf/sampler.yaml.
+    """Make the sampler that `sampler=<name>` is on the command line, with the corrector that goes with it.
 
     Raises:
         UserError: there is none of that name.
     """
-    known = yaml.safe_load((CONF / "sampler.yaml").read_text())
-    samplers = {choice: part for choice, part in known.items() if part and "kernel" in part}
-    refuse(name not in samplers, f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
-    described = {argument: value for argument, value in samplers[name].items() if argument != "defaults"}
-    return make(described, "sampler")
+    known = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
+    refuse(name not in known, f"sampler={name!r}: there is no such sampler, only {', '.join(known)}")
+    config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])
+    return make({key: value for key, value in config.items() if value is not None}, "sampler")
 
 
 def chosen_sampler(own: Sampler, requested: Sampler | str | None, num_steps: int | None) -> Sampler:

@@ -1,4 +1,4 @@
-"""`python -m blackout.flows.anneal`: annealed importance sampling, SMC, parallel tempering: the baselines of flows.
+"""`blackout anneal`: annealed importance sampling, SMC, parallel tempering: the baselines of flows.
 
 The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a Gibbs sweep at
 t_{k+1}, with times that are closer where the weights of a short run spread, and near the target. Tempering keeps
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.flows.anneal", description=(__doc__ or "").split(": ")[1])
+    parser = argparse.ArgumentParser(prog="blackout anneal", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
     parser.add_argument("--target", help=f"{', '.join(_TARGETS)}, or the address of a class of yours, mine.target.Ring")
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")

@@ -1,4 +1,4 @@
-"""`python -m blackout.flows.solve mis graphs/ --method anneal`: problems on graphs, exactly, by annealing or greedily.
+"""`blackout solve mis graphs/ --method anneal`: problems on graphs, exactly, by annealing or greedily.
 
 The same table and arrays as `sample.py` writes for a trained flow: solutions.npz and table.csv; and best.csv, which
 calls the nodes what their file does.
@@ -108,7 +108,7 @@ def _graphs(given: argparse.Namespace) -> list[Graph]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.flows.solve", description=(__doc__ or "").split(": ")[1])
+    parser = argparse.ArgumentParser(prog="blackout solve", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("problem", choices=TAKES)
     parser.add_argument("graphs", nargs="?", type=Path, help="a file or folder of graphs")
     parser.add_argument("--ckpt", type=Path, help="a trained flow: the graphs it held out")

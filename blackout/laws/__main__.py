@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check all of `claims.py` on the kernels of every process; exit code 1 if a claim fails."""
+"""`blackout verify`: check all of `claims.py` on the kernels of every process; exit code 1 if a claim fails."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from blackout.laws.claims import CLAIMS, verify
 def main() -> None:
     """Check, print, and leave with the exit code."""
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(prog="python -m blackout.laws", description=__doc__.split(": ", 1)[1])
+    parser = argparse.ArgumentParser(prog="blackout verify", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--process", nargs="+", choices=[*CLAIMS], default=[], help="only these")
     run_command(_check, parser)
 

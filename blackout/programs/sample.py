@@ -22,13 +22,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.component import Plain
+from blackout.config.settings import asked_for, path, resolve, set_libraries
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context, refuse, shown
 from blackout.files import PART, replacing, request_key, sample_file, save_picture, save_tensors, tensors_hash
 from blackout.preemption import signals
 from blackout.programs.pictures import Trajectory
 from blackout.programs.run_directory import fetched, output_folders, shared_folder
-from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
 from blackout.report import data_hashes, provenance, settings_of, write_scores

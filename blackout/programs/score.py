@@ -15,12 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
 from blackout.comparisons import compared_with_baselines, num_compared
+from blackout.config.settings import path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.programs.run_directory import output_folders, shared_folder
-from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.report import data_hashes, provenance, write_scores

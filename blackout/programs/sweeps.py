@@ -6,22 +6,22 @@ import csv
 import gc
 import hashlib
 import io
+import math
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
+from blackout.config.explain import parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import Preempted, UserError
 from blackout.files import read_mapping, replacing, write_table
@@ -105,12 +105,16 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def number_of_jobs(words: list[str]) -> int | None:
-    """Jobs of a sweep over the values in a command line; None where the sweeper alone knows."""
-    with suppress(HydraException):
-        given = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("-")])
-        if not any(one.key_or_group == "hydra/sweeper" for one in given):
-            return sum(map(len, BasicSweeper.split_arguments(given, None)))
-    return None
+    """Jobs of a sweep over the values in a command line; None if a sweeper of the user's decides."""
+    line = parse_command_line(words)
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(line.overrides))
+    except HydraException:  # words that only Hydra's own composition can read
+        return None
+    if any(override.key_or_group == "hydra/sweeper" for override in overrides):
+        return None
+    swept = [override for override in overrides if override.is_sweep_override()]
+    return math.prod(len([*override.sweep_string_iterator()]) for override in swept)
 
 
 def _add_row(table: Path, row: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
+from blackout.config.settings import asked_for, path, resolve, set_libraries
 from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, is_user_error, refuse, summary
 from blackout.files import sample_file, save_picture
@@ -49,7 +50,6 @@ from blackout.programs.run_directory import (
     write_settings,
 )
 from blackout.programs.score import save_figure
-from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
 from blackout.protocols import Draw, Source, Split
 from blackout.report import LivingPage, command, provenance, save_report, write_scores

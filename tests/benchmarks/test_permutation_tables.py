@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from benchmarks import permutations
 from benchmarks.permutation_tables import SCALES, TABLES, runs
-from blackout.programs.settings import CONF
+from blackout.files import CONF
 
 pytestmark = pytest.mark.deep
 

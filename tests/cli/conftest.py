@@ -107,13 +107,10 @@ def run(
     def run(program: str, *arguments: object) -> Outcome:
         GlobalHydra.instance().clear()
         monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *map(str, arguments)])
-        main = importlib.import_module(program)
         cli = importlib.import_module("blackout.programs.cli")
         code = 0
         try:
-            with cli.one_line_errors():
-                main.main()
-                cli.end_of_sweep()
+            getattr(cli, f"run_{program}")()
         except SystemExit as exit_:
             code = int(exit_.code or 0)
         captured = capsys.readouterr()

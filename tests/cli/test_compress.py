@@ -1,4 +1,4 @@
-"""`python -m blackout.compress`: there and back, and what it refuses."""
+"""`blackout compress`: there and back, and what it refuses."""
 
 import sys
 

@@ -1,5 +1,8 @@
 """The experiments are what the papers say, and recipes what they were."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -7,10 +10,11 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from blackout import from_data
+from blackout.config.choices import choices, describe, groups, load_choice
+from blackout.config.compose import component_arguments
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
-from blackout.errors import UserError
-from blackout.programs.settings import CONF, options
+from blackout.files import CONF
 from blackout.programs.train import make_callbacks, make_trainer, with_precision
 
 
@@ -23,7 +27,7 @@ def completed(part):
     """A part with what its YAML leaves out: the defaults of its components."""
     if not isinstance(part, dict):
         return part
-    known = options(OmegaConf.create({"part": part}), "part")
+    known = component_arguments(OmegaConf.create({"part": part}), "part")
     defaults = {name: argument.default for name, argument in known.items() if argument.default is not argument.empty}
     return defaults | {name: completed(value) for name, value in part.items()}
 
@@ -101,7 +105,7 @@ def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
     grid = completed(composed(*overrides)["sampler"]["grid"])
     assert grid["_target_"].endswith(target)
     assert ends == ((grid["first"], grid["last"]) if ends else None) and ("first" in grid) == (ends is not None)
-    assert "grid" not in composed("process=discrete_uniform", "dataset=digits")["sampler"]
+    assert composed("process=discrete_uniform", "dataset=digits")["sampler"]["grid"] is None
 
 
 def test_the_legacy_experiment_keeps_the_reference_habits():
@@ -158,28 +162,72 @@ def test_a_process_in_one_word_brings_what_it_needs_whatever_the_dataset(dataset
     assert chosen["sampler"]["kernel"]["_target_"].endswith("TauLeap")
 
 
-def test_options_that_no_yaml_lists_are_set_like_those_that_one_does():
+def test_settings_that_the_yaml_lists_are_changed_and_others_added():
     parts = composed(
-        "network=mlp", "network.body.width=3", "trainer.max_time=00:01:00:00", "head=levels", "head.likelihood=false"
+        "network=mlp", "network.body.width=3", "trainer.max_time=00:01:00:00", "+optimizer.factory.amsgrad=true"
     )
     assert parts["network"]["body"]["width"] == 3 and parts["trainer"]["max_time"] == "00:01:00:00"
-    assert parts["head"]["likelihood"] is False
-    for wrong in ("network.body.widht=3", "seeed=3", "+network.body._partial_=true", "trainer.max_stops=3"):
-        with pytest.raises((ConfigCompositionException, UserError), match=r"Could not override|no such option"):
+    assert parts["optimizer"]["factory"]["amsgrad"] is True
+    for wrong in ("network.body.widht=3", "seeed=3", "trainer.max_stops=3", "optimizer.factory.amsgrad=true"):
+        with pytest.raises(ConfigCompositionException, match="Could not override"):
             composed("network=mlp", wrong)
 
 
-def test_a_file_of_choices_is_a_group_and_a_folder_of_ones_own_adds_to_it(tmp_path):
-    (tmp_path / "head").mkdir()
-    (tmp_path / "head/mine.yaml").write_text("_target_: mine.Head\n")
-    (tmp_path / "recipe/blackout").mkdir(parents=True)
-    (tmp_path / "recipe/blackout/patches.yaml").write_text(
-        "# @package _global_\ndefaults: [/recipe/blackout/none]\nbatch_size: 5\n"
-    )
+def test_a_folder_of_ones_own_adds_choices_data_sets_and_recipes(tmp_path):
+    for group, name, text in (
+        ("head", "mine", "_target_: mine.Head\n"),
+        ("dataset", "cells", "_target_: mine.cells\n"),
+        ("recipe/blackout", "cells", "# @package _global_\ndefaults: [/recipe/blackout/none]\nbatch_size: 5\n"),
+    ):
+        (tmp_path / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / group / f"{name}.yaml").write_text(text)
     own = f"hydra.searchpath=[file://{tmp_path}]"
-    parts = composed(own, "head=mine", "dataset=patches")
+    parts = composed(own, "head=mine", "dataset=cells")
     assert parts["head"] == {"_target_": "mine.Head"} and parts["batch_size"] == 5
+    assert composed(own, "dataset=cells", "recipe=blackout/none")["batch_size"] == 128
     assert composed(own, "head=gamma")["head"]["_target_"].endswith("GammaHead")
+
+
+ALL_CHOICES = [(group, choice) for group in groups() for choice in choices(group)]
+
+
+@pytest.mark.parametrize("group, choice", ALL_CHOICES)
+def test_every_choice_says_what_it_is(group, choice):
+    assert describe(group, choice) or group.startswith(("recipe", "experiment", "task"))
+
+
+def test_what_a_choice_lists_are_arguments_of_its_component():
+    for group in ("noise", "operator", "refine", "posterior", "head", "decoder", "simulation"):
+        for choice in choices(group):
+            listed = load_choice(group, choice)
+            known = component_arguments(OmegaConf.create({"part": listed}), "part")
+            assert listed.keys() - {"_target_", "_partial_", *known} == set(), (group, choice)
+
+
+def test_conf_composes_without_the_package(tmp_path):
+    """In a process that never imports it, from another folder: every choice of the default family, and all experiments."""
+    script = f"""
+import sys
+from pathlib import Path
+from hydra import compose, initialize_config_dir
+conf = Path({str(CONF)!r})
+names = {{group: sorted(str(f.relative_to(conf / group).with_suffix("")) for f in (conf / group).rglob("*.yaml"))
+         for group in ("experiment", "task", "head", "loss", "network", "optimizer", "process", "sampler", "schedule")}}
+of_counts = ("head", "network", "optimizer", "process", "sampler", "schedule")
+with initialize_config_dir(str(conf), version_base="1.3"):
+    for group in ("experiment", *of_counts):
+        for name in names[group]:
+            if group == "experiment" or "/" not in name:
+                compose("train", [f"{{group}}={{name}}"])
+    for name in names["task"]:
+        compose("sample", [f"task={{name}}"])
+    for family in ("blackout", "codes", "energy", "flow", "shuffle"):
+        compose("train", [f"family={{family}}"])
+assert "blackout" not in sys.modules and "torch" not in sys.modules
+print("composed", sum(map(len, names.values())))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("composed"), done.stderr
 
 
 def test_few_samples_are_passed_a_hundred_times():

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from blackout.component import component
+from blackout.config.choices import choices
 from blackout.data import CountData
-from blackout.programs.settings import sections
 
-EXPERIMENTS = [name.removeprefix("experiment/") for name in sections("experiment/blackout")]
+EXPERIMENTS = [name for name in choices("experiment") if name.startswith("blackout/")]
 QUICK = ("blackout/table1", "blackout/table2_binarized_mnist")
 """Not like another one, nor large."""
 SMALL = [

@@ -16,7 +16,7 @@ from blackout.files import read_rows
 from blackout.programs.finished_runs import finished_steps, read_results, with_earlier
 from blackout.report import save_report, scores_of
 from blackout.training.checkpoint_files import read_checkpoint
-from tests import warm
+from tests import processes
 from tests.cli.conftest import TINY
 from tests.fuzz.families import FAMILIES
 from tests.killed import outcome
@@ -225,10 +225,10 @@ def test_a_sweep_of_finished_runs_reports_their_values(run, tmp_path):
 def test_two_processes_find_that_a_run_has_ended(tmp_path):
     words = (*TINY, "metrics=none", "trainer.max_steps=2", "trainer.accelerator=cpu", "trainer.devices=2")
     words += ("trainer.strategy=ddp", f"runs_dir={tmp_path}", "run_id=a")
-    first = warm.together("train", *words)
+    first = processes.run_distributed("train", *words)
     assert first.returncode == 0, first.stderr
     before = state(tmp_path)
-    again = warm.together("train", *words)
+    again = processes.run_distributed("train", *words)
     assert again.returncode == 0 and again.stdout.count("has ended") == 1, again.stderr
     assert state(tmp_path) == before
 
@@ -236,7 +236,7 @@ def test_two_processes_find_that_a_run_has_ended(tmp_path):
 def killed_at_end(finished_like, folder, number):
     """Train in a process that is killed before the n-th rename after training; its exit code."""
     kill = f"+callbacks.kill={{_target_: tests.soak.callbacks.KilledAtEnd, number: {number}}}"
-    return warm.run("train", *finished_like, f"runs_dir={folder}", "run_id=a", kill).returncode
+    return processes.run("train", *finished_like, f"runs_dir={folder}", "run_id=a", kill).returncode
 
 
 @pytest.mark.parametrize("numbers", [

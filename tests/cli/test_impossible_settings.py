@@ -10,8 +10,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from blackout.component import leaves
-from blackout.programs.cli import composed
-from blackout.programs.settings import options
+from blackout.config.compose import component_arguments, compose
 from tests.cli.conftest import Outcome
 
 PERCEPTRON = ("network=mlp", "network.body.width=8", "network.body.depth=1")
@@ -21,7 +20,7 @@ FAMILIES = {
     "counts by a bridge": (*PERCEPTRON, "sampler=binomial_bridge"),
     "counts of birth and death": (*PERCEPTRON, "process=birth_death"),
     "codes": ("family=codes", "dataset=cycles"),
-    "shuffle": ("family=shuffle", "dataset=sort_digits", "sampler=beam"),
+    "shuffle": ("family=shuffle", "dataset=sort_digits", "decoder=beam"),
     "flow": ("family=flow", "+target.shape=[2,2]", *SMALL_ROLLOUT),
     "energy": ("family=energy", "dataset=counts", *SMALL_ROLLOUT),
 }
@@ -60,7 +59,7 @@ def settings(family: str, config: DictConfig) -> Iterator[str]:
     for component in components:
         used = component != "callbacks.scores" or config.metrics
         if component.split(".")[0] in GROUPS and used:
-            yield from (f"{component}.{option}" for option in options(config, component))
+            yield from (f"{component}.{option}" for option in component_arguments(config, component))
     yield from OTHER_SETTINGS.get(family, ())
 
 
@@ -77,7 +76,7 @@ def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, v
     accepted = []
     for name, value in values.items():
         runs = folder / name
-        outcome = run("train", *words(family, folder), f"runs_dir={runs}", f"{name}={value}")
+        outcome = run("train", *words(family, folder), f"runs_dir={runs}", f"++{name}={value}")
         lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
         if outcome.code != 2 or len(lines) != 1 or runs.exists():
             accepted.append((name, value, outcome.code, outcome.err[-300:]))
@@ -86,7 +85,7 @@ def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, v
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
-    config = composed("train", words(family, tmp_path))
+    config = compose("train", words(family, tmp_path))
     values = {name: IMPOSSIBLE.get(name, "-1") for name in settings(family, config)}
     tested = {name: value for name, value in values.items() if name not in GIVEN_BY_THE_PROGRAM | ANY_WHOLE_NUMBER}
     assert tested

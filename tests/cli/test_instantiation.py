@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from PIL import Image
 
+from blackout.config.choices import choices, groups
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.programs.settings import CONF, PROGRAMS, sections
+from blackout.files import CONF
 from blackout.programs.train import make_callbacks, make_model, make_trainer, with_length, with_precision
 from blackout.training.allowed_components import check, marked, named_in_file, plain
 from blackout.training.instantiate import make
@@ -25,33 +25,37 @@ OTHER_FAMILIES = re.compile(
 )
 """What only YAML files of other families say: tests of these make them."""
 OTHER_GROUPS = {
+    "baseline",
+    "decoder",
     "energy",
+    "family",
     "negative",
     "noise",
     "operator",
     "posterior",
     "refine",
     "reverse",
+    "shuffle",
     "simulation",
     "target",
     "task",
 }
 """Of settings of other families, and of sample.py alone."""
-NOTHING_TO_TRAIN = [("sampler", "model"), ("dataset", "none"), ("sampler", "joint_bridge"), ("experiment", "distill")]
+NOTHING_TO_TRAIN = [("dataset", "none"), ("metrics", "model"), ("sampler", "joint_bridge"), ("experiment", "distill")]
 """Of a trained model (test_conditioning.py uses it), no data, and students: tests/diffusion/test_distillation.py."""
 
 
 def offered():
-    """(group, choice) of the default family, of files of groups and of folders."""
-    for group in sorted({path.stem for path in CONF.glob("*.yaml")} - {*PROGRAMS, *OTHER_GROUPS}):
-        for name, section in sections(group).items():
-            if not OTHER_FAMILIES.search(f"{name}: {OmegaConf.to_yaml(section) if section else ''}"):
-                yield name.rsplit("/", 1)
-    for group in ("debug", "experiment", "recipe/blackout"):
-        for path in sorted((CONF / group).glob("*.yaml")):
-            text = path.read_text()
-            if text.startswith("# @package") and not OTHER_FAMILIES.search(text):  # files of many: test_experiments.py
-                yield group.split("/")[0], "/".join([*group.split("/")[1:], path.stem])
+    """(group, choice) of the default family; experiments of papers are trained in test_experiments.py."""
+    for group in groups():
+        if group.partition("/")[0] in OTHER_GROUPS:
+            continue
+        for choice in choices(group):
+            paper, _, _ = choice.rpartition("/")
+            elsewhere = group in ("experiment", "recipe") and paper != {"experiment": "", "recipe": "blackout"}[group]
+            text = (CONF / group / f"{choice}.yaml").read_text()
+            if not elsewhere and not OTHER_FAMILIES.search(f"{group}/{choice}: {text}"):
+                yield group, choice
 
 
 CHOICES = [(group, choice) for group, choice in offered()]

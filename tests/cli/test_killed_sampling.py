@@ -9,7 +9,7 @@ import pytest
 from blackout.diffusion.draw import CountDraw
 from blackout.files import remove_parts
 from blackout.programs.sample import Results
-from tests import warm
+from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
 SIZE = ("num_samples=200", "sampler.batch_size=20", "sampler.num_steps=40", "seed=3", "device=cpu")
@@ -18,13 +18,13 @@ SIZE = ("num_samples=200", "sampler.batch_size=20", "sampler.num_steps=40", "see
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     runs = tmp_path_factory.mktemp("killed")
-    done = warm.run("train", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a")
+    done = processes.run("train", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a")
     assert done.returncode == 0, done.stderr
     return runs / "digits/a"
 
 
 def sampling(model, out):
-    return warm.Process("sample", [f"ckpt={model}", f"out={out}", *SIZE])
+    return processes.Process("sample", [f"ckpt={model}", f"out={out}", *SIZE])
 
 
 def test_it_goes_on_where_it_stopped(model, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blackout import load_model
-from tests import warm
+from tests import processes
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
 
 TRAIN = (*TINY, "trainer.max_steps=2")
@@ -22,7 +22,7 @@ SAMPLE = ("num_samples=2", "device=cpu")
 def trained(tmp_path_factory):
     """A short run, to be copied."""
     runs = tmp_path_factory.mktemp("odd")
-    done = warm.run("train", *TRAIN, f"runs_dir={runs}", "run_id=a")
+    done = processes.run("train", *TRAIN, f"runs_dir={runs}", "run_id=a")
     assert done.returncode == 0, done.stderr
     return runs / "digits/a"
 
@@ -217,7 +217,7 @@ import os, pathlib, blackout.programs.run_directory as run_directory
 with run_directory.running(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """
-    assert warm.run("-c", code).returncode == -9
+    assert processes.run("-c", code).returncode == -9
     assert run("train", *longer).code == 0
 
 

@@ -54,7 +54,7 @@ def test_pages_of_runs(runs, run, capsys):
     ):
         assert words in page, words
     assert 'href="a/report.html"' in both and "finished" in page
-    assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
+    assert f"blackout train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
     pictures = {path.relative_to(runs / "a") for path in (runs / "a").rglob("*") if path.suffix in (".png", ".webp")}
     assert len(pictures) > 6 and not [path for path in pictures if f"{path}<" not in page]
     assert page.count("<img") == len(pictures) + 1 and both.count("<img") == 3  # one more is where large ones are shown

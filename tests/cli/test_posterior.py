@@ -9,8 +9,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from blackout.config.choices import choices
 from blackout.posterior import SplitGibbs
-from blackout.programs.settings import sections
 from blackout.report import save_report
 from tests.cli.conftest import TINY
 
@@ -350,4 +350,4 @@ def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
 
 def test_the_groups_of_the_command_line_are_complete():
     for group, number in {"posterior": 11, "operator": 13, "noise": 6}.items():
-        assert len(sections(group)) == number
+        assert len(choices(group)) == number

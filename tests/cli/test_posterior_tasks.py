@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests import warm
+from tests import processes
 from tests.cli.conftest import TINY
 
 
@@ -71,7 +71,7 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
 def test_two_processes_draw_what_one_does(run, tmp_path):
     options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "law.batch_size=8", "device=cpu")
     made(run, tmp_path / "one", *options)
-    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
+    shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     one, two = ((tmp_path / name / "samples.npz").read_bytes() for name in ("one", "two"))
     assert one == two

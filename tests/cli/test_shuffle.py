@@ -9,7 +9,7 @@ import torch
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.datasets import jigsaw_digits
-from tests import warm
+from tests import processes
 from tests.killed import assert_same, kill, outcome
 
 SMALL = (
@@ -28,7 +28,7 @@ LABEL_FREE = (*JIGSAW, "loss=label_free", "trainer.max_steps=12")
 def trained(tmp_path_factory):
     """A label-free run, not disturbed, in a process of its own."""
     runs = tmp_path_factory.mktemp("shuffle")
-    done = warm.run("train", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
+    done = processes.run("train", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
     assert done.returncode == 0, done.stderr
     return runs / "jigsaw_digits/whole"
 
@@ -55,7 +55,7 @@ def test_a_run_leaves_solved_puzzles(trained):
 
 @pytest.mark.drawn
 def test_sample_k_alone_and_scores(run, trained, tmp_path):
-    options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "sampler=sample"]
+    options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "decoder=sample"]
     whole = run("sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}")
     assert whole.code == 0, whole.err
     alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
@@ -81,11 +81,11 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     rows = torch.arange(5).unsqueeze(1)
     np.savez(tmp_path / "mine.npz", items=batch["items"][rows, batch["given"]].numpy())
     options = [f"ckpt={trained}", "device=cpu", f"out={tmp_path / 'out'}"]
-    solved = run("sample", *options, f"input={tmp_path / 'mine.npz'}", "sampler=beam", "sampler.width=5")
+    solved = run("sample", *options, f"input={tmp_path / 'mine.npz'}", "decoder=beam", "decoder.width=5")
     assert solved.code == 0, solved.err
     found = np.load(tmp_path / "out/permutations.npz")
     assert found["permutation"].shape == (5, 4) and "truth" not in found.files
-    asked = ("sampler=best", "top=3", "draws=6", "given=A before C and D first", f"out={tmp_path / 'asked'}")
+    asked = ("decoder=best", "top=3", "draws=6", "given=A before C and D first", f"out={tmp_path / 'asked'}")
     assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *asked).code == 0
     told = np.load(tmp_path / "asked/permutations.npz")
     assert told["top"].shape == (5, 3, 4) and (told["draws"][..., 0] == 3).all() and bool(told["sure"].all())
@@ -94,7 +94,7 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     assert np.exp(told["top_log_prob"]).sum(1) == pytest.approx(1, abs=1e-5)  # three orders fulfil it
     np.savez(tmp_path / "bad.npz", items=np.zeros((3, 9, 1, 4, 4)))
     run("sample", *options, f"input={tmp_path / 'bad.npz'}").assert_refused("items must be")
-    run("sample", *options, "sampler=beam", "sampler.width=0").assert_refused("width")
+    run("sample", *options, "decoder=beam", "decoder.width=0").assert_refused("width")
     run("sample", *options, "sampler=trapezoidal").assert_refused("sampler")
     run("sample", *options, "classes=[1]").assert_refused("classes")
 
@@ -106,9 +106,9 @@ def test_an_exported_model_is_loaded_without_its_training(trained):
 
 
 def test_two_processes_solve_alike(run, trained, tmp_path):
-    options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "sampler=sample"]
+    options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "decoder=sample"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
-    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
+    shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 
@@ -123,7 +123,7 @@ VARIANTS = {
     "tours": ("family=shuffle", "dataset=tsp", "dataset.cities=5"),
     "transposition": (*JIGSAW[:2], "shuffle=transposition", "reverse=inverse_transposition"),
     "insertion": ("family=shuffle", "dataset=sort_digits", "shuffle=insertion", "shuffle.schedule=[0,1,2]",
-                  "reverse=inverse_insertion", "sampler=beam", "network/encoder=plain"),
+                  "reverse=inverse_insertion", "decoder=beam", "network/encoder=plain"),
 }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ WRONG = {
     "no file of tours": (lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"], "no such file"),
     "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
     "labels that points cannot do without": (lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"], "labels"),
-    "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
+    "a beam of nothing": (lambda p: ["decoder=beam", "decoder.width=0"], "width"),
     "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),
     "one draw": (lambda p: ["loss=label_free", "loss.draws=1"], "draws"),
     "images that are no puzzles": (lambda p: ["dataset=mnist"], ""),
@@ -195,10 +195,10 @@ def test_baselines_report_like_models(run, tmp_path):
     assert matched.code == 0, matched.err
     ckpt = tmp_path / "jigsaw_digits/matched"
     options = [f"ckpt={ckpt}", "device=cpu", "num_samples=20", f"out={tmp_path / 'out'}"]
-    assert run("sample", *options, "sampler=beam", "sampler.width=4").code == 0
+    assert run("sample", *options, "decoder=beam", "decoder.width=4").code == 0
     solved = np.load(tmp_path / "out/permutations.npz")
     assert (np.sort(solved["permutation"], 1) == np.arange(4)).all() and np.isfinite(solved["log_prob"]).all()
-    run("sample", *options, "sampler=two_opt").assert_refused("points")
+    run("sample", *options, "decoder=two_opt").assert_refused("points")
     run("train", "family=shuffle", "dataset=jigsaw_digits", "baseline=two_opt", *common).assert_refused("points")
     run("train", "family=shuffle", "dataset=jigsaw_digits", "loss=sinkhorn", *common).assert_refused(
         "reverse=assignment"

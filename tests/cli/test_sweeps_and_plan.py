@@ -8,8 +8,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from blackout.config.explain import suggest_key
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
-from blackout.programs.cli import _nearest
 from blackout.programs.plan import activation_bytes, cost_per_sample
 from blackout.programs.sweeps import _add_row, number_of_jobs
 from tests.cli.conftest import TINY
@@ -165,5 +165,5 @@ def test_a_job_that_runs_again_has_one_row(tmp_path):
     ("trainer.steps", "trainer.max_steps"), ("sampler.steps", "sampler.num_steps"),
 ])  # fmt: skip
 def test_short_names_are_completed(word, meant):
-    said = _nearest(word, ["seed", "batch_size", "optimizer.lr", "trainer.max_steps", "sampler.num_steps"])
+    said = suggest_key(word, ["seed", "batch_size", "optimizer.lr", "trainer.max_steps", "sampler.num_steps"])
     assert said == (f" (did you mean {meant}?)" if meant else "")

@@ -1,4 +1,4 @@
-"""Every section of conf/dataset.yaml fits the function that it names."""
+"""Every file in conf/dataset fits the function that it names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import blackout.data
+from blackout.config.choices import choices, load_choice
 from blackout.data import CountData
-from blackout.programs.settings import sections
 
 OTHERS = ("blackout.permutations", "blackout.flows.energies")
 """Families with sources of their own."""
 OWN = {
-    name.removeprefix("dataset/"): section
-    for name, section in sections("dataset").items()
-    if section is not None and not section._target_.startswith(OTHERS)
+    name: OmegaConf.create(section)
+    for name, section in ((name, load_choice("dataset", name)) for name in choices("dataset"))
+    if "_target_" in section and not str(section["_target_"]).startswith(OTHERS)
 }
 
 
@@ -28,14 +28,12 @@ def test_every_source_has_a_section() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_it_says_what_must_be_given_and_how_the_data_are_divided(name: str) -> None:
+def test_it_lists_what_must_be_given_and_how_the_data_are_divided(name: str) -> None:
     section = OWN[name]
     assert section._target_ == f"blackout.data.{name}"
     defaults = {key: value.default for key, value in inspect.signature(get_method(section._target_)).parameters.items()}
     options = {str(key) for key in section} - {"_target_"}
-    divided = options & {"holdout", "validation"}
-    assert options - divided <= {"path", "data_dir"} and options <= set(defaults)
-    assert "validation" in divided and {key: section[key] for key in divided} == {key: defaults[key] for key in divided}
+    assert "validation" in options and options <= set(defaults)
     assert {key for key in options if OmegaConf.is_missing(section, key)} == ({"path"} & set(defaults))
 
 

@@ -6,8 +6,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from blackout.config.choices import choices
 from blackout.evaluation import Scorer
-from blackout.programs.settings import CONF, sections
+from blackout.files import CONF
 
 CHOICES = {
     "inception": [],
@@ -34,7 +35,7 @@ def test_none_is_none() -> None:
 
 
 def test_every_file_is_tested() -> None:
-    assert {name for name in (path.split("/", 1)[1] for path in sections("metrics")) if "/" not in name} == {
+    assert set(choices("metrics")) == {
         "none",
         "model",
         "counts",  # no images: tests/cli/test_counts.py

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
 from blackout.evaluation import Scorer
-from tests import warm
+from tests import processes
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
 SAMPLES = 75
@@ -69,7 +69,7 @@ def work(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("processes")
-    done = warm.together("tests/evaluation/test_distributed", folder)
+    done = processes.run_distributed("tests/evaluation/test_distributed", folder)
     assert done.returncode == 0, done.stderr
     assert len(list((folder / "cache").iterdir())) == 1
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]

@@ -18,7 +18,7 @@ from blackout.flows.path import States
 from blackout.flows.targets import exact_values
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.networks import LEMLP, LESite
-from tests import warm
+from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
@@ -57,7 +57,7 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
     settings = [*SMALL, "target.size=3", "trainer.max_steps=12", f"runs_dir={tmp_path}"]
     assert run("train", *settings, "run_id=one").code == 0
     settings = [option for option in settings if option != "trainer.devices=1"]
-    two = warm.together("train", *settings, "trainer.devices=2", "trainer.strategy=ddp", "run_id=two")
+    two = processes.run_distributed("train", *settings, "trainer.devices=2", "trainer.strategy=ddp", "run_id=two")
     assert two.returncode == 0, two.stderr
     one, two = (tmp_path / "ising" / name for name in ("one", "two"))
     states = [torch.load(part / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for part in (one, two)]

@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.programs.settings import options
+from blackout.config.compose import component_arguments
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -86,7 +86,7 @@ def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
         if isinstance(node, dict) and node:
             for key, value in node.items():
                 yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
-            yield from (f"{prefix}.{option}" for option in options(composed, prefix) if option not in node)
+            yield from (f"{prefix}.{option}" for option in component_arguments(composed, prefix) if option not in node)
         elif prefix:
             yield prefix
 

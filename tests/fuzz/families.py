@@ -29,7 +29,7 @@ FAMILIES = {
         "negative.chains=8", "inner=1", *ROLLOUT, *COMMON,
     ),
     "shuffle": (
-        "family=shuffle", "dataset=jigsaw_digits", "sampler=beam", "dataset.held_out=12", "batch_size=8", *NARROW,
+        "family=shuffle", "dataset=jigsaw_digits", "decoder=beam", "dataset.held_out=12", "batch_size=8", *NARROW,
         *COMMON,
     ),
     "codes": (
@@ -43,7 +43,7 @@ REQUESTS = (
         "digits": ("classes", "inpaint", "sampler.guidance", "sampler.inpainting_particles", "passes"),
         "flow": ("path", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
         "energy": ("path", "simulation.num_steps", "likelihood"),
-        "shuffle": ("input", "sampler.width", "passes"),
+        "shuffle": ("input", "decoder.width", "passes"),
         "codes": ("passes", "order", "given", "input", "curve", "sampler.greedy"),
     }.items() for option in options),
 )  # fmt: skip

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from scipy import stats
 
+from blackout.config.choices import choices, load_choice
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.predictions import BirthDeathPrediction
@@ -23,7 +23,6 @@ from blackout.diffusion.schedules import (
     with_ends,
 )
 from blackout.laws.toys import pixel_pair
-from blackout.programs.settings import sections
 from blackout.random import SampleStreams
 from blackout.training.instantiate import make, resolve
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, TwoPoint
@@ -114,14 +113,10 @@ def test_ends_from_the_data_are_within_a_hundredth_of_a_nat(mean, pixels):
 
 def shipped():
     """Every grid of conf/ but those fitted to a model."""
-    found = {}
-    for name, section in sections("sampler").items():
-        if name.startswith("sampler/grid/"):
-            found[f"sampler/grid={name.rpartition('/')[2]}"] = OmegaConf.to_container(section)
-    for name, section in sections("schedule").items():
-        found[f"schedule={name.rpartition('/')[2]}"] = OmegaConf.to_container(section).get("grid")
+    grids = {f"sampler/grid={name}": load_choice("sampler/grid", name) for name in choices("sampler/grid")}
+    grids |= {f"schedule={name}": load_choice("schedule", name)["grid"] for name in choices("schedule")}
     unfit = ("steps", "schedule=counts")  # the last is made from more facts of the data
-    return {name: grid for name, grid in found.items() if not name.endswith(unfit)}
+    return {name: grid for name, grid in grids.items() if not name.endswith(unfit)}
 
 
 SHIPPED = shipped()

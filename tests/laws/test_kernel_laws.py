@@ -108,7 +108,7 @@ def test_posterior_trapezoidal_steps_draw_from_their_exact_laws_on_rough_toys(to
 
 @pytest.mark.parametrize("grid, exact", [("fisher grid", 3), pytest.param("logit grid", 3, marks=pytest.mark.deep)])
 def test_every_claim_about_pure_death_holds(grid, exact):
-    """All of `python -m blackout.laws --process pure_death` but the largest toy."""
+    """All of `blackout verify --process pure_death` but the largest toy."""
     studies = [study for study in verify.studies(["pure_death"]) if study.subject.name != BUMPS.name]
     assert {study.grid_name for study in studies} == {"fisher grid", "logit grid"}
     found = [row for study in studies if study.grid_name == grid for row in verify.rows(study)]

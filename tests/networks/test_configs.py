@@ -5,11 +5,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from blackout.config.choices import choices
 from blackout.networks import CountNetwork
-from blackout.programs.settings import sections
+from tests.cli.test_configs import composed
 
+NETWORKS = {name: composed(f"network={name}", "recipe=blackout/none")["network"] for name in choices("network")}
 CONFIGS = {
-    name: section for name, section in sections("network").items() if "CountNetwork" in OmegaConf.to_yaml(section)
+    name: OmegaConf.create(config) for name, config in NETWORKS.items() if config["_target_"].endswith("CountNetwork")
 }
 """Others: tests/flows, tests/permutations."""
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tests import warm
+from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
 
@@ -30,7 +30,7 @@ def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
     outcome = run("train", *options, "trainer.devices=1", "run_id=one")
     assert outcome.code == 0, outcome.err
     two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.wandb.mode=offline")
-    shared = warm.together("train", *options, *two)
+    shared = processes.run_distributed("train", *options, *two)
     assert shared.returncode == 0, shared.stderr
     tables = [list(csv.DictReader((tmp_path / name / run_id / "metrics.csv").open())) for run_id in ("one", "two")]
     loss = "train/loss" if "train/loss" in tables[0][0] else "train/nll_bits"

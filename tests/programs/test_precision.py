@@ -9,11 +9,11 @@ import pytest
 import torch
 import yaml
 
+from blackout.config.compose import compose
+from blackout.config.settings import crowded
 from blackout.distributed import has_bfloat16
 from blackout.programs import train as program
-from blackout.programs.cli import composed
 from blackout.programs.plan import bfloat16_ratio
-from blackout.programs.settings import crowded
 from tests.cli.conftest import TINY
 
 
@@ -51,7 +51,7 @@ def test_a_run_keeps_what_it_began_with(
         monkeypatch.setattr(program, "bfloat16_ratio", lambda ratio=ratio: ratio)
         words = [*TINY, "trainer.precision=auto", "metrics=none", "callbacks.samples=null"]
         words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
-        runs.append(program.train(composed("train", words)))
+        runs.append(program.train(compose("train", words)))
         assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
     assert runs[0] == runs[1] and "numbers: bf16-mixed, as the run so far" in capsys.readouterr().out
 

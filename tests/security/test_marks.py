@@ -18,7 +18,7 @@ from blackout.errors import UserError
 from blackout.permutations import Riffle
 from blackout.training.allowed_components import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
 from blackout.training.instantiate import find, make
-from tests import warm
+from tests import processes
 from tests.cli.conftest import ROOT
 from tests.security.walk import entries
 
@@ -33,7 +33,7 @@ def walk(tmp_path_factory, request):
     """What the walk under an audit hook printed, the folder in which it ran, and which share of arguments it tried."""
     folder = tmp_path_factory.mktemp("walk")
     if request.param > 1:  # where the gate lets through what other programs have imported
-        done = warm.run("tests/security/walk", request.param, cwd=folder)
+        done = processes.run("tests/security/walk", request.param, cwd=folder)
     else:
         alone, paths = [sys.executable, "-m", "tests.security.walk", "1"], {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(alone, capture_output=True, text=True, cwd=folder, env=os.environ | paths)
@@ -70,7 +70,7 @@ for act in {acts!r}:
         print(stopped)
 walk.armed = False
 """
-    done = warm.run("-c", code, cwd=tmp_path)
+    done = processes.run("-c", code, cwd=tmp_path)
     assert done.stdout.count("FORBIDDEN") == len(acts) and not list(tmp_path.iterdir()), done
 
 

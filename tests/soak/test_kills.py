@@ -16,14 +16,14 @@ from blackout.networks.layers import Dropout, DropoutOfShare
 from blackout.training import checkpoint_callback
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.lightning_module import TrainingModule
-from tests import warm
+from tests import processes
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 from tests.soak.kills import TINY
 from tests.soak.result import result
 
 
 def test_killed_runs_come_out_the_same():
-    outcome = warm.run("tests/soak/kills", "--points", "2", "--variants", "accumulated", "--seed", "1")
+    outcome = processes.run("tests/soak/kills", "--points", "2", "--variants", "accumulated", "--seed", "1")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert outcome.stdout.count("identical") >= 1
 
@@ -40,7 +40,7 @@ def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: 
             outcome = run("train", *given, "trainer.devices=1")
             assert outcome.code == 0, outcome.err
         else:
-            together = warm.together("train", *given, *two_at_once)
+            together = processes.run_distributed("train", *given, *two_at_once)
             assert together.returncode == 0, together.stderr
     one, two, elastic = (tmp_path / "digits" / name for name in ("one", "two", "elastic"))
     assert sorted(p.name for p in two.rglob("*")) == sorted(p.name for p in one.rglob("*"))
@@ -66,7 +66,7 @@ def test_a_group_whose_workers_are_killed_begins_again_by_itself(tmp_path):
     for run_id, more in (("killed", killed), ("whole", [])):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         command += ["--max-restarts=3", "train.py", *options, *more, f"run_id={run_id}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **warm.ENVIRONMENT})
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **processes.ENVIRONMENT})
         assert done.returncode == 0, done.stderr[-5000:]
         assert done.stdout.count("(continued)") == (2 if more else 0)
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")
@@ -78,13 +78,13 @@ def test_shares_of_a_batch_have_the_masks_of_the_whole(alone, kind):
     for rows in (x, x.repeat_interleave(2, 0)):
         torch.manual_seed(3)
         expected = whole(rows)
-        for processes in (2, 3, 4):
+        for number in (2, 3, 4):
             each = rows.unflatten(0, (12, -1))
-            for rank in range(processes):
+            for rank in range(number):
                 share = kind(0.3)
-                share.share = rank, processes, 12 // processes
+                share.share = rank, number, 12 // number
                 torch.manual_seed(3)
-                mine = share(each[rank::processes].flatten(0, 1))
+                mine = share(each[rank::number].flatten(0, 1))
                 assert torch.equal(mine, expected.unflatten(0, (12, -1))[rank::processes].flatten(0, 1))
 
 

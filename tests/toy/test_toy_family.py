@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from blackout import load_model
-from tests import warm
+from tests import processes
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 from tests.killed import assert_same, kill
 
@@ -19,7 +19,7 @@ SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
 def whole(tmp_path_factory):
     """An undisturbed run, in a process of its own as a user starts it."""
     runs = tmp_path_factory.mktemp("toy")
-    done = warm.run("train", *TOY, f"runs_dir={runs}", "run_id=whole")
+    done = processes.run("train", *TOY, f"runs_dir={runs}", "run_id=whole")
     assert done.returncode == 0, done.stderr
     return runs
 
@@ -76,7 +76,7 @@ def test_it_is_sampled_by_one_process_and_by_two(run, whole, tmp_path):  # noqa:
     assert alone.code == 0, alone.err
     report = json.loads((tmp_path / "one/metrics.json").read_text())
     assert report["sampler"] == {"temperature": 2.0} and report["network_evaluations"] == 1
-    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
+    shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/samples.npz").read_bytes() == (tmp_path / "two/samples.npz").read_bytes()
     run("sample", *options, "+colour=red", f"out={tmp_path / 'no'}").assert_refused("colour: no such option")

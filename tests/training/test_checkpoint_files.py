@@ -20,7 +20,7 @@ from blackout.training.checkpoint_files import (
     set_damaged_aside,
     write_checkpoint,
 )
-from tests import warm
+from tests import processes
 
 
 def content(step):
@@ -67,7 +67,7 @@ for step in range(1, 60):
     write_checkpoint(content, Path({str(tmp_path / "last.ckpt")!r}))
 """
     seen = []
-    writer = warm.Process("-c", [code])
+    writer = processes.Process("-c", [code])
     while writer.poll() is None:
         seen.append(step_of(find_checkpoint(tmp_path)))
     assert writer.returncode == 0 and seen == sorted(seen) and len(set(seen)) > 5

@@ -30,7 +30,7 @@ from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.training.instantiate import described, make
 from blackout.training.lightning_module import HeldOutMean, TrainingModule
-from tests import warm
+from tests import processes
 from tests.cli.conftest import ROOT
 
 COUNTS = torch.poisson(torch.full((60, 4), 3.0), generator=torch.Generator().manual_seed(0)).int()
@@ -53,7 +53,7 @@ def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bi
     names = {}
     exec(compile(script, "python.md", "exec"), names)
     elsewhere = "import blackout, torch; torch.save(blackout.load_model('my_model').sample(16), 'samples.pt')"
-    assert warm.run("-c", elsewhere, cwd=tmp_path).returncode == 0
+    assert processes.run("-c", elsewhere, cwd=tmp_path).returncode == 0
     assert torch.equal(torch.load("samples.pt"), names["samples"])
     files = [path.read_text() for path in (tmp_path / "my_model").iterdir() if path.suffix in (".json", ".md")]
     assert len(files) == 2 and not any(str(tmp_path) in text or str(ROOT) in text for text in files)

@@ -27,7 +27,7 @@ from blackout.training.callbacks import Scores, score_samples
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
-from tests import warm
+from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.evaluation.networks import colour_data, tiny_extractor
 from tests.training.wandb_file import read_run
@@ -163,7 +163,7 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
 
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     options = ("metrics.scores=[fd,is,kd]", "callbacks.scores.num_samples=40")
-    outcome = warm.together(
+    outcome = processes.run_distributed(
         "train", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu", "trainer.devices=2",
         "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.wandb.mode=offline",
         "sampler.num_steps=4", f"runs_dir={tmp_path}", "run_id=a",

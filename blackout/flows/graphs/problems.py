@@ -78,7 +78,7 @@ class GraphTarget(Target):
         told = f"of {graphs} graphs {validation} are validation and {held_out} test graphs"
         ensure(min(held_out, validation) >= 0 and held_out + validation < graphs, f"{told}: one must be trained on")
         ensure(0 < inverse_temperature < math.inf, f"1 / T must be positive, not {inverse_temperature}")
-        ensure(nodes <= MOST_NODES, f"at most {MOST_NODES} nodes, not {nodes}: use python -m blackout.flows.solve")
+        ensure(nodes <= MOST_NODES, f"at most {MOST_NODES} nodes, not {nodes}: use blackout solve")
         self.held_out, self.validation = held_out, validation
         self.inverse_temperature, self.weighted = inverse_temperature, weighted
         kind = torch.float64 if weighted else torch.uint8

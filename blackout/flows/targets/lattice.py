@@ -433,7 +433,7 @@ class Conserved(Target):
 
     def log_ratios(self, x: Tensor) -> Tensor:
         """None: raises UserError."""
-        raise UserError("a law of conserved composition moves by exchanges: python -m blackout.flows.anneal draws it")
+        raise UserError("a law of conserved composition moves by exchanges: blackout anneal draws it")
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """Exchanges of every site with the next one, and with one that is drawn once for all, by heat baths, [B, d].

@@ -159,7 +159,7 @@ class Decoder(ABC):
         """Network evaluations of a list of so many items that may move, at most."""
 
 
-@component("sampler")
+@component("decoder")
 class Greedy(Decoder):
     """The most probable step each time: place by place where that is intractable (generalised Plackett-Luce).
 
@@ -184,7 +184,7 @@ class Greedy(Decoder):
         return steps
 
 
-@component("sampler")
+@component("decoder")
 class Sample(Greedy):
     """Steps drawn from the model: orders follow its own distribution, given the items.
 
@@ -197,7 +197,7 @@ class Sample(Greedy):
         return law.sample(Size(), streams)
 
 
-@component("sampler")
+@component("decoder")
 @dataclass(frozen=True)
 class Beam(Decoder):
     """The `width` most probable lists after each step, of the best steps back from each of them.
@@ -242,7 +242,7 @@ class Beam(Decoder):
         return self.width or (max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH)
 
 
-@component("sampler")
+@component("decoder")
 class Best(Greedy):
     """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
     it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
@@ -268,7 +268,7 @@ class Best(Greedy):
         return steps + (Beam().evaluations(steps, free) if free <= _ALL else 0)
 
 
-@component("sampler")
+@component("decoder")
 class TwoOpt(Decoder):
     """Tours by polar angle, mended by exchanging two edges: no network is asked. log_prob is 0."""
 
@@ -286,7 +286,7 @@ class TwoOpt(Decoder):
         return 0
 
 
-@component("sampler")
+@component("decoder")
 @dataclass(frozen=True)
 class Borders(Decoder):
     """The pieces of a square picture arranged by their borders alone: no network is evaluated.

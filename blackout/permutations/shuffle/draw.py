@@ -125,11 +125,11 @@ def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
     Raises:
         UserError: the description is not that of a decoder, or of one for other items.
     """
-    decoder = make(description, "sampler")
+    decoder = make(description, "decoder")
     allowed = "best, greedy, beam, sample, borders or two_opt"
-    refuse(not isinstance(decoder, Decoder), f"sampler: this model is decoded by {allowed}")
+    refuse(not isinstance(decoder, Decoder), f"decoder: this model is decoded by {allowed}")
     name = type(decoder).__name__
-    refuse(decoder.only not in (None, kind), f"sampler: {name} puts {decoder.only} in order, not {kind}")
+    refuse(decoder.only not in (None, kind), f"decoder: {name} puts {decoder.only} in order, not {kind}")
     if isinstance(decoder, Borders):
         grid_side(num_items)
     return decoder
@@ -139,16 +139,16 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `input`, `top`, `given`, `draws`.
+        request: `decoder` (a description, or fields that replace the model's own), `input`, `top`, `given`, `draws`.
 
     Raises:
-        UserError: another option, a sampler that is none, or a file that does not fit.
+        UserError: another option, a decoder that does not fit, or a file that does not fit.
     """
-    refuse_unknown(request, "sampler", "input", "top", "given", "draws")
+    refuse_unknown(request, "decoder", "input", "top", "given", "draws")
     given = Condition.read(str(request["given"]), model.data["num_items"]) if "given" in request else None
     asked = Asked(whole(request, "top"), given, whole(request, "draws", 0))
-    decoder, description = model.sampler, model.config.get("model", {}).get("sampler", {})
-    chosen = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    decoder, description = model.decoder, model.config.get("model", {}).get("decoder", {})
+    chosen = {name: value for name, value in (request.get("decoder") or {}).items() if value is not None}
     if chosen:
         description = chosen if "_target_" in chosen else {**description, **chosen}
         decoder = make_decoder(description, model.data["kind"], model.data["num_items"])

@@ -43,7 +43,7 @@ class ShuffleFamily(ComponentFamily):
     """
 
     monitor: str = "val/nll_bits"
-    parts = ("network", "shuffle", "reverse", "loss", "sampler")
+    parts = ("network", "shuffle", "reverse", "loss", "decoder")
     values: ClassVar[Plain] = {f"data.{name}": kind for name, kind in _FACTS.items()}
     title = "A shuffle diffusion"
     usage = "orders = model.sample(16, seed=0)  # of held-out puzzles; `python sample.py ckpt=... input=...` for others"
@@ -76,7 +76,7 @@ class ShuffleFamily(ComponentFamily):
             raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
         stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
         _check_parts({**parts, "network": settings["network"]})
-        make_decoder(parts["sampler"], source.kind, source.num_items)
+        make_decoder(parts["decoder"], source.kind, source.num_items)
         # what is filled in, the encoder, has statistics of its own to ask for
         parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
@@ -104,7 +104,7 @@ class ShuffleFamily(ComponentFamily):
         return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
-        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
+        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's own decoder or `decoder`."""
         return requested(model, request)
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:

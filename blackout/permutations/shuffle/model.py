@@ -70,7 +70,7 @@ class ShuffleDiffusion(Model):
         shuffle: the forward process.
         reverse: what the network's scores mean.
         loss: to train on.
-        sampler: how lists are put in order.
+        decoder: how lists are put in order.
         data: facts of the puzzles: num_items, item_shape, first_fixed, kind, std.
         ema_decay, seed: as for `Model`.
         sharpness: what scores are multiplied by after training; None chooses it on validation data.
@@ -79,12 +79,12 @@ class ShuffleDiffusion(Model):
     means = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
 
     def __init__(
-        self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, sampler: Decoder,
+        self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, decoder: Decoder,
         data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0, sharpness: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(network, ema_decay, seed)
         self.sharpness = checked_sharpness(sharpness)
-        self.shuffle, self.reverse, self.loss, self.sampler, self.data = shuffle, reverse, loss, sampler, dict(data)
+        self.shuffle, self.reverse, self.loss, self.decoder, self.data = shuffle, reverse, loss, decoder, dict(data)
 
     def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
         """Steps back of lists of items [b, n, ...] with a network; None for the averaged one."""
@@ -186,7 +186,7 @@ class ShuffleDiffusion(Model):
             rows = torch.cat([part, part[-1:].expand(size - len(part))])
             given = self._held_out(rows) if puzzles is None else {k: v[rows % len(v)] for k, v in puzzles.items()}
             streams = SampleStreams(seed, rows.to(self.device))
-            items, how = given["items"].to(self.device), decoder or self.sampler
+            items, how = given["items"].to(self.device), decoder or self.decoder
             with torch.no_grad(), evaluating(self.averaged):
                 solved, lists = self._solve(items, how, streams, watch)
                 solved = {name: values[: len(part)] for name, values in solved.items()}

@@ -13,7 +13,7 @@ from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
 from blackout.programs import cli
-from tests import warm
+from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
 
@@ -161,7 +161,7 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
 def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
     options = [f"ckpt={trained}", "device=cpu", "num_samples=1200", "passes=3"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
-    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
+    shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 

@@ -1,0 +1,1 @@
+"""Settings: the choices in conf/, how they are composed, checked and explained."""

@@ -1,0 +1,56 @@
+"""The choices in conf/, one YAML file each, with the description in its first comment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from blackout.files import CONF
+
+PROGRAMS = ("train", "sample")
+
+
+def groups(conf: Path = CONF) -> list[str]:
+    """Names of all groups in a configuration folder, such as `sampler` and `sampler/grid`.
+
+    Folders that only divide a group into papers or families (`experiment/blackout`) are no groups of
+    their own: `choices` lists what they contain.
+    """
+    folders = {file.parent.relative_to(conf) for file in conf.rglob("*.yaml")}
+    names = {str(folder) for folder in folders if folder.parts}
+    return sorted(names - {name for name in names if _divides(name)})
+
+
+def choices(group: str, conf: Path = CONF) -> list[str]:
+    """Names of the choices of a group; `blackout/table1` is one in a folder of the group."""
+    folder = conf / group
+    files = folder.rglob("*.yaml") if _is_divided(group) else folder.glob("*.yaml")
+    return sorted(str(file.relative_to(folder).with_suffix("")) for file in files)
+
+
+def describe(group: str, choice: str, conf: Path = CONF) -> str:
+    """The first comment of a choice's file, in one line; empty if there is none."""
+    comment: list[str] = []
+    for line in (conf / group / f"{choice}.yaml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# @package"):
+            continue
+        if not line.startswith("#"):
+            break
+        comment.append(line.removeprefix("#").strip())
+    return " ".join(comment)
+
+
+def load_choice(group: str, choice: str, conf: Path = CONF) -> dict[str, object]:
+    """The settings in a choice's own file, without those of the choices in its defaults list."""
+    content = yaml.safe_load((conf / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
+    return {name: value for name, value in content.items() if name != "defaults"}
+
+
+def _is_divided(group: str) -> bool:
+    return group in ("experiment", "recipe", "task")
+
+
+def _divides(name: str) -> bool:
+    first, _, rest = name.partition("/")
+    return _is_divided(first) and bool(rest)

@@ -1,0 +1,66 @@
+"""Composing a configuration outside of a run, with Hydra's compose API."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from omegaconf import DictConfig, OmegaConf
+
+from blackout.errors import UserError
+from blackout.files import CONF
+from blackout.training.instantiate import find
+
+
+@contextmanager
+def configuration_folder() -> Iterator[None]:
+    """Initialise Hydra on conf/ inside, and restore its state (that of a running job) afterwards."""
+    state = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            yield
+    finally:
+        Singleton.set_state(state)
+
+
+def compose(program: str, words: Sequence[str], folders: Sequence[str] = ()) -> DictConfig:
+    """Compose the configuration of a program.
+
+    Args:
+        program: train or sample.
+        words: overrides, as on the command line.
+        folders: further configuration folders, as of --config-dir.
+
+    Raises:
+        HydraException: the words name a choice or a setting that does not exist.
+    """
+    with configuration_folder():
+        return hydra.compose(program, [*words, *search_path(folders)])
+
+
+def search_path(folders: Sequence[str]) -> list[str]:
+    """The override that adds configuration folders to Hydra's search path; none for no folders."""
+    addresses = ",".join(f"'file://{Path(folder).absolute()}'" for folder in folders)
+    return [f"hydra.searchpath=[{addresses}]"] if folders else []
+
+
+def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
+    """The arguments of the component at a dotted name, by name; none where there is no component."""
+    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
+    if not isinstance(part, DictConfig) or "_target_" not in part:
+        return {}
+    try:
+        parameters = inspect.signature(find(part, where)).parameters
+    except (UserError, TypeError, ValueError):  # no such component, or a class of C code
+        return {}
+    return {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    }

@@ -1,0 +1,256 @@
+"""One line for a command line that Hydra refuses: what is wrong, what is allowed, what to type.
+
+Hydra's exceptions say that composition failed. Which word is to blame is found from public
+information: the parser of overrides, the choices of each group, and the keys of the configuration
+that the other words compose.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+
+from blackout.config.choices import choices
+from blackout.config.compose import component_arguments, configuration_folder, search_path
+from blackout.errors import nearest
+
+QUOTES = (
+    "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
+    "'dataset.path=\"/data/my file.npy\"'"
+)
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
+ALIASES = {
+    "learning_rate": ("lr",),
+    "steps": ("max_steps", "num_steps"),
+    "iterations": ("max_steps",),
+    "epochs": ("max_steps",),
+    "bs": ("batch_size",),
+    "gpus": ("devices",),
+    "nfe": ("num_steps",),
+    "n": ("num_samples",),
+    "name": ("run_id",),
+}
+"""What settings are called in other programs -> what they are called here."""
+INSTEAD = {
+    "trainer.max_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
+    "trainer.min_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
+    "trainer.fast_dev_run": "debug=fast takes a few steps of everything",
+    "trainer.logger": "logger=none, or logger=[tensorboard,wandb]",
+    "trainer.callbacks": "callbacks are a group: +callbacks.mine._target_=my_package.MyCallback",
+}
+"""Arguments of Lightning's Trainer that are set in another way here."""
+SEARCH_PATH = "hydra.searchpath"
+MAX_LISTED = 30  # choices that fit into one message
+FIRST_GROUPS = ("family", "experiment", "recipe")
+"""Groups that decide which other groups there are."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The words of a command line, without Hydra's flags."""
+
+    overrides: Sequence[str]
+    folders: Sequence[str] = ()
+    multirun: bool = False
+
+
+def parse_command_line(words: Sequence[str]) -> CommandLine:
+    """Divide a command line into overrides and the flags that decide how they are read."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    for flags in (("--config-path", "-cp"), ("--config-name", "-cn"), ("--package", "-p"), ("--cfg", "-c")):
+        parser.add_argument(*flags)
+    parser.add_argument("--info", "-i", nargs="?")
+    options, _ = parser.parse_known_intermixed_args(list(words))
+    folders = [options.config_dir] if options.config_dir else []
+    return CommandLine(options.overrides, folders, options.multirun)
+
+
+def explain(error: Exception, program: str, words: Sequence[str]) -> str:
+    """Say in one line why Hydra refuses a command line.
+
+    Args:
+        error: what Hydra raised; its first line is the answer if no word can be blamed.
+        program: train or sample.
+        words: of the command line, without the program.
+    """
+    line = parse_command_line(words)
+    parser = OverridesParser.create()
+    overrides = []
+    for word in line.overrides:
+        try:
+            override = parser.parse_override(word)
+        except HydraException:
+            return f"{word} cannot be understood: {QUOTES}"
+        if override.is_sweep_override():
+            name, _, value = word.partition("=")
+            if not line.multirun:
+                return (
+                    f"{name}={value} is a sweep, which needs -m; "
+                    f"a list is {name}=[{value}], text is '{name}=\"{value}\"'"
+                )
+            word = f"{name}={next(iter(override.sweep_string_iterator()))}"
+            override = parser.parse_override(word)
+        overrides.append((word, override))
+    further = [*search_path(line.folders), *(w for w, o in overrides if o.key_or_group == SEARCH_PATH)]
+    overrides = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
+    with configuration_folder():
+        mistake = _find_mistake(program, overrides, further)
+    return mistake or f"this command line cannot be understood: {_one_line(error)}"
+
+
+def explain_values(config: DictConfig) -> str:
+    """Say in one line which setting of a composed configuration has no value; empty if all have one."""
+    for key in sorted(OmegaConf.missing_keys(config)):
+        return f"{key} must be given: {key}=..."
+    for key, text in _leaves(config):
+        try:
+            OmegaConf.select(config, key)
+        except InterpolationKeyError:
+            group = key.split(".")[0]
+            return f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
+    return ""
+
+
+def _find_mistake(
+    program: str, overrides: Sequence[tuple[str, Override]], further: Sequence[str]
+) -> str:
+    """Blame one of the words; empty if none can be blamed."""
+    of_groups = [pair for pair in overrides if _options(pair[1].key_or_group, program, further)]
+    of_groups.sort(key=lambda pair: pair[1].key_or_group not in FIRST_GROUPS)
+    words: list[str] = []
+    for word, override in of_groups:
+        options = _options(override.key_or_group, program, further)
+        if mistake := _wrong_choice(override, options):
+            return mistake
+        try:
+            hydra.compose(program, [*words, word, *further])
+        except COMPOSITION_ERRORS as error:
+            return _no_recipe(word, words) or f"{word} does not fit the other choices: {_one_line(error)}"
+        words.append(word)
+    config = hydra.compose(program, [*words, *further])
+    for word, override in overrides:
+        if (word, override) in of_groups:
+            continue
+        if mistake := _wrong_key(override, config):
+            return mistake
+        try:
+            hydra.compose(program, [*words, word, *further])
+        except COMPOSITION_ERRORS as error:
+            return f"{word}: {_one_line(error)}"
+    return explain_values(config)
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _no_recipe(word: str, words: Sequence[str]) -> str:
+    """Say which families learn from a dataset that has no recipe for the chosen one; empty if that is not the reason."""
+    name, _, dataset = word.partition("=")
+    chosen = dict(other.partition("=")[::2] for other in words)
+    family = chosen.get("family", "blackout")
+    recipes = choices("recipe")
+    if name != "dataset" or f"{family}/{dataset}" in recipes:
+        return ""
+    families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
+    if families:
+        return f"{word} is not for family={family}, but for family={' or family='.join(families)}"
+    return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset of the family"
+
+
+def _options(key: str, program: str, further: Sequence[str]) -> list[str]:
+    """The choices of a group, in folders of the user's and of plugins too; none for other settings."""
+    group = key.partition("@")[0]
+    loader = GlobalHydra.instance().config_loader()
+    listed = loader.get_group_options(group, config_name=program, overrides=list(further))
+    return sorted({*listed, *choices(group)})
+
+
+def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
+    """What is wrong with the choice of a group; empty if it exists."""
+    group = override.key_or_group.partition("@")[0]
+    if override.type is OverrideType.DEL:
+        return ""
+    chosen = override.value()
+    if chosen is None:
+        return f"{group}=null: groups take the names of their files: {group}=none"
+    for name in chosen if isinstance(chosen, list) else [chosen]:
+        text = str(name)
+        below = [choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")]
+        if below and text not in listed:
+            return f"{group}={text}: which of these? Add a slash and one of {', '.join(below)}"
+        if text not in listed:
+            extra = ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
+            known = f"`blackout choices {group}` lists them"
+            if len(listed) <= MAX_LISTED:
+                known = f"one of {', '.join(listed)}"
+            return f"{group}={text}: no such choice{extra}{nearest(text, list(listed))}; {known}"
+    return ""
+
+
+def _wrong_key(override: Override, config: DictConfig) -> str:
+    """What is wrong with the name of a setting; empty if it can be set like this."""
+    key = override.key_or_group
+    known = _has_key(config, key)
+    if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not known:
+        if key in INSTEAD:
+            return f"{key}: {INSTEAD[key]}"
+        parent, _, name = key.rpartition(".")
+        if name in component_arguments(config, parent):
+            return f"{key} is not listed in the choice's YAML: +{override.input_line} sets it"
+        names = list(dict.fromkeys(_all_keys(config)))
+        return f"{key}: no such option{suggest_key(key, names)}"
+    if override.type is OverrideType.ADD and known:
+        return f"{key} is a setting already: leave out the +"
+    return ""
+
+
+def _has_key(config: DictConfig, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    part = OmegaConf.select(config, parent, throw_on_resolution_failure=False) if parent else config
+    if isinstance(part, DictConfig):
+        return name in part.keys()  # noqa: SIM118  (`in` of a DictConfig is false for missing values)
+    return isinstance(part, ListConfig)
+
+
+def suggest_key(key: str, names: list[str]) -> str:
+    """A suggestion for a wrong name: one that ends alike or is called so elsewhere, else a similar one."""
+    group, _, last = key.lower().rpartition(".")
+    for alias in ALIASES.get(last, (last,)):
+        for name in names:
+            if name.startswith(group) and name.rpartition(".")[2] == alias:
+                return f" (did you mean {name}?)"
+    return nearest(key, names)
+
+
+def _all_keys(config: DictConfig) -> Iterator[str]:
+    """Dotted names of all settings and groups."""
+    for key, _ in _leaves(config):
+        parts = key.split(".")
+        for length in range(1, len(parts) + 1):
+            yield ".".join(parts[:length])
+
+
+def _leaves(config: DictConfig) -> Iterator[tuple[str, object]]:
+    """Dotted name and unresolved value of every setting that is not itself a mapping."""
+
+    def visit(part: object, prefix: str) -> Iterator[tuple[str, object]]:
+        if isinstance(part, dict) and part:
+            for name, value in part.items():
+                yield from visit(value, f"{prefix}.{name}" if prefix else str(name))
+        else:
+            yield prefix, part
+
+    yield from visit(OmegaConf.to_container(config, resolve=False), "")

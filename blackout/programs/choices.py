@@ -1,0 +1,40 @@
+"""`blackout choices [GROUP]`: the choices of every group, or of one with the first comment of each."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from blackout.config.choices import choices, describe, groups
+from blackout.errors import nearest, refuse, run_command
+
+WIDTH = 110  # columns of the terminal that are used
+
+
+def main(words: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="blackout choices", description=__doc__)
+    parser.add_argument("group", nargs="?", help="such as dataset, sampler or experiment")
+    run_command(_run, parser, words)
+
+
+def _run(options: argparse.Namespace) -> None:
+    names = groups()
+    if options.group is None:
+        for group in names:
+            listed = ", ".join(choices(group))
+            print(textwrap.fill(listed, WIDTH, initial_indent=f"{group:<20} ", subsequent_indent=" " * 21))
+        print("\nblackout choices <group> describes them.")
+        return
+    group = options.group.strip("/")
+    refuse(group not in names, f"{group}: no such group{nearest(group, names)}; one of {', '.join(names)}")
+    listed = choices(group)
+    column = max(len(f"{group}={choice}") for choice in listed) + 2
+    for choice in listed:
+        head = f"{f'{group}={choice}':<{column}}"
+        text = describe(group, choice)
+        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * column) if text else head.rstrip())
+
+
+if __name__ == "__main__":
+    main()
