@@ -112,9 +112,9 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
 
 def explain_values(config: DictConfig) -> str:
     """Say in one line which setting of a composed configuration has no value; empty if all have one."""
-    for key in sorted(OmegaConf.missing_keys(config)):
-        return f"{key} must be given: {key}=..."
     for key, text in _leaves(config):
+        if text == "???":
+            return f"{key} must be given: {key}=..."
         try:
             OmegaConf.select(config, key)
         except InterpolationKeyError:
@@ -157,7 +157,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _no_recipe(word: str, words: Sequence[str]) -> str:
-    """Say which families learn from a dataset that has no recipe for the chosen one; empty if that is not the reason."""
+    """Say which families learn from a dataset, if it has no recipe for the chosen one; else empty."""
     name, _, dataset = word.partition("=")
     chosen = dict(other.partition("=")[::2] for other in words)
     family = chosen.get("family", "blackout")
@@ -184,8 +184,6 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
     if override.type is OverrideType.DEL:
         return ""
     chosen = override.value()
-    if chosen is None:
-        return f"{group}=null: groups take the names of their files: {group}=none"
     for name in chosen if isinstance(chosen, list) else [chosen]:
         text = str(name)
         below = [choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")]

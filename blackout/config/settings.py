@@ -76,7 +76,8 @@ def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
     """
     for name, value in config.items():
         if isinstance(value, str) and (CONF / name).is_dir() and value in choices(name):
-            raise UserError(f"{name}: {value} is text here; choose it in the defaults list: - override /{name}: {value}")
+            choice = f"- override /{name}: {value}"
+            raise UserError(f"{name}: {value} is text here; in the defaults list it is a choice: {choice}")
 
 
 def _listed() -> dict[str, Any]:
@@ -135,7 +136,8 @@ def path(config: Mapping[str, Any], name: str) -> str | None:
 
 def asked_for(group: str) -> bool:
     """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
-    return any(word.startswith(group) for word in _overrides())
+    keys = [word.partition("=")[0] for word in _overrides()]
+    return any(key == group or key.startswith((f"{group}.", f"{group}/", f"{group}@")) for key in keys)
 
 
 def _overrides() -> list[str]:

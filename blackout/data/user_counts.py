@@ -90,7 +90,8 @@ def counts(
             columns of numbers are then no elements, but may be labels.
         letters: of the words; the first is 0.
         offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
-            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`; a gain of None is 1.
+            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`;
+            a gain of None is 1.
         validation: share or number of the samples for validation, where the file has no `val`; 0 for none.
 
     Warns:

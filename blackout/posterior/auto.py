@@ -117,7 +117,8 @@ class Auto(SplitGibbs):
         direct = found is not None and found[1] <= prior.final_time
         known = not direct and known_mask(prior, problem) is not None
         particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
-        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        defaults = {field.name: field.default for field in fields(self)} | {"levels": self.levels[:0]}
+        given = [name for name, default in defaults.items() if getattr(self, name) != default]
         large = not given and math.prod(prior.shape) >= _LARGE
         annealed = SplitGibbs.method(replace(self, sweeps=20, polish=10) if large else self, prior, problem)
         numbers = math.prod(problem.operator.measured(prior.shape)) if isinstance(problem, Measured) else math.inf

@@ -32,8 +32,8 @@ def _run(options: argparse.Namespace) -> None:
     column = max(len(f"{group}={choice}") for choice in listed) + 2
     for choice in listed:
         head = f"{f'{group}={choice}':<{column}}"
-        text = describe(group, choice)
-        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * column) if text else head.rstrip())
+        text = describe(group, choice) or "see the file"
+        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * column))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
@@ -53,18 +52,28 @@ def run(main: Callable[[], object], program: str) -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
     words = sys.argv[1:]
     with ends_in_one_line(continues=True):
+        _refuse_null_groups(words)
         _refuse_remote_sweep(words)
         try:
             main()
-        except Exception as error:
-            composed = HydraConfig.initialized() and not isinstance(error, COMPOSITION_ERRORS)
-            if composed or isinstance(error, UserError):
-                raise
+        except COMPOSITION_ERRORS as error:
             raise UserError(explain(error, program, words)) from error
         if failures:
             print(f"{len(failures)} job(s) failed: {failures[-1]}", file=sys.stderr)
             failures.clear()
             sys.exit(1)
+
+
+def _refuse_null_groups(words: list[str]) -> None:
+    """Refuse `metrics=null`, for which Hydra raises a ValueError, as any job might.
+
+    Raises:
+        UserError: the group, and what to type.
+    """
+    for word in parse_command_line(words).overrides:
+        group, _, value = word.partition("=")
+        if value == "null" and (CONF / group).is_dir():
+            raise UserError(f"{word}: groups take the names of their files: {group}=none, or leave it out")
 
 
 def _refuse_remote_sweep(words: list[str]) -> None:

@@ -152,7 +152,8 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
         return chosen
     if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
         raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
-    if (own := {**own, **(chosen or {})}) != chosen:
+    typed = {name: value for name, value in (chosen or {}).items() if asked_for(f"dataset.{name}")}
+    if (own := {**own, **typed}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own
 

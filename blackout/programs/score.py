@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from blackout.comparisons import compared_with_baselines, num_compared
+from blackout.config.choices import choices
+from blackout.config.compose import compose
 from blackout.config.settings import path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
@@ -142,7 +145,8 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
 
 
 def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], source: Source) -> Scorer | None:
-    """The scores chosen on the command line, else those of the training run, else Inception's for images of 32 pixels.
+    """The scores chosen on the command line, else those of the training run, else those of the dataset's recipe, else
+    Inception's for images of 32 pixels.
 
     Raises:
         UserError: the model's description names components that are not trusted, or arguments are wrong.
@@ -152,10 +156,19 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
     chosen, of_model = config["metrics"], description.get("metrics")
     if not chosen and of_model:
         chosen = named_in_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
+    if not chosen:
+        chosen = recipe_scores(HydraConfig.get().runtime.choices.get("dataset"))
     shape = source.facts.get("shape", ())
     if not chosen and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= MIN_INCEPTION_SIDE:
         chosen = INCEPTION
     return make(chosen, "metrics") if chosen else None
+
+
+def recipe_scores(dataset: str | None) -> Any:
+    """The scores that the recipe of a dataset, conf/recipe/blackout/<dataset>.yaml, chooses; None for none."""
+    if f"blackout/{dataset}" not in choices("recipe"):
+        return None
+    return OmegaConf.to_container(compose("train", [f"dataset={dataset}"]))["metrics"]
 
 
 def _none_wanted() -> bool:

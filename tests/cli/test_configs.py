@@ -205,7 +205,7 @@ def test_what_a_choice_lists_are_arguments_of_its_component():
 
 
 def test_conf_composes_without_the_package(tmp_path):
-    """In a process that never imports it, from another folder: every choice of the default family, and all experiments."""
+    """In a process that never imports it: choices of the default family, experiments and tasks."""
     script = f"""
 import sys
 from pathlib import Path

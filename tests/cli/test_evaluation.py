@@ -27,9 +27,9 @@ def model(tmp_path_factory):
         "run_id=a", "network.body.width=64", "callbacks.samples=null",
     ]  # fmt: skip
     GlobalHydra.instance().clear()
-    import train
+    from blackout.programs.cli import train
 
-    train.main()
+    train()
     sys.argv = old
     return folder / "digits" / "a"
 
@@ -121,10 +121,12 @@ WRONG = {
     "images of another size": (lambda p: pictures(p, 16), "16x16"),
     "no scores": (lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=none"], "none"),
     "FID without FID's network": (
-        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics.scores=[fid]"], "fid",
+        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=digits", "metrics.scores=[fid]"],
+        "fid",
     ),
     "a reference that is not there": (
-        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics.reference=none.npz"], "none.npz",
+        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=digits", "metrics.reference=none.npz"],
+        "none.npz",
     ),
 }  # fmt: skip
 

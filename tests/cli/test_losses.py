@@ -354,7 +354,7 @@ def test_a_reader_who_leaves_is_no_error(monkeypatch):
     with os.fdopen(write, "w") as left:
         monkeypatch.setattr(sys, "stdout", left)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
-        cli.run(lambda: None)
+        cli.run(lambda: print("a line"), "train")
         sys.stdout.flush()
 
 

@@ -10,8 +10,7 @@ from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 HERE = "tests.cli.user_components"
 BUGS = {
     "network": ([f"network.body._target_={HERE}.ForgottenKey"], KeyError, "network"),
-    "layer": (["~network.body.width", "~network.body.depth",
-               f"network.body._target_={HERE}.WrongLayer"], RuntimeError, "network"),
+    "layer": (["~network.body", f"+network.body={{_target_: {HERE}.WrongLayer}}"], RuntimeError, "network"),
     "loss": (["~loss", f"+loss={{_target_: {HERE}.BuggyLoss}}"], TypeError, "loss"),
     "kernel": ([f"sampler.kernel._target_={HERE}.BuggyKernel"], AttributeError, "sampler"),
     "dataset": (["~dataset", f"+dataset={{_target_: {HERE}.empty_dataset}}"], IndexError, "dataset"),

@@ -34,9 +34,9 @@ def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: 
     options += ["batch_size=30", "optimizer.decay_steps=null"]
     two_at_once = ["trainer.devices=2", "trainer.strategy=ddp"]
     assert run("train", *options, "trainer.devices=1", "run_id=one").code == 0
-    for run_id, processes, steps in (("two", 2, 12), ("elastic", 1, 3), ("elastic", 2, 8), ("elastic", 1, 12)):
+    for run_id, number, steps in (("two", 2, 12), ("elastic", 1, 3), ("elastic", 2, 8), ("elastic", 1, 12)):
         given = [*options, f"run_id={run_id}", f"trainer.max_steps={steps}"]
-        if processes == 1:
+        if number == 1:
             outcome = run("train", *given, "trainer.devices=1")
             assert outcome.code == 0, outcome.err
         else:
@@ -66,7 +66,8 @@ def test_a_group_whose_workers_are_killed_begins_again_by_itself(tmp_path):
     for run_id, more in (("killed", killed), ("whole", [])):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         command += ["--max-restarts=3", "train.py", *options, *more, f"run_id={run_id}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **processes.ENVIRONMENT})
+        environment = {**os.environ, **processes.ENVIRONMENT}
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr[-5000:]
         assert done.stdout.count("(continued)") == (2 if more else 0)
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")
