@@ -17,7 +17,8 @@ from benchmarks.measure import interleaved
 ROOT = Path(__file__).parents[2]
 IMAGE_SIZE = 32  # pixels
 MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
-DEVICE_ERRORS = ("CUDA error", "illegal memory access")  # the process cannot use the GPU after these
+# Parts of messages after which a process can no longer use the GPU
+DEVICE_ERRORS = ("CUDA error", "illegal memory access")
 
 Row: TypeAlias = dict[str, Any]
 """A result: `part`, `case`, `passed` (None for a measurement), and figures."""

@@ -1,11 +1,12 @@
 """Compare what must not change while code is rewritten: `python -m tests.safety_net`.
 
-    python -m tests.safety_net                                compare with the files in this folder
-    python -m tests.safety_net --renew                        write these files
-    python -m tests.safety_net --renew DIR                    write all files, with hashes of samples
-    python -m tests.safety_net --renew DIR --commit main      the same for another commit
-    python -m tests.safety_net --compare DIR                  compare with the files in DIR
-    python -m tests.safety_net --only samples --case process  only cases whose names contain a word
+    python -m tests.safety_net                            compare with the files in this folder
+    python -m tests.safety_net --renew                    write these files
+    python -m tests.safety_net --renew DIR                write all files, with hashes of samples
+    python -m tests.safety_net --renew DIR --commit main  the same for another commit
+    python -m tests.safety_net --compare DIR              compare with the files in DIR
+    python -m tests.safety_net --only samples --case classes
+                                                          only cases whose names contain a text
 
 The files in this folder are the same on every machine. configurations.json has the resolved
 configuration of every family, recipe, experiment and task. interface.json has the exported names

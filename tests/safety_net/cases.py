@@ -1,8 +1,9 @@
 """The cases of `samples`: models, and what is drawn from them.
 
-Each choice in `conf/` occurs in at least one case; tables below have what a choice needs. For the
-default process, all combinations of sampler, grid and corrector are drawn, and every head with every
-sampler. Other processes occur with each choice once. Choices that do not fit are refused.
+Each choice of these groups in `conf/` occurs in at least one case; tables below have what a choice
+must be given. The default process is drawn with every sampler on every grid, and every head with
+every sampler. Other processes are drawn with every sampler and every grid. Combinations that do not
+fit are refused.
 """
 
 from __future__ import annotations
@@ -239,7 +240,9 @@ def _conditions() -> Iterator[Case]:
 
 def _posteriors() -> Iterator[Case]:
     """Yield methods with two tasks, operators and noises with one method, and exact tasks."""
-    methods = {method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")}
+    methods = {
+        method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")
+    }
     methods["posterior=auto"] = ("posterior=auto",)  # its arguments depend on what it selects
     method = methods["posterior=sgdd"]
     tasks = {

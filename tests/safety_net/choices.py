@@ -1,7 +1,7 @@
 """The choices that `conf/` offers, and the configurations that Hydra composes from them.
 
-Everything is read from the files, so that no choice is named here. A group is a folder with one file
-for each choice, or one file whose sections are the choices: the section `grid/logit` of
+Everything is read from the files, so that no choice is named here. A group is a folder with one
+file for each choice, or one file whose sections are the choices: the section `grid/logit` of
 conf/sampler.yaml and the file conf/sampler/grid/logit.yaml are both a choice of `sampler/grid`.
 """
 

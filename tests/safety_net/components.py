@@ -154,7 +154,7 @@ def _write_qubo(file: Path, number: int) -> None:
 
 
 def _generator() -> Any:
-    """Return a generator matrix: rate 1 to the neighbours on a circle, and a little to all states."""
+    """Return a generator matrix with jumps on a circle, and rare jumps to all states."""
     identity = np.eye(NUM_STATES)
     neighbours = np.roll(identity, 1, axis=1) + np.roll(identity, -1, axis=1)
     rates = neighbours + 1 / NUM_STATES

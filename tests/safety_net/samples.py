@@ -1,8 +1,8 @@
 """Hashes of the output of every sampler, decoder, simulation and posterior method.
 
-`train.py` trains a model for one step and exports it with fixed weights; `sample.py` then draws from
-it in many ways. Hashes depend on the processor and the number of threads: compare those of one
-machine.
+`train.py` trains a model for one step and exports it with fixed weights; `sample.py` then draws
+from it in many ways. Hashes depend on the processor and the number of threads, so that only those
+of one machine can be compared.
 """
 
 from __future__ import annotations
