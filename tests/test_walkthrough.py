@@ -40,13 +40,18 @@ SWEEPS = {
         "sampler": (
             "binomial_bridge",
             "binomial_bridge_nearest",
-            "counts",
             "multistep",
             "poisson",
             "posterior_bridge",
             "posterior_trapezoidal",
             "trapezoidal",
         ),
+    },
+    # with the steps of `TINY` it has the settings of `trapezoidal`, and a sweep refuses equal runs
+    "default sampler": {
+        "overrides": (),
+        "loss": ("likelihood",),
+        "sampler": ("counts",),
     },
     "continuous time": {
         "overrides": ("process=uniform",),

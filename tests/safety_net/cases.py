@@ -108,7 +108,7 @@ REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "target=couplings": ("target.path={couplings}",),
     "target=energy_network": ("++target.path={energy}",),
     "target=planar": ("target.path={plane}",),
-    "target=qubo": ("target.path={qubo}",),
+    "target=qubo": ("target.path={qubo}", "++target.held_out=1"),
     "operator=inpaint": ("operator.mask={mask}",),
     "operator=inpaint_box": ("++operator.rows=[1,2]", "++operator.columns=[1,2]"),
     "operator=pool": ("++operator.size=2",),
@@ -303,7 +303,7 @@ def _shuffles() -> Iterator[Case]:
     for loss in _choices_of("loss", "blackout.permutations"):
         yield Case(loss, (*lists, "reverse=gpl", loss), {"": unsolved})
     for name, dataset, file in (
-        ("pieces", "dataset=jigsaw_digits", "pieces"),
+        ("jigsaws", "dataset=jigsaw_digits", "pieces"),
         ("tours", "dataset=tsp", "points"),
     ):
         model = (*overrides, dataset, *_cheap("dataset", dataset))
@@ -331,7 +331,6 @@ def _codes() -> Iterator[Case]:
         "family=codes",
         "dataset=permutations",
         "dataset.path={orders}",
-        "++dataset.imagined=0",
         *_cheap("network", "network=code_transformer"),
     )
     draws: dict[str, Overrides] = {
@@ -365,7 +364,7 @@ def _flows() -> Iterator[Case]:
     draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group=4")
 
     targets = {
-        target: (target, *_required(target), *_cheap("target", target))
+        target: (target, *_cheap("target", target), *_required(target))
         for target in _choices_of("target", "blackout.flows")
     }
     lesite = _cheap("network", "network=lesite")

@@ -77,6 +77,7 @@ def _run_case(case: Case, folder: Path, paths: dict[str, str]) -> dict[str, Any]
         rows[f"{case.name} | training"] = error or json.loads(losses.read_text())
         if error:
             return rows
+        assert run_id not in paths, f"{case.name} is also the name of a file"
         paths[run_id] = str(model)
         checkpoint = [f"ckpt={model}"]
     for name, overrides in case.draws.items():
