@@ -24,7 +24,7 @@ from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
-from blackout.programs.cli import one_line_errors
+from blackout.errors import ends_in_one_line
 
 Judge = Callable[[Tensor], Tensor]
 """Counts [n, 1, side, side] -> probabilities of the classes [n, 10]."""
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--guidance", type=float, nargs="+", default=[], help="of a model with classes")
     parser.add_argument("--mnist", help="folder with MNIST, for a model of it and --guidance")
     given = parser.parse_args(arguments)
-    with one_line_errors():
+    with ends_in_one_line():
         model = load_model(given.model)
         if given.guidance:
             agreement(model, network_judge(partial(mnist, given.mnist), 255) if given.mnist else network_judge(), given)

@@ -35,7 +35,7 @@ from blackout.diffusion.model import try_sampler
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
-from blackout.programs.cli import one_line_errors
+from blackout.errors import ends_in_one_line
 from blackout.training.instantiate import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
-    with one_line_errors():
+    with ends_in_one_line():
         run(options)
 
 

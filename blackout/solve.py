@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from torch import Tensor
 from blackout.data.images import IMG_EXTENSIONS, read_image
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import new_file, save_picture
+from blackout.flows import solve as graphs
+from blackout.flows.graphs.problems import TAKES
 from blackout.permutations.borders import BEAM_WIDTH, neighbour_scores, solve_by_borders
 from blackout.permutations.queries import place_probabilities
 
@@ -81,6 +84,11 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """The command line; `blackout solve mis GRAPHS` and other problems on graphs have one of their own."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in TAKES:
+        graphs.main()
+        return
     parser = argparse.ArgumentParser(prog="blackout solve", description=__doc__)
     parser.add_argument("picture", type=Path, help="a picture cut into shuffled pieces, or a folder of pieces")
     parser.add_argument("settings", nargs="*", help="grid=4 or grid=3x5; top=3 (arrangements to print); out=solved.png")

@@ -18,7 +18,7 @@ class Process(subprocess.Popen):
     """`python <program>.py <arguments>`, or `python -c <code>`, whose output is kept until it has ended."""
 
     def __init__(self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str) -> None:
-        words = [program if program == "-c" else str(ROOT / f"{program}.py"), *map(str, arguments)]
+        words = [*_start(program), *map(str, arguments)]
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
         super().__init__(
             [sys.executable, *words],
@@ -53,10 +53,17 @@ def run_distributed(program: str, *arguments: object, processes: int = 2) -> sub
     """Run a program in several processes, with `torchrun`."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
-        [*command, str(ROOT / f"{program}.py"), *map(str, arguments)],
+        [*command, *_start(program), *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
+
+
+def _start(program: str) -> list[str]:
+    """The words that name a program: `train`, `-c`, or a module of the tests, as a path."""
+    if program == "-c":
+        return ["-c"]
+    return ["-m", program.replace("/", ".")] if "/" in program else [str(ROOT / f"{program}.py")]

@@ -29,7 +29,7 @@ LISTED = [
 ]
 LISTED += [code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith("python ")]
 COMMANDS = [
-    line.replace("<run_id>", "a").replace("<run>", "runs/digits/a") for line in LISTED if line.startswith("python ")
+    line.replace("<run_id>", "a").replace("<run>", "runs/digits/a") for line in LISTED if line.startswith(("python ", "blackout "))
 ]
 SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null")
 ONE_RUN = (*SHORT, "network=mlp", "network.body.width=8")
@@ -115,7 +115,7 @@ def test_training(command, here):
     done = here("train", *kept)
     assert done.code == 0, done.err
     if "--help" in settings:
-        assert "== Config ==" in done.out and "batch_size: 128" in done.out
+        assert "Groups, <group>=<choice>:" in done.out and "batch_size: 128" in done.out
     elif "-m" in settings:
         assert len(list(Path("runs/sweeps").glob("*/results.csv"))) == 1 and "report.html" in done.out
     else:
@@ -150,10 +150,10 @@ def test_sampling(command, here):
 
 
 def test_other_commands(here, capsys, monkeypatch):
-    rest = [c for c in COMMANDS if c.startswith("python -m")]
-    assert [c.split()[2] for c in rest] == [
-        "blackout.inspect", "blackout.compare", "blackout.watch", "blackout.demo", "blackout.solve",
-        "benchmarks.table", "blackout.compress",
+    rest = [c for c in COMMANDS if c.startswith(("python -m", "blackout "))]
+    assert [c.removeprefix("python -m ").split()[0:2] for c in rest] == [
+        ["blackout", "inspect"], ["blackout", "compare"], ["blackout", "watch"], ["blackout", "demo"],
+        ["blackout", "solve"], ["benchmarks.table", "blackout_cifar10"], ["blackout", "compress"],
     ]  # fmt: skip
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])

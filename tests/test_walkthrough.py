@@ -1,7 +1,7 @@
-"""The whole way, by the commands that a user types, each in a fresh interpreter.
+"""What a user does with the framework, by commands in fresh processes.
 
-Losses and samplers of counts together, in sweeps; FID and Inception Score of two processes; a
-dashboard without a network; a run that is killed; a wheel outside the clone.
+Sweeps over losses and samplers of counts; FID and Inception Score of two processes; Weights and
+Biases offline; a run that is killed and resumed; a wheel outside the repository.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from tests.safety_net.choices import choices, settings_of
 from tests.training.wandb_file import read_run
 
 pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[1]
-SECONDS = 600  # after which a command is stopped
-SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null", "metrics=none")
+TIMEOUT = 600  # seconds of a command
+TWO_STEPS = (*TINY, "trainer.max_steps=2", "callbacks.samples=null", "metrics=none")
+
+# Losses and samplers that fit together
 SWEEPS = {
     "pure death": {
-        "words": ("head=logistic_mixture",),
+        "overrides": ("head=logistic_mixture",),
         "loss": ("finite_time", "growth", "instantaneous", "likelihood"),
         "sampler": (
             "binomial_bridge",
             "binomial_bridge_nearest",
-            "counts",
             "multistep",
             "poisson",
             "posterior_bridge",
@@ -45,94 +47,107 @@ SWEEPS = {
             "trapezoidal",
         ),
     },
-    "levels": {
-        "words": ("process=uniform",),
+    # with the steps of `TINY` it has the settings of `trapezoidal`, and a sweep refuses equal runs
+    "default sampler": {
+        "overrides": (),
+        "loss": ("likelihood",),
+        "sampler": ("counts",),
+    },
+    "continuous time": {
+        "overrides": ("process=uniform",),
         "loss": ("cross_entropy", "rates"),
         "sampler": ("level_bridge", "tau_leap"),
     },
-    "steps": {
-        "words": ("process=discrete_uniform", "process.num_steps=20"),
+    "discrete time": {
+        "overrides": ("process=discrete_uniform", "process.num_steps=20"),
         "loss": ("cross_entropy", "steps"),
         "sampler": ("level_bridge",),
     },
-    "immigration and death": {
-        "words": ("process=birth_death",),
+    "birth and death": {
+        "overrides": ("process=birth_death",),
         "loss": ("birth_death",),
         "sampler": ("birth_death_bridge",),
     },
 }
-"""Losses and samplers that go together."""
-ELSEWHERE = {"joint_bridge"}  # a student's, with a loss of its own: test_distillation.py
+DISTILLATION_SAMPLER = "joint_bridge"  # for students only, see diffusion/test_distillation.py
 
 
-def type_command(
-    folder: Path, *words: object, **variables: str
+def run_command(
+    folder: Path, *command: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, to its end; it must succeed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    command = [str(word) for word in words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+    """Run a command in a folder; it must succeed."""
+    arguments = [str(argument) for argument in command]
+    result = subprocess.run(
+        arguments,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
     )
-    assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
-    return done
+    assert result.returncode == 0, (arguments, result.stdout[-2000:], result.stderr[-2000:])
+    return result
 
 
-def train(folder: Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`python train.py <words>` in a folder, which gets the runs."""
-    return type_command(folder, sys.executable, ROOT / "train.py", *words, **variables)
+def train(
+    folder: Path, *overrides: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python train.py` in a folder, where it writes its runs."""
+    return run_command(folder, sys.executable, ROOT / "train.py", *overrides, **environment)
 
 
-def sample(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """`python sample.py <words>` in a folder."""
-    return type_command(folder, sys.executable, ROOT / "sample.py", *words)
+def sample(folder: Path, *overrides: object) -> subprocess.CompletedProcess[str]:
+    """Run `python sample.py` in a folder."""
+    return run_command(folder, sys.executable, ROOT / "sample.py", *overrides)
 
 
-def values(file: Path) -> dict[str, float]:
-    """The scores in a metrics.json."""
-    return json.loads(file.read_text())["values"]
+def read_values(run: Path) -> dict[str, float]:
+    """Return the values in the metrics.json of a folder."""
+    return json.loads((run / "metrics.json").read_text())["values"]
 
 
-def choices_of_counts(group: str) -> set[str]:
-    """The choices of a group whose components are of diffusion on counts."""
-    targets = {}
+def diffusion_choices(group: str) -> set[str]:
+    """Return the choices of a group whose component is in `blackout.diffusion`."""
+    names = set()
     for choice in choices(group):
-        targets[choice] = str((settings_of(group, choice) or {}).get("_target_"))
-    return {
-        choice for choice, target in targets.items() if target.startswith("blackout.diffusion.")
-    }
+        settings = settings_of(group, choice) or {}
+        if str(settings.get("_target_")).startswith("blackout.diffusion."):
+            names.add(choice)
+    return names
 
 
-def test_every_loss_and_sampler_of_counts_is_in_a_sweep():
-    for group in ("loss", "sampler"):
-        swept = {choice for sweep in SWEEPS.values() for choice in sweep[group]}
-        assert swept == choices_of_counts(group) - ELSEWHERE
+@pytest.mark.parametrize("group", ["loss", "sampler"])
+def test_the_sweeps_have_every_choice(group):
+    swept = {choice for sweep in SWEEPS.values() for choice in sweep[group]}
+    assert swept == diffusion_choices(group) - {DISTILLATION_SAMPLER}
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_a_sweep_over_losses_and_samplers(name, tmp_path):
+def test_sweep_over_losses_and_samplers(name, tmp_path):
     sweep = SWEEPS[name]
     axes = [f"{group}={','.join(sweep[group])}" for group in ("loss", "sampler")]
-    done = train(tmp_path, "-m", *SHORT, *sweep["words"], *axes)
+    result = train(tmp_path, "-m", *TWO_STEPS, *sweep["overrides"], *axes)
     (table,) = tmp_path.glob("runs/sweeps/*/results.csv")
-    rows = [*csv.DictReader(table.open())]
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
     assert len(rows) == len(sweep["loss"]) * len(sweep["sampler"])
     assert [row for row in rows if row["state"] != "done"] == []
     for row in rows:
         run = tmp_path / row["run"]
-        assert np.isfinite(values(run / "metrics.json")["val/bits_per_dim"])
+        assert np.isfinite(read_values(run)["val/bits_per_dim"])
         samples = np.load(run / "samples/final.npz")["samples"]
         assert samples.shape[1:] == (8, 8, 1) and samples.max() <= 16
-    assert "report.html" in done.stdout
+    assert "report.html" in result.stdout
 
 
-def test_fid_and_inception_score_of_two_processes_are_those_of_one(tmp_path):
-    np.save(tmp_path / "images.npy", np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8)))
+def test_fid_and_inception_score_do_not_depend_on_the_number_of_processes(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8))
+    np.save(tmp_path / "images.npy", images)
     write_inception_weights(tmp_path / "weights.pth")
     data = ["dataset=counts", "dataset.path=images.npy"]
-    train(tmp_path, *data, *SHORT, "run_id=a", "experiment_name=fid")
-    words = [
-        "ckpt=runs/fid/a",
+    train(tmp_path, *data, *TWO_STEPS, "run_id=run", "experiment_name=fid")
+    overrides = [
+        "ckpt=runs/fid/run",
         *data,
         "num_samples=24",
         "sampler.num_steps=4",
@@ -143,44 +158,53 @@ def test_fid_and_inception_score_of_two_processes_are_those_of_one(tmp_path):
         "metrics.extractor.weights=weights.pth",
         "likelihood.images=0",
     ]
-    sample(tmp_path, *words, "out=one")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    type_command(tmp_path, sys.executable, *torchrun, ROOT / "sample.py", *words, "out=two")
-    one, two = (values(tmp_path / name / "metrics.json") for name in ("one", "two"))
-    assert {"fid", "is"} <= one.keys() and one["fid"] > 0 and one["is"] >= 1
-    assert two == pytest.approx(one, rel=1e-6)
+    sample(tmp_path, *overrides, "out=one")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launcher, ROOT / "sample.py"]
+    run_command(tmp_path, *command, *overrides, "out=two")
+
+    one_process = read_values(tmp_path / "one")
+    two_processes = read_values(tmp_path / "two")
+    assert one_process["fid"] > 0 and one_process["is"] >= 1
+    assert two_processes == pytest.approx(one_process, rel=1e-6)
     samples = [np.load(tmp_path / name / "samples.npz")["samples"] for name in ("one", "two")]
     assert np.array_equal(*samples)
 
 
-def test_a_dashboard_without_a_network(tmp_path):
-    words = [*SHORT, "logger=wandb", "logger.wandb.mode=offline", "run_id=a"]
-    train(tmp_path, *words, WANDB_SILENT="true")
+def test_weights_and_biases_offline(tmp_path):
+    logger = ["logger=wandb", "logger.wandb.mode=offline"]
+    train(tmp_path, *TWO_STEPS, *logger, "run_id=run", WANDB_SILENT="true")
     (folder,) = tmp_path.rglob("offline-run-*")
     run = read_run(folder)
     assert run.exit_code == 0 and run.config["batch_size"] == 64
     assert any("train/loss" in row for row in run.history)
-    scores = values(tmp_path / "runs/digits/a/metrics.json")
-    assert run.summary["val/bits_per_dim"] == pytest.approx(scores["val/bits_per_dim"])
+    values = read_values(tmp_path / "runs/digits/run")
+    assert run.summary["val/bits_per_dim"] == pytest.approx(values["val/bits_per_dim"])
 
 
-def test_a_killed_run_goes_on_bit_for_bit_and_is_sampled_and_scored(tmp_path):
-    words = [*TINY, "trainer.max_steps=40", "metrics=none"]
-    train(tmp_path, *words, "run_id=whole")
-    command = [sys.executable, str(ROOT / "train.py"), *words, "run_id=cut"]
+def test_a_killed_run_resumes_with_the_same_bits_and_is_evaluated(tmp_path):
+    # 1. Train a run without interruption.
+    overrides = [*TINY, "trainer.max_steps=40", "metrics=none"]
+    train(tmp_path, *overrides, "run_id=uninterrupted")
+
+    # 2. Kill the same run after its first checkpoint, and resume it.
+    run = tmp_path / "runs/digits/killed"
+    checkpoint = run / "checkpoints/last.ckpt"
+    command = [sys.executable, str(ROOT / "train.py"), *overrides, "run_id=killed"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-    last = tmp_path / "runs/digits/cut/checkpoints/last.ckpt"
-    deadline = time.monotonic() + SECONDS
-    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + TIMEOUT
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
-    train(tmp_path, *words, "run_id=cut")
-    assert_same(tmp_path / "runs/digits/cut", tmp_path / "runs/digits/whole")
-    done = sample(
+    train(tmp_path, *overrides, "run_id=killed")
+    assert_same(run, tmp_path / "runs/digits/uninterrupted")
+
+    # 3. Sample and evaluate it.
+    result = sample(
         tmp_path,
-        "ckpt=runs/digits/cut",
+        "ckpt=runs/digits/killed",
         "num_samples=200",
         "evaluate=true",
         "metrics=digits",
@@ -188,18 +212,17 @@ def test_a_killed_run_goes_on_bit_for_bit_and_is_sampled_and_scored(tmp_path):
         "trajectory=true",
         "out=evaluated",
     )
-    assert "200 samples of 8 network evaluations" in done.stdout
-    scores = values(tmp_path / "evaluated/metrics.json")
-    assert {"fd_digits", "bits_per_dim_test"} <= scores.keys()
-    assert all(np.isfinite([*scores.values()]))
-    files = ("samples.npz", "grid.png", "trajectory.webp")
-    assert all((tmp_path / "evaluated" / name).exists() for name in files)
+    assert "200 samples of 8 network evaluations" in result.stdout
+    values = read_values(tmp_path / "evaluated")
+    assert {"fd_digits", "bits_per_dim_test"} <= values.keys()
+    assert all(np.isfinite([*values.values()]))
+    for name in ("samples.npz", "grid.png", "trajectory.webp"):
+        assert (tmp_path / "evaluated" / name).exists()
 
 
-def test_a_wheel_trains_and_samples_in_another_folder(tmp_path):
-    """As `pip install .` would: built, installed and used outside the repository, offline."""
-    source, home, work = tmp_path / "source", tmp_path / "home", tmp_path / "work"
-    work.mkdir()
+def test_a_wheel_trains_and_samples_outside_the_repository(tmp_path):
+    # 1. Build a wheel offline, from a copy without what is not packaged.
+    source = tmp_path / "source"
     for name in ("blackout", "conf"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
@@ -207,27 +230,40 @@ def test_a_wheel_trains_and_samples_in_another_folder(tmp_path):
         shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-index"]
-    type_command(work, *pip, "wheel", *offline, "--no-build-isolation", "-w", tmp_path, source)
+    build = ["wheel", *offline, "--no-build-isolation", "--wheel-dir", tmp_path, source]
+    run_command(tmp_path, *pip, *build)
+
+    # 2. Install it in a folder of its own, where it comes before the repository.
     (wheel,) = tmp_path.glob("*.whl")
-    anew = ["--ignore-installed", "--no-warn-script-location", "--prefix", home]
-    type_command(work, *pip, "install", *offline, *anew, wheel)
-    library = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
+    prefix = tmp_path / "prefix"
+    install = ["install", *offline, "--ignore-installed", "--no-warn-script-location"]
+    run_command(tmp_path, *pip, *install, "--prefix", prefix, wheel)
+    library = sysconfig.get_path("purelib", vars={"base": str(prefix), "platbase": str(prefix)})
     assert (Path(library) / "blackout" / "py.typed").exists()
-    commands = home / "bin"
-    type_command(work, commands / "blackout", "train", *SHORT, "run_id=a", PYTHONPATH=library)
-    assert (work / "runs/digits/a/report.html").exists()
-    words = ["ckpt=runs/digits/a", "num_samples=4", "evaluate=true", "metrics=none"]
-    words += ["likelihood.images=4", "out=drawn"]
-    type_command(work, commands / "blackout", "sample", *words, PYTHONPATH=library)
-    assert np.isfinite(values(work / "drawn/metrics.json")["bits_per_dim_test"])
-    refused = subprocess.run(
+
+    # 3. Train, sample and evaluate by its commands.
+    work = tmp_path / "work"
+    work.mkdir()
+    commands = prefix / "bin"
+    environment = {"PYTHONPATH": library}
+    run_command(work, commands / "blackout", "train", *TWO_STEPS, "run_id=run", **environment)
+    assert (work / "runs/digits/run/report.html").exists()
+    overrides = ["ckpt=runs/digits/run", "num_samples=4", "evaluate=true", "metrics=none"]
+    overrides += ["likelihood.images=4", "out=evaluated"]
+    run_command(work, commands / "blackout", "sample", *overrides, **environment)
+    assert np.isfinite(read_values(work / "evaluated")["bits_per_dim_test"])
+
+    # 4. A wrong setting is refused in one line.
+    result = subprocess.run(
         [commands / "blackout", "sample", "num_sample=3"],
         cwd=work,
-        env={**os.environ, "PYTHONPATH": library},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
     )
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert "num_samples" in refused.stderr
-    laws = type_command(work, commands / "blackout", "verify", "--help", PYTHONPATH=library)
-    assert "--process" in laws.stdout
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "num_samples" in result.stderr
+
+    # 5. The other commands are installed, too.
+    help_text = run_command(work, commands / "blackout", "verify", "--help", **environment).stdout
+    assert "--process" in help_text

@@ -36,12 +36,9 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
-from blackout.config.choices import choices, load_choice
-from blackout.config.compose import compose
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.guidance import Guidance, GuidedCount, GuidedPair
 from blackout.diffusion.heads import Head, LevelHead
@@ -910,6 +907,12 @@ def named_sampler(name: str) -> Sampler:
     Raises:
         UserError: there is none of that name.
     """
+    # Hydra is imported here, so that the package does without it
+    from omegaconf import OmegaConf
+
+    from blackout.config.choices import choices, load_choice
+    from blackout.config.compose import compose
+
     known = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
     refuse(name not in known, f"sampler={name!r}: there is no such sampler, only {', '.join(known)}")
     config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])

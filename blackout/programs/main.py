@@ -14,7 +14,7 @@ COMMANDS = {
     "compare": ("blackout.compare", "main", "a table and a page of several runs"),
     "watch": ("blackout.watch", "main", "the pages of all runs in a browser, as they train"),
     "demo": ("blackout.demo", "main", "draw from a model in a browser"),
-    "solve": ("blackout.programs.solve", "main", "a jigsaw from its picture, or problems on graphs, without a model"),
+    "solve": ("blackout.solve", "main", "a jigsaw from its picture, or problems on graphs, without a model"),
     "anneal": ("blackout.flows.anneal", "main", "annealed importance sampling of a target, without a network"),
     "compress": ("blackout.compress", "main", "compress counts with a trained model, without loss"),
     "verify": ("blackout.laws.__main__", "main", "check processes and samplers against exact enumeration"),

@@ -1,8 +1,9 @@
-"""The cases of `samples`: models and what is drawn from them, from the choices in `conf/`.
+"""The cases of `samples`: models, and what is drawn from them.
 
-All choices of a group, with what a choice needs from the tables below. Combinations of kernel,
-grid, corrector and head are complete for the default process; of other processes every choice
-occurs with the process's own parts.
+Each choice of these groups in `conf/` occurs in at least one case; tables below have what a choice
+must be given. The default process is drawn with every sampler on every grid, and every head with
+every sampler. Other processes are drawn with every sampler and every grid. Combinations that do not
+fit are refused.
 """
 
 from __future__ import annotations
@@ -10,13 +11,71 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tests.safety_net.choices import choices, composed, groups, plain, settings_of, signature_of
+from tests.safety_net.choices import (
+    choices,
+    compose_config,
+    groups,
+    parameters_of,
+    settings_of,
+    to_plain,
+)
 
-Words: TypeAlias = tuple[str, ...]
-PARTS = "tests.safety_net.components"
-SMALL = {
+Overrides: TypeAlias = tuple[str, ...]
+"""Arguments of a command line; `{name}` stands for a file of `components.write_files`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what is drawn from it.
+
+    Args:
+        name: of the case.
+        train_overrides: of `train.py`; none for exact distributions, which need no model.
+        draws: overrides of `sample.py` by name. A name begins with the choice that decides whether
+            the draw is possible.
+    """
+
+    name: str
+    train_overrides: Overrides
+    draws: Mapping[str, Overrides] = field(default_factory=dict)
+
+
+# --- overrides that several cases share
+
+COMPONENTS = "tests.safety_net.components"
+TRAIN_OVERRIDES: Overrides = (
+    "trainer.max_steps=1",
+    "trainer.precision=32-true",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.limit_val_batches=1",
+    "ema_decay=null",
+    "metrics=none",
+    "callbacks.progress=null",
+    "callbacks.samples=null",
+    "callbacks.scores=null",
+    "callbacks.checkpoints=null",
+    "batch_size=8",
+    "experiment_name=models",
+    f"+callbacks.weights._target_={COMPONENTS}.FixedWeights",
+)
+SAMPLE_OVERRIDES: Overrides = ("num_samples=6", "device=cpu", "trusted=[tests]")
+COUNTS: Overrides = ("dataset=counts", f"dataset._target_={COMPONENTS}.counts", "dataset.path=none")
+MLP: Overrides = ("network=mlp", "++network.body.width=16", "++network.body.depth=1")
+FEW_STEPS: Overrides = ("++sampler.num_steps=4",)
+MEASUREMENT: Overrides = ("measurement=test:0-1", "num_samples=2")
+ROLLOUT: Overrides = (
+    "++rollout.points=4",
+    "++rollout.chains=16",
+    "++rollout.group=8",
+    "++simulation.num_steps=4",
+)
+FLOW: Overrides = ("family=flow", *ROLLOUT, "++validation_samples=8")
+
+# Arguments that make a component cheap, for components that have them
+CHEAP_ARGUMENTS = {
     "width": 16,
     "depth": 1,
     "channels": 8,
@@ -41,73 +100,46 @@ SMALL = {
     "held_out": 4,
     "chains": 8,
 }
-"""Arguments that make a component cheap, wherever its constructor has them."""
-NEEDED: Mapping[str, Words] = {
+
+# What a choice must be given
+REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "process=generator": ("process.matrix={generator}",),
     "process=discrete": ("process.matrix={chain}",),
     "target=couplings": ("target.path={couplings}",),
     "target=energy_network": ("++target.path={energy}",),
     "target=planar": ("target.path={plane}",),
-    "target=qubo": ("target.path={qubo}",),
+    "target=qubo": ("target.path={qubo}", "++target.held_out=1"),
     "operator=inpaint": ("operator.mask={mask}",),
     "operator=inpaint_box": ("++operator.rows=[1,2]", "++operator.columns=[1,2]"),
     "operator=pool": ("++operator.size=2",),
     "operator=matrix": ("operator.matrix={matrix}",),
-    "operator=function": (f"operator.function={{{{_target_: {PARTS}.halves, _partial_: true}}}}",),
-    "operator=reward": (f"operator.reward={{{{_target_: {PARTS}.brightness, _partial_: true}}}}",),
-    "operator=classifier": (f"operator.classifier={{{{_target_: {PARTS}.Digit}}}}",),
+    "operator=function": (
+        f"operator.function={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
+    ),
+    "operator=reward": (
+        f"operator.reward={{{{_target_: {COMPONENTS}.brightness, _partial_: true}}}}",
+    ),
+    "operator=classifier": (f"operator.classifier={{{{_target_: {COMPONENTS}.Digit}}}}",),
     "operator=decoded": (
-        f"operator.decoder={{{{_target_: {PARTS}.halves, _partial_: true}}}}",
+        f"operator.decoder={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
         "operator.decoded=[2]",
         "operator.operator={{_target_: blackout.posterior.Identity}}",
         "noise=flips",
         "++noise.penalty=2",
     ),
+    "noise=binomial": ("++noise.survival=0.4",),
+    "noise=camera": ("++noise.gain=2", "++noise.readout=1"),
+    "noise=flips": ("++noise.penalty=2",),
+    "noise=gaussian": ("++noise.std=1",),
     "reverse=sinkhorn": ("loss=sinkhorn",),
     "reverse=inverse_insertion": ("shuffle=insertion",),
     "reverse=inverse_transposition": ("shuffle=transposition",),
 }
-"""What a choice has to be given; `{name}` stands for a file of `components.write_files`."""
-TRAINING: Words = (
-    "trainer.max_steps=1",
-    "trainer.precision=32-true",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "trainer.limit_val_batches=1",
-    "ema_decay=null",
-    "metrics=none",
-    "callbacks.progress=null",
-    "callbacks.samples=null",
-    "callbacks.scores=null",
-    "callbacks.checkpoints=null",
-    "batch_size=8",
-    "experiment_name=models",
-    f"+callbacks.weights._target_={PARTS}.FixedWeights",
-)
-DRAWING: Words = ("num_samples=6", "device=cpu", "trusted=[tests]")
-FORMULA: Words = ("dataset=counts", f"dataset._target_={PARTS}.counts", "dataset.path=none")
-MLP: Words = ("network=mlp", "++network.body.width=16", "++network.body.depth=1")
-STEPS: Words = ("++sampler.num_steps=4",)
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model and what is drawn from it.
-
-    Args:
-        name: of the case.
-        words: of `train.py`; none for exact laws, which need no model.
-        draws: words of `sample.py` by name.
-    """
-
-    name: str
-    words: Words
-    draws: Mapping[str, Words] = field(default_factory=dict)
-
-
-def models() -> Iterator[Model]:
-    """All cases."""
-    yield from _counts()
+def cases() -> Iterator[Case]:
+    """Yield all cases."""
+    yield from _processes()
     yield from _losses_and_networks()
     yield from _conditions()
     yield from _posteriors()
@@ -117,320 +149,316 @@ def models() -> Iterator[Model]:
     yield from _energies()
 
 
-def _counts() -> Iterator[Model]:
-    """Processes, heads, samplers, grids and correctors of diffusion on counts."""
-    samplers = {word: (word, *STEPS) for word in _of_package("sampler", "blackout.diffusion")}
-    grids = _words("sampler/grid")
-    correctors = {
-        word: (word, "++sampler.corrector_steps=1") for word in _words("sampler/corrector")
-    }
-    combined = {
-        f"{one} {two}": samplers[one] + more for two, more in correctors.items() for one in samplers
-    }
-    evaluated = {
-        "likelihood": (
-            "evaluate=true",
-            "metrics=none",
-            "likelihood.images=8",
-            "likelihood.repeats=1",
-        )
-    }
-    default = plain(composed("train"))["process"]
-    same = {
-        json.dumps(settings_of("process", choice), sort_keys=True): choice
-        for choice in choices("process")
-    }
-    for process in (
-        f"process={choice}" for choice in same.values()
-    ):  # of two names for the same, one
-        base = (*FORMULA, *MLP, process, *NEEDED.get(process, ()), *STEPS)
-        draws = {
-            "": (),
-            **evaluated,
-            **samplers,
-            **combined,
-            **{grid: (grid, *STEPS) for grid in grids},
-        }
-        heads: dict[str, Words] = {"": ()}
-        if settings_of("process", process.partition("=")[2]) == default:
-            draws |= {f"{one} {grid}": (*samplers[one], grid) for one in samplers for grid in grids}
-            heads |= samplers
-        yield Model(process, base, draws)
-        for head in _words("head"):
-            yield Model(f"{process} {head}", (*base, head), heads)
+# --- diffusion on counts
 
 
-def _losses_and_networks() -> Iterator[Model]:
-    """Losses, schedules and networks of counts."""
-    for loss in _of_package("loss", "blackout.diffusion"):
-        yield Model(loss, (*FORMULA, *MLP, loss, *STEPS), {"": ()})
-        yield Model(
-            f"process=uniform {loss}", (*FORMULA, *MLP, "process=uniform", loss, *STEPS), {"": ()}
-        )
-    for schedule in _words("schedule"):
-        yield Model(schedule, (*FORMULA, *MLP, schedule, *STEPS), {"": ()})
-    for word in _of_package("network", "blackout.networks.CountNetwork"):
-        image = ("++dataset.shape=[1,8,8]", *_small("network", word, inner="body"))
-        yield Model(word, (*FORMULA, *image, word, *STEPS), {"": ()})
+def _processes() -> Iterator[Case]:
+    """Yield processes and heads, with samplers, grids and correctors."""
+    samplers = {
+        choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")
+    }
+    grids = _all_choices("sampler/grid")
+    correctors = _all_choices("sampler/corrector")
+    corrected = {
+        f"{sampler} {corrector}": (*overrides, corrector, "++sampler.corrector_steps=1")
+        for corrector in correctors
+        for sampler, overrides in samplers.items()
+    }
+    likelihood = ("evaluate=true", "metrics=none", "likelihood.images=8", "likelihood.repeats=1")
+    draws: dict[str, Overrides] = {
+        "": (),
+        "likelihood": likelihood,
+        **samplers,
+        **corrected,
+        **{grid: (grid, *FEW_STEPS) for grid in grids},
+    }
+    draws_on_grids = {
+        f"{sampler} {grid}": (*overrides, grid)
+        for sampler, overrides in samplers.items()
+        for grid in grids
+    }
+    default_process = to_plain(compose_config("train"))["process"]
+    for process in _distinct_choices("process"):
+        overrides = (*COUNTS, *MLP, process, *_required(process), *FEW_STEPS)
+        is_default = settings_of("process", process.partition("=")[2]) == default_process
+        yield Case(process, overrides, draws | draws_on_grids if is_default else draws)
+        for head in _all_choices("head"):
+            head_draws = {"": (), **samplers} if is_default else {"": ()}
+            yield Case(f"{process} {head}", (*overrides, head), head_draws)
 
 
-def _conditions() -> Iterator[Model]:
-    """Classes, guidance, known elements, and a student."""
-    classes = (*FORMULA, *MLP, "++dataset.labels=true", "conditional=true", *STEPS)
-    yield Model(
+def _losses_and_networks() -> Iterator[Case]:
+    """Yield losses, schedules and networks of counts."""
+    overrides = (*COUNTS, *MLP, *FEW_STEPS)
+    for loss in _choices_of("loss", "blackout.diffusion"):
+        yield Case(loss, (*overrides, loss), {"": ()})
+        yield Case(f"process=uniform {loss}", (*overrides, "process=uniform", loss), {"": ()})
+    for schedule in _all_choices("schedule"):
+        yield Case(schedule, (*overrides, schedule), {"": ()})
+    image = (*COUNTS, "++dataset.shape=[1,8,8]", *FEW_STEPS)
+    for network in _count_networks():
+        yield Case(network, (*image, network, *_cheap("network", network, "body")), {"": ()})
+
+
+def _conditions() -> Iterator[Case]:
+    """Yield classes, guidance, known elements and distillation."""
+    guided = ("classes=[1]", "sampler.guidance=2")
+    yield Case(
         "classes",
-        classes,
+        (*COUNTS, *MLP, "++dataset.labels=true", "conditional=true", *FEW_STEPS),
         {
             "": (),
             "one class": ("classes=[1]",),
             "classes in turn": ("classes=[2,0]",),
-            "guidance": ("classes=[1]", "sampler.guidance=2"),
-            "guidance between": (
-                "classes=[1]",
-                "sampler.guidance=2",
-                "++sampler.guidance_between=[-6,0]",
-            ),
+            "guidance": guided,
+            "guidance between": (*guided, "++sampler.guidance_between=[-6,0]"),
         },
     )
-    yield Model(
+    yield Case(
         "known elements",
-        (*FORMULA, *MLP, *STEPS),
+        (*COUNTS, *MLP, *FEW_STEPS),
         {
-            "overwritten": ("inpaint={known}", "++sampler.inpainting_particles=1", *STEPS),
-            "particles": ("inpaint={known}", "++sampler.inpainting_particles=4", *STEPS),
-            "without Poisson start": ("++sampler.poisson_start=false",),
+            "overwritten": ("inpaint={known}", "++sampler.inpainting_particles=1"),
+            "particles": ("inpaint={known}", "++sampler.inpainting_particles=4"),
+            "start from zeros": ("++sampler.poisson_start=false",),
             "correctors between": (
                 "sampler=poisson",
                 "++sampler.corrector_steps=2",
                 "++sampler.corrector_between=[0,2]",
-                *STEPS,
+                *FEW_STEPS,
             ),
         },
     )
-    image = (
-        *FORMULA,
-        "++dataset.shape=[1,8,8]",
-        "network=unet_8x8",
-        "++network.body.channels=4",
-        "++network.body.dense_width=8",
-        "head=scaled",
-        *STEPS,
-    )
-    yield Model("teacher", image, {"": ()})
-    yield Model(
-        "student",
-        (*FORMULA, "++dataset.shape=[1,8,8]", "experiment=distill", "teacher={teacher}"),
-        {"": ()},
-    )
+    image = (*COUNTS, "++dataset.shape=[1,8,8]")
+    unet = ("network=unet_8x8", "++network.body.channels=4", "++network.body.dense_width=8")
+    yield Case("teacher", (*image, *unet, "head=scaled", *FEW_STEPS), {"": ()})
+    yield Case("student", (*image, "experiment=distill", "teacher={teacher}"), {"": ()})
 
 
-def _posteriors() -> Iterator[Model]:
-    """Every method with two tasks, every operator and noise with one method, and exact laws."""
-    methods = {word: (word, *_small("posterior", word)) for word in _words("posterior")}
-    methods |= {
-        word: (word,) for word in methods if word == "posterior=auto"
-    }  # whose settings are of what it takes
-    one = "posterior=sgdd" if "posterior=sgdd" in methods else next(iter(methods))
-    measured = ("measurement=test:0-1", "num_samples=2")
-    operators = {
-        word: (word, *_small("operator", word), *NEEDED.get(word, ()))
-        for word in _words("operator")
+# --- posteriors
+
+
+def _posteriors() -> Iterator[Case]:
+    """Yield methods with two tasks, operators and noises with one method, and exact tasks."""
+    methods = {
+        method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")
     }
+    methods["posterior=auto"] = ("posterior=auto",)  # its arguments depend on what it selects
+    method = methods["posterior=sgdd"]
     tasks = {
         "thinning": ("operator=identity", "noise=binomial", "++noise.survival=0.4"),
         "holes": ("operator=inpaint", "operator.mask={mask}", "noise=exact"),
     }
-    image = (*FORMULA, *MLP, "++dataset.shape=[1,4,4]", *STEPS)
-    measured_by = {
-        word: (*methods[one], *words, *_measured(word)) for word, words in operators.items()
-    }
-    draws = {}
-    for method, words in methods.items():
-        draws |= {f"{method} {task}": words + more + measured for task, more in tasks.items()}
-    for noise in _words("noise"):
-        draws[noise] = (
-            *methods[one],
-            "operator=identity",
-            noise,
-            *NOISE_NEEDED.get(noise, ()),
-            *measured,
-        )
-    yield Model("image", (*image, "head=scaled"), draws | measured_by)
-    binary = {word: words for word, words in measured_by.items() if word in OF_BITS}
-    yield Model("binary image", (*image, "++dataset.max_count=1", "process=uniform"), binary)
-    own = {f"task={task}": _law(task) for task in choices("task") if _has_law(task)}
-    yield Model("exact law", (), own)
+    operators: dict[str, Overrides] = {}
+    for operator in _all_choices("operator"):
+        overrides = (*method, operator, *_cheap("operator", operator), *_required(operator))
+        # a reward and a classifier weigh samples and measure nothing
+        weighs = operator in ("operator=reward", "operator=classifier")
+        operators[operator] = overrides + (("num_samples=2",) if weighs else MEASUREMENT)
+    draws: dict[str, Overrides] = {}
+    for name, overrides in methods.items():
+        for task, task_overrides in tasks.items():
+            draws[f"{name} {task}"] = (*overrides, *task_overrides, *MEASUREMENT)
+    for noise in _all_choices("noise"):
+        draws[noise] = (*method, "operator=identity", noise, *_required(noise), *MEASUREMENT)
+    image = (*COUNTS, *MLP, "++dataset.shape=[1,4,4]", *FEW_STEPS)
+    yield Case("image", (*image, "head=scaled"), draws | operators)
 
-
-NOISE_NEEDED: Mapping[str, Words] = {
-    "noise=binomial": ("++noise.survival=0.4",),
-    "noise=camera": ("++noise.gain=2", "++noise.readout=1"),
-    "noise=flips": ("++noise.penalty=2",),
-    "noise=gaussian": ("++noise.std=1",),
-}
-"""What a noise is given."""
-OF_BITS = ("operator=and", "operator=xor", "operator=inpaint", "operator=reward")
-"""Operators that are also tried on bits, under a process on levels."""
-
-
-def _measured(word: str) -> Words:
-    """What is measured; operators that only weigh samples measure nothing."""
-    weighs = word in ("operator=reward", "operator=classifier")
-    return ("num_samples=2",) if weighs else ("measurement=test:0-1", "num_samples=2")
-
-
-def _has_law(task: str) -> bool:
-    """Whether a task brings an exact law, in place of a model."""
-    return bool(plain(composed("sample", [f"task={task}"])).get("law"))
-
-
-def _law(task: str) -> Words:
-    small = ("++law.elements=4", "++law.num_steps=4", "++law.batch_size=8", "num_samples=4")
-    return (f"task={task}", *small, "++posterior.sweeps=3", "++posterior.proposals=3")
-
-
-def _shuffles() -> Iterator[Model]:
-    """Shuffles, inverse distributions and decoders of permutations."""
-    base = (
-        "family=shuffle",
-        *_small("network", "network=set_transformer"),
-        "shuffle.schedule=[0,1,2,3]",
+    binary = ("operator=and", "operator=xor", "operator=inpaint", "operator=reward")
+    yield Case(
+        "binary image",
+        (*image, "++dataset.max_count=1", "process=uniform"),
+        {operator: operators[operator] for operator in binary},
     )
+    small = ("++law.elements=4", "++law.num_steps=4", "++law.batch_size=8", "num_samples=4")
+    method_settings = ("++posterior.sweeps=3", "++posterior.proposals=3")
+    yield Case(
+        "exact distribution",
+        (),
+        {
+            f"task={task}": (f"task={task}", *small, *method_settings)
+            for task in choices("task")
+            if to_plain(compose_config("sample", [f"task={task}"])).get("law")
+        },
+    )
+
+
+# --- permutations
+
+
+def _shuffles() -> Iterator[Case]:
+    """Yield shuffles, inverse distributions and decoders of permutations."""
+    network = "network=set_transformer"
+    overrides = ("family=shuffle", *_cheap("network", network), "shuffle.schedule=[0,1,2,3]")
+    lists = (*overrides, "dataset=items", "dataset.path={items}")
+    unsolved = ("dataset=items", "dataset.path={items}", "input={lists}")
+    decoders = _distinct_decoders()
+    draws = {decoder: (*settings, *unsolved) for decoder, settings in decoders.items()}
+    for reverse in _all_choices("reverse"):
+        model = (*lists, reverse, *_required(reverse))
+        yield Case(reverse, model, draws)
+        yield Case(f"{reverse} one step", (*model, "shuffle.schedule=[0,4]"), {"": unsolved})
+    for shuffle in _all_choices("shuffle"):
+        yield Case(shuffle, (*lists, shuffle, "reverse=gpl"), {"": unsolved})
+    for loss in _choices_of("loss", "blackout.permutations"):
+        yield Case(loss, (*lists, "reverse=gpl", loss), {"": unsolved})
+    for name, dataset, file in (
+        ("jigsaws", "dataset=jigsaw_digits", "pieces"),
+        ("tours", "dataset=tsp", "points"),
+    ):
+        model = (*overrides, dataset, *_cheap("dataset", dataset))
+        puzzles = f"input={{{file}}}"
+        yield Case(
+            name, model, {decoder: (*settings, puzzles) for decoder, settings in decoders.items()}
+        )
+
+
+def _distinct_decoders() -> dict[str, Overrides]:
+    """Return cheap overrides by decoder; of decoders that differ in size alone, one."""
     group = "decoder" if "decoder" in groups() else "sampler"
-    decoders = {}
-    for word in _of_package(group, "blackout.permutations"):
-        settings = settings_of(group, word.partition("=")[2])
-        component = json.dumps(
-            {name: value for name, value in settings.items() if name not in SMALL}, sort_keys=True
-        )
-        decoders.setdefault(
-            component, (word, (word, *_small(group, word)))
-        )  # of those that differ in size alone, one
-    items = ("dataset=items", "dataset.path={items}")
-    lists = (*base, *items)
-    own = (*items, "input={lists}")
-    solved = {name: words + own for name, words in decoders.values()}
-    for reverse in _words("reverse"):
-        words = (*lists, reverse, *NEEDED.get(reverse, ()))
-        yield Model(reverse, words, solved)
-        yield Model(f"{reverse} one step", (*words, "shuffle.schedule=[0,4]"), {"": own})
-    for shuffle in _words("shuffle"):
-        yield Model(shuffle, (*lists, shuffle, "reverse=gpl"), {"": own})
-    for loss in _of_package("loss", "blackout.permutations"):
-        yield Model(loss, (*lists, "reverse=gpl", loss), {"": own})
-    for name, dataset, file in (("pieces", "jigsaw_digits", "pieces"), ("tours", "tsp", "points")):
-        words = (*base, f"dataset={dataset}", *_small("dataset", f"dataset={dataset}"))
-        yield Model(
-            name, words, {one: (*more, f"input={{{file}}}") for one, more in decoders.values()}
-        )
+    decoders: dict[str, tuple[str, Overrides]] = {}
+    for decoder in _choices_of(group, "blackout.permutations"):
+        settings = settings_of(group, decoder.partition("=")[2])
+        key = {name: value for name, value in settings.items() if name not in CHEAP_ARGUMENTS}
+        overrides = (decoder, *_cheap(group, decoder))
+        decoders.setdefault(json.dumps(key, sort_keys=True), (decoder, overrides))
+    return dict(decoders.values())
 
 
-def _codes() -> Iterator[Model]:
-    """Codes of permutations, drawn in any order and number of passes."""
-    small = _small("network", "network=code_transformer")
+def _codes() -> Iterator[Case]:
+    """Yield codes of permutations, drawn in several orders and numbers of passes."""
+    overrides = (
+        "family=codes",
+        "dataset=permutations",
+        "dataset.path={orders}",
+        *_cheap("network", "network=code_transformer"),
+    )
+    draws: dict[str, Overrides] = {
+        "": (),
+        "two passes": ("passes=2",),
+        "all passes": ("passes=5",),
+        "greedy": ("++sampler.greedy=true",),
+    }
+    for order in ("random", "left_to_right", "confidence"):
+        draws[order] = (f"order={order}", "passes=3")
     for code in ("lehmer", "fisher_yates", "insertion", "inline"):
         for objective in ("masked", "autoregressive"):
-            words = (
-                "family=codes",
-                "dataset=permutations",
-                "dataset.path={orders}",
-                "++dataset.imagined=0",
-                *small,
-            )
-            draws = {"": (), "two passes": ("passes=2",), "all passes": ("passes=5",)}
-            draws["greedy"] = ("++sampler.greedy=true",)
-            draws |= {
-                order: (f"order={order}", "passes=3")
-                for order in ("random", "left_to_right", "confidence")
-            }
-            yield Model(
-                f"{code} {objective}", (*words, f"code={code}", f"objective={objective}"), draws
-            )
+            model = (*overrides, f"code={code}", f"objective={objective}")
+            yield Case(f"{code} {objective}", model, draws)
 
 
-ROLLOUT: Words = (
-    "++rollout.points=4",
-    "++rollout.chains=16",
-    "++rollout.group=8",
-    "++validation_samples=8",
-    "++simulation.num_steps=4",
-)
+# --- energies
 
 
-def _flows() -> Iterator[Model]:
-    """Targets, networks, simulations and moves of flows."""
+def _flows() -> Iterator[Case]:
+    """Yield targets, losses and networks of flows, with simulations and moves."""
     simulations = {
-        word: (word, "++simulation.num_steps=4")
-        for word in _of_package("simulation", "blackout.flows")
+        choice: (choice, "++simulation.num_steps=4")
+        for choice in _choices_of("simulation", "blackout.flows")
     }
-    moves = {word: (word,) for word in _words("refine")}
-    draws = {"": (), **simulations, **moves}
-    draws |= {f"{one} {two}": simulations[one] + moves[two] for one in simulations for two in moves}
+    moves = _all_choices("refine")
+    draws: dict[str, Overrides] = {"": (), **simulations, **{move: (move,) for move in moves}}
+    for simulation, overrides in simulations.items():
+        for move in moves:
+            draws[f"{simulation} {move}"] = (*overrides, move)
     draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group=4")
-    targets = _of_package("target", "blackout.flows")
-    small = {
-        target: (target, *NEEDED.get(target, ()), *_small("target", target)) for target in targets
+
+    targets = {
+        target: (target, *_cheap("target", target), *_required(target))
+        for target in _choices_of("target", "blackout.flows")
     }
-    for target, words in small.items():
-        many = target in ("target=ising", "target=mis")
-        network = _small("network", "network=lesite")
-        yield Model(
-            f"flow {target}",
-            ("family=flow", *words, *network, *ROLLOUT),
-            draws if many else {"": ()},
-        )
-    for loss in _of_package("loss", "blackout.flows"):
-        words = (
-            "family=flow",
-            *small["target=ising"],
-            *_small("network", "network=lesite"),
-            *ROLLOUT,
-        )
-        yield Model(f"flow {loss}", (*words, loss), {"": ()})
-    for target in ("target=ising", "target=mis"):
-        for network in _of_package("network", "blackout.networks.LE"):
-            words = ("family=flow", *small[target], network, *_small("network", network), *ROLLOUT)
-            yield Model(f"flow {target} {network}", words, {"": ()})
+    lesite = _cheap("network", "network=lesite")
+    main_targets = ("target=ising", "target=mis")
+    for target, overrides in targets.items():
+        target_draws = draws if target in main_targets else {"": ()}
+        yield Case(f"flow {target}", (*FLOW, *overrides, *lesite), target_draws)
+    for loss in _choices_of("loss", "blackout.flows"):
+        yield Case(f"flow {loss}", (*FLOW, *targets["target=ising"], *lesite, loss), {"": ()})
+    for target in main_targets:
+        for network in _flow_networks():
+            overrides = (*FLOW, *targets[target], network, *_cheap("network", network))
+            yield Case(f"flow {target} {network}", overrides, {"": ()})
 
 
-def _energies() -> Iterator[Model]:
-    """Energies learned from data, and where their negative samples come from."""
-    target = (
+def _energies() -> Iterator[Case]:
+    """Yield energies that are learned from data, with sources of negative samples."""
+    overrides = (
         "family=energy",
         "target=ising",
         "++target.size=2",
         "number=32",
         "dataset=none",
         "inner=1",
+        "++rates.channels=8",
+        *ROLLOUT,
     )
-    rollout = tuple(word for word in ROLLOUT if "validation" not in word)
-    for energy in _words("energy"):
-        for negative in _words("negative"):
-            small = (*_small("energy", energy), *_small("negative", negative), "++rates.channels=8")
-            yield Model(
-                f"{energy} {negative}", (*target, energy, negative, *small, *rollout), {"": ()}
-            )
+    for energy in _all_choices("energy"):
+        for negative in _all_choices("negative"):
+            settings = (*_cheap("energy", energy), *_cheap("negative", negative))
+            name = f"{energy} {negative}"
+            yield Case(name, (*overrides, energy, negative, *settings), {"": ()})
 
 
-def _words(group: str) -> list[str]:
-    """`<group>=<choice>` of all choices."""
-    return [f"{group}={choice}" for choice in choices(group)]
+# --- choices and their settings
 
 
-def _of_package(group: str, package: str) -> list[str]:
-    """The choices of a group whose component is of a package, or has an address that begins so."""
-    return [word for word in _words(group) if _target(group, word).startswith(package)]
+def _all_choices(group: str) -> list[str]:
+    """Return `<group>=<choice>` for all choices of a group."""
+    return _not_empty(group, [f"{group}={choice}" for choice in choices(group)])
 
 
-def _target(group: str, word: str) -> str:
-    settings = settings_of(group, word.partition("=")[2])
-    return str(settings.get("_target_", "")) if isinstance(settings, Mapping) else ""
+def _choices_of(group: str, package: str) -> list[str]:
+    """Return the choices of a group whose component belongs to a package."""
+    found = []
+    for choice in choices(group):
+        settings = settings_of(group, choice)
+        target = settings.get("_target_") if isinstance(settings, Mapping) else None
+        if str(target).startswith(f"{package}."):
+            found.append(f"{group}={choice}")
+    return _not_empty(f"{group} of {package}", found)
 
 
-def _small(group: str, word: str, inner: str = "") -> Words:
-    """Words that make a choice, or a part inside it, cheap: its arguments that are in `SMALL`."""
-    part = settings_of(group, word.partition("=")[2])
-    part = part.get(inner, part) if isinstance(part, Mapping) else part
-    names = signature_of(part) if isinstance(part, Mapping) else {}
-    where = f"{group}.{inner}" if inner else group
-    return tuple(f"++{where}.{name}={SMALL[name]}" for name in names if name in SMALL)
+def _distinct_choices(group: str) -> list[str]:
+    """Return the choices of a group; of those with the same settings, the last."""
+    distinct = {
+        json.dumps(settings_of(group, choice), sort_keys=True): f"{group}={choice}"
+        for choice in choices(group)
+    }
+    return list(distinct.values())
+
+
+def _count_networks() -> list[str]:
+    """Return the networks of counts, which have inputs and a body."""
+    names = [name for name in choices("network") if "body" in (settings_of("network", name) or {})]
+    return _not_empty("networks of counts", [f"network={name}" for name in names])
+
+
+def _flow_networks() -> list[str]:
+    """Return the locally equivariant networks."""
+    names = [name for name in choices("network") if name.startswith("le")]
+    return _not_empty("networks of flows", [f"network={name}" for name in names])
+
+
+def _not_empty(description: str, values: list[str]) -> list[str]:
+    """Refuse an empty list, which would silently remove cases after something was renamed."""
+    if not values:
+        raise LookupError(f"no choices: {description}; adapt tests/safety_net/cases.py")
+    return values
+
+
+def _required(choice: str) -> Overrides:
+    return REQUIRED_OVERRIDES.get(choice, ())
+
+
+def _cheap(group: str, choice: str, part: str = "") -> Overrides:
+    """Return overrides that make a choice, or a part of it, cheap."""
+    settings: Any = settings_of(group, choice.partition("=")[2])
+    prefix = group
+    if part and isinstance(settings, Mapping) and part in settings:
+        settings = settings[part]
+        prefix = f"{group}.{part}"
+    return tuple(
+        f"++{prefix}.{name}={CHEAP_ARGUMENTS[name]}"
+        for name in parameters_of(settings)
+        if name in CHEAP_ARGUMENTS
+    )

@@ -1,12 +1,13 @@
 """The choices that `conf/` offers, and the configurations that Hydra composes from them.
 
-Read from the files, so that nothing here names a choice. A group is a folder with a file for every
-choice, or one file whose sections are the choices (`grid/logit` in conf/sampler.yaml is a choice of
-`sampler/grid`).
+Everything is read from the files, so that no choice is named here. A group is a folder with one
+file for each choice, or one file whose sections are the choices: the section `grid/logit` of
+conf/sampler.yaml and the file conf/sampler/grid/logit.yaml are both a choice of `sampler/grid`.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -26,102 +27,137 @@ from omegaconf.errors import OmegaConfBaseException
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
 PROGRAMS = ("train", "sample")
-GLOBAL_GROUPS = ("experiment", "recipe", "task")  # whose choices set values everywhere
-
-
-@cache
-def choices(group: str) -> tuple[str, ...]:
-    """The choices of a group in order; those in folders inside it are groups of their own."""
-    return tuple(sorted(name for found, name in _all_choices() if found == group))
+GLOBAL_GROUPS = ("experiment", "recipe", "task")  # their choices set values everywhere
+# Modules that register config sources or resolvers when imported, as far as they exist
+REGISTERING_MODULES = ("blackout.programs.settings", "blackout.config")
+MISSING = "???"
 
 
 @cache
 def groups() -> tuple[str, ...]:
-    """All groups, such as `head`, `sampler/grid` or `experiment/blackout`."""
-    return tuple(sorted({group for group, _ in _all_choices()}))
-
-
-def choices_below(group: str) -> list[str]:
-    """The choices of a group and of the groups inside it, as paths from it: `blackout/table1`."""
-    inner = [name for name in groups() if f"{name}/".startswith(f"{group}/")]
-    return sorted(
-        f"{name}/{choice}".removeprefix(f"{group}/") for name in inner for choice in choices(name)
-    )
+    """Return all groups, such as `head`, `sampler/grid` or `experiment/blackout`."""
+    return tuple(sorted({group for group, _ in _groups_and_choices()}))
 
 
 @cache
-def _all_choices() -> tuple[tuple[str, str], ...]:
-    """(group, choice) of every file, and of every section of files that hold many."""
+def choices(group: str) -> tuple[str, ...]:
+    """Return the choices of a group, without those of groups inside it."""
+    return tuple(sorted(choice for name, choice in _groups_and_choices() if name == group))
+
+
+def choices_below(group: str) -> list[str]:
+    """Return the choices of a group and of groups inside it, such as `blackout/table1`."""
+    paths = [f"{name}/{choice}" for name, choice in _groups_and_choices()]
+    prefix = f"{group}/"
+    return sorted(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+
+
+@cache
+def _groups_and_choices() -> tuple[tuple[str, str], ...]:
     pairs = []
     for file in sorted(CONF.rglob("*.yaml")):
-        name = str(file.relative_to(CONF).with_suffix(""))
+        name = file.relative_to(CONF).with_suffix("").as_posix()
         if name in PROGRAMS:
             continue
-        names = (
-            [f"{name}/{section}" for section in _sections(file)] if _holds_many(file) else [name]
-        )
-        pairs += [(path.rpartition("/")[0], path.rpartition("/")[2]) for path in names]
+        paths = [name]
+        if _has_choices_as_sections(file):
+            paths = [f"{name}/{section}" for section in _sections(file)]
+        for path in paths:
+            group, _, choice = path.rpartition("/")
+            pairs.append((group, choice))
     return tuple(pairs)
 
 
-def _holds_many(file: Path) -> bool:
-    """Whether the sections of a file are choices: at the top, or of a paper without a package."""
-    top = file.relative_to(CONF).parts[0]
-    return file.parent == CONF or (
-        top in GLOBAL_GROUPS and not file.read_text().startswith("# @package")
-    )
+def _has_choices_as_sections(file: Path) -> bool:
+    """Whether the sections of a file are choices, rather than the file itself.
+
+    They are in files at the top of `conf/`, and in files without a package right in the folders of
+    global groups, such as conf/experiment/blackout.yaml.
+    """
+    if file.parent == CONF:
+        return True
+    is_global = file.parent.parent == CONF and file.parent.name in GLOBAL_GROUPS
+    return is_global and not re.match(r"(#.*\n|\n)*# @package", file.read_text())
 
 
 def _sections(file: Path) -> list[str]:
     return re.findall(r"^([\w/]+):", file.read_text(), re.MULTILINE)
 
 
-def composed(config_name: str, words: Sequence[str] = ()) -> DictConfig:
-    """The configuration of a program with these words, or of one choice such as `head/gamma`."""
-    for module in ("blackout.programs.settings", "blackout.config"):
-        if (
-            importlib.util.find_spec(module) is not None
-        ):  # what it registers with Hydra or OmegaConf, if anything
+def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose the configuration of a program, or of a single choice such as `head/gamma`.
+
+    Raises:
+        HydraException: an override does not fit.
+    """
+    for module in REGISTERING_MODULES:
+        if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", ".*Defaults list is missing `_self_`"
-        )  # of a choice that is composed alone
-        return compose(config_name, list(words))
+        # raised for a choice that is composed as if it were a program
+        warnings.filterwarnings("ignore", ".*Defaults list is missing `_self_`")
+        return compose(name, list(overrides))
 
 
-def plain(config: Any) -> Any:
-    """Plain containers with all interpolations that can be resolved; `???` must be given."""
+def to_plain(config: Any) -> Any:
+    """Convert to plain containers and resolve interpolations, as far as possible.
+
+    Missing values stay `???`, and interpolations of missing values stay as they are written.
+    """
     if isinstance(config, DictConfig):
-        return {str(name): plain(_value(config, name)) for name in config}
+        return {str(name): to_plain(_resolve(config, name)) for name in config}
     if OmegaConf.is_list(config):
-        return [plain(item) for item in config]
+        return [to_plain(item) for item in config]
     return config
 
 
-def _value(config: DictConfig, name: Any) -> Any:
+def _resolve(config: DictConfig, name: Any) -> Any:
     if OmegaConf.is_missing(config, name):
-        return "???"
+        return MISSING
     try:
         return config[name]
-    except OmegaConfBaseException:  # it is made from what must still be given
-        return str(OmegaConf.to_container(config, resolve=False)[name])
+    except OmegaConfBaseException:  # an interpolation of a value that is missing
+        unresolved: Any = OmegaConf.to_container(config, resolve=False)
+        return str(unresolved[name])
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every leaf; an empty mapping is one."""
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) of every leaf; an empty mapping is a leaf."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def signature_of(part: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of the component that a part of a configuration names, if it names one."""
-    target = part.get("_target_", "???")
-    if target == "???":
+@cache
+def settings_of(group: str, choice: str) -> Any:
+    """Return what a choice sets, as plain values; None if it only makes other choices.
+
+    Interpolations stay as they are written. The result is cached and must not be changed.
+    """
+    attempts: list[tuple[str, list[str]]] = [
+        (f"{group}/{choice}", []),
+        ("train", [f"{group}={choice}"]),
+    ]
+    for name, overrides in attempts:
+        try:
+            config = compose_config(name, overrides)
+        except HydraException:
+            # The choice overrides groups that only a program has, or belongs to another family.
+            continue
+        settings = OmegaConf.select(config, group.replace("/", "."))
+        if OmegaConf.is_config(settings):
+            return OmegaConf.to_container(settings, resolve=False)
+        return settings
+    return None
+
+
+def parameters_of(settings: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the component that settings name by `_target_`, if there is one."""
+    target = settings.get("_target_", MISSING) if isinstance(settings, Mapping) else MISSING
+    if target == MISSING:
         return {}
     try:
         return inspect.signature(get_object(target)).parameters
@@ -129,49 +165,28 @@ def signature_of(part: Mapping[str, Any]) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-@cache
-def settings_of(group: str, choice: str) -> Any:
-    """What one choice sets, as plain values; None if it only chooses others.
-
-    Interpolations stay as they are written. The result is cached: do not change it.
-    """
-    ways: list[tuple[str, list[str]]] = [
-        (f"{group}/{choice}", []),
-        ("train", [f"{group}={choice}"]),
-    ]
-    for config_name, words in ways:
-        try:
-            config = composed(config_name, words)
-        except (
-            HydraException
-        ):  # it also chooses in other groups, which only a program has, or another family
-            continue
-        part = OmegaConf.select(config, group.replace("/", "."))
-        return OmegaConf.to_container(part, resolve=False) if OmegaConf.is_config(part) else part
-    return None
-
-
-def with_defaults(part: Any) -> Any:
-    """Plain values in which every component has the defaults of its constructor, too."""
-    if isinstance(part, list):
-        return [with_defaults(item) for item in part]
-    if not isinstance(part, Mapping):
-        return part
-    parameters = signature_of(part).items()
+def with_defaults(settings: Any) -> Any:
+    """Add the defaults of its constructor to the settings of every component."""
+    if isinstance(settings, list):
+        return [with_defaults(item) for item in settings]
+    if not isinstance(settings, Mapping):
+        return settings
     defaults = {
-        name: written(one.default) for name, one in parameters if one.default is not one.empty
+        name: to_json(parameter.default)
+        for name, parameter in parameters_of(settings).items()
+        if parameter.default is not parameter.empty
     }
-    return defaults | {name: with_defaults(value) for name, value in part.items()}
+    return defaults | {name: with_defaults(value) for name, value in settings.items()}
 
 
-def written(value: Any) -> Any:
-    """A value as it can be written to a file on any machine."""
+def to_json(value: Any) -> Any:
+    """Convert a default value to JSON that is the same on every machine."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return [written(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): written(item) for name, item in value.items()}
+        return {str(name): to_json(item) for name, item in value.items()}
     if inspect.isclass(value) or inspect.isroutine(value):
         return value.__qualname__
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,4 +1,4 @@
-"""What differs between two states of the project, row by row."""
+"""The differences between two states of the project."""
 
 from __future__ import annotations
 
@@ -8,56 +8,60 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 Table: TypeAlias = Mapping[str, Any]
-"""Values by name; a value is a mapping itself, a list of lines, or a plain value."""
-SHOWN = 6  # names of rows in which the same thing differs
-WIDTH = 160  # characters of a value
+"""Rows by name. A row is a mapping, a list of lines, or a plain value."""
+
+MAX_ROWS = 6  # names of rows that are printed for one difference
+MAX_WIDTH = 160  # characters of a value that are printed
 
 
-def differences(before: Table, after: Table, moved: Mapping[str, str] | None = None) -> list[str]:
-    """One line for each thing that differs, with the rows in which it does.
+def compare_tables(
+    before: Table, after: Table, moved: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return one line for each difference, with the names of the rows that have it.
 
     Args:
-        before: rows by name.
-        after: the same of the other state.
-        moved: what is written in `before`, and what in `after`: parts of names and of values.
+        before: rows of the older state.
+        after: rows of the newer state.
+        moved: names and values of `before`, or parts of them, that `after` writes otherwise.
     """
-    before = renamed(before, moved or {})
+    before = rename(before, moved or {})
     lines = [f"only before: {name}" for name in sorted(before.keys() - after.keys())]
     lines += [f"only after: {name}" for name in sorted(after.keys() - before.keys())]
     rows: dict[str, list[str]] = defaultdict(list)
     for name in sorted(before.keys() & after.keys()):
-        for change in _changes(before[name], after[name]):
-            rows[change].append(name)
-    for change, names in rows.items():
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        lines.append(f"{change}   in: {'; '.join(names[:SHOWN])}{more}")
+        for difference in _compare_rows(before[name], after[name]):
+            rows[difference].append(name)
+    for difference, names in rows.items():
+        remaining = len(names) - MAX_ROWS
+        suffix = f" and {remaining} more" if remaining > 0 else ""
+        lines.append(f"{difference}   in: {'; '.join(names[:MAX_ROWS])}{suffix}")
     return lines
 
 
-def renamed(table: Table, moved: Mapping[str, str]) -> dict[str, Any]:
-    """A table in which everything that moved has its new name, in names of rows and in values."""
+def rename(table: Table, moved: Mapping[str, str]) -> dict[str, Any]:
+    """Replace old names by new ones, in the names of rows and in all values."""
     text = json.dumps(table)
     for old, new in moved.items():
         text = text.replace(json.dumps(old)[1:-1], json.dumps(new)[1:-1])
     return dict(json.loads(text))
 
 
-def _changes(before: Any, after: Any) -> Iterator[str]:
+def _compare_rows(before: Any, after: Any) -> Iterator[str]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted(before.keys() | after.keys()):
             if name not in after:
-                yield f"{name}: {_short(before[name])} -> nothing"
+                yield f"{name}: {_shorten(before[name])} -> nothing"
             elif name not in before:
-                yield f"{name}: nothing -> {_short(after[name])}"
+                yield f"{name}: nothing -> {_shorten(after[name])}"
             elif before[name] != after[name]:
-                yield f"{name}: {_short(before[name])} -> {_short(after[name])}"
+                yield f"{name}: {_shorten(before[name])} -> {_shorten(after[name])}"
     elif isinstance(before, list) and isinstance(after, list):
-        yield from (f"- {_short(line)}" for line in before if line not in after)
-        yield from (f"+ {_short(line)}" for line in after if line not in before)
+        yield from (f"- {_shorten(line)}" for line in before if line not in after)
+        yield from (f"+ {_shorten(line)}" for line in after if line not in before)
     elif before != after:
-        yield f"{_short(before)} -> {_short(after)}"
+        yield f"{_shorten(before)} -> {_shorten(after)}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
+    return text if len(text) <= MAX_WIDTH else f"{text[: MAX_WIDTH - 3]}..."

@@ -1,7 +1,7 @@
 """The resolved configuration of every family, recipe, experiment and task.
 
-In the file, a command line is written as what differs from the most similar of the first ones,
-those of the families: small enough to read, and exact. Comparisons are of whole configurations.
+The file has what differs between a command line and the most similar command line that chooses only
+a family, so that it is small enough to read. Comparisons use whole configurations.
 """
 
 from __future__ import annotations
@@ -11,95 +11,93 @@ from typing import Any, TypeAlias
 
 from hydra.errors import HydraException
 
-from tests.safety_net.choices import choices, choices_below, composed, flattened, plain
+from tests.safety_net.choices import choices, choices_below, compose_config, flatten, to_plain
 
 Configuration: TypeAlias = dict[str, Any]
 """Values by dotted name."""
-ABSENT = "<absent>"
-"""Stands for a name that the base has and a configuration lacks."""
+
+ABSENT = "<absent>"  # value of a name that the base has and the configuration lacks
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
-    """(program, words) of every command line; a family may lack what one chooses."""
-    families, datasets = choices("family"), choices("dataset")
+    """Yield (program, overrides) of every command line; not all of them can be composed."""
+    families = choices("family")
+    datasets = choices("dataset")
     yield "train", []
     yield "sample", []
-    yield from (("train", [f"family={family}"]) for family in families)
-    recipes = [path.split("/", 1) for path in choices_below("recipe")]
-    for family, name in recipes:
-        if (
-            family in families
-        ):  # those of papers are in the experiments, other parts in what chooses them
-            yield (
-                "train",
-                [
-                    f"family={family}",
-                    f"dataset={name}" if name in datasets else f"recipe={family}/{name}",
-                ],
-            )
     for family in families:
-        yield from (
-            ("train", [f"family={family}", f"debug={choice}"]) for choice in choices("debug")
-        )
-    yield from (
-        ("sample", [f"dataset={dataset}"])
-        for dataset in datasets
-        if dataset in {name for _, name in recipes}
-    )
-    yield from (("train", [f"process={choice}"]) for choice in choices("process"))
-    for group in ("target", "baseline"):
+        yield "train", [f"family={family}"]
+
+    # Recipes of a family. Those of papers belong to experiments, other parts to what chooses them.
+    datasets_with_recipe = set()
+    for path in choices_below("recipe"):
+        family, _, name = path.partition("/")
+        if name in datasets:
+            datasets_with_recipe.add(name)
+        if family in families:
+            choice = f"dataset={name}" if name in datasets else f"recipe={family}/{name}"
+            yield "train", [f"family={family}", choice]
+    for dataset in datasets:
+        if dataset in datasets_with_recipe:
+            yield "sample", [f"dataset={dataset}"]
+
+    for process in choices("process"):
+        yield "train", [f"process={process}"]
+    for group in ("debug", "target", "baseline"):
         for choice in choices(group):
-            yield from (("train", [f"family={family}", f"{group}={choice}"]) for family in families)
-    yield from (("train", [f"experiment={path}"]) for path in choices_below("experiment"))
-    yield from (("sample", [f"task={path}"]) for path in choices_below("task"))
+            for family in families:
+                yield "train", [f"family={family}", f"{group}={choice}"]
+    for experiment in choices_below("experiment"):
+        yield "train", [f"experiment={experiment}"]
+    for task in choices_below("task"):
+        yield "sample", [f"task={task}"]
 
 
 def configurations() -> dict[str, Configuration]:
-    """The configuration of every command line that can be composed, by command line."""
-    found = {}
-    for program, words in command_lines():
+    """Return the configuration of every command line that can be composed, by command line."""
+    table = {}
+    for program, overrides in command_lines():
         try:
-            config = composed(program, words)
-        except HydraException:  # the family has no such group
+            config = compose_config(program, overrides)
+        except HydraException:  # the family does not have the group
             continue
-        found[" ".join([program, *words])] = dict(flattened(plain(config)))
-    return found
+        table[" ".join([program, *overrides])] = dict(flatten(to_plain(config)))
+    return table
 
 
-def compressed(configurations: Mapping[str, Configuration]) -> dict[str, dict[str, Any]]:
-    """The same as differences from the families' configurations, for a file."""
-    bases = {name: config for name, config in configurations.items() if _is_base(name)}
-    written = {}
-    for name, config in configurations.items():
+def compress(table: Mapping[str, Configuration]) -> dict[str, dict[str, Any]]:
+    """Write configurations as differences from those of the families."""
+    bases = {name: config for name, config in table.items() if _is_base(name)}
+    entries: dict[str, dict[str, Any]] = {}
+    for name, config in table.items():
         if name in bases:
-            written[name] = {"settings": dict(sorted(config.items()))}
+            entries[name] = {"settings": dict(sorted(config.items()))}
             continue
-        differences = {base: _difference(values, config) for base, values in bases.items()}
-        base = min(differences, key=lambda one: (len(differences[one]), one))
-        written[name] = {"base": base, "settings": differences[base]}
-    return dict(sorted(written.items()))
+        differences = {base: _subtract(config, bases[base]) for base in sorted(bases)}
+        base = min(differences, key=lambda base: len(differences[base]))
+        entries[name] = {"base": base, "settings": differences[base]}
+    return dict(sorted(entries.items()))
 
 
-def expanded(written: Mapping[str, Mapping[str, Any]]) -> dict[str, Configuration]:
-    """Whole configurations from `compressed`."""
-    found = {}
-    for name, entry in written.items():
-        values = (
-            {**written[entry["base"]]["settings"], **entry["settings"]}
-            if "base" in entry
-            else entry["settings"]
-        )
-        found[name] = {key: value for key, value in values.items() if value != ABSENT}
-    return found
+def expand(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Configuration]:
+    """Restore the configurations from `compress`."""
+    table = {}
+    for name, entry in entries.items():
+        settings = dict(entries[entry["base"]]["settings"]) if "base" in entry else {}
+        settings |= entry["settings"]
+        table[name] = {key: value for key, value in settings.items() if value != ABSENT}
+    return table
 
 
-def _is_base(name: str) -> bool:
-    words = name.split()[1:]
-    return all(word.startswith("family=") for word in words)
+def _is_base(command_line: str) -> bool:
+    overrides = command_line.split()[1:]
+    return all(override.startswith("family=") for override in overrides)
 
 
-def _difference(base: Configuration, config: Configuration) -> Configuration:
-    changed = {
-        name: value for name, value in config.items() if name not in base or base[name] != value
-    }
-    return dict(sorted((changed | dict.fromkeys(base.keys() - config.keys(), ABSENT)).items()))
+def _subtract(config: Configuration, base: Configuration) -> Configuration:
+    """Return the values in which a configuration differs from its base."""
+    differences: Configuration = dict.fromkeys(base.keys() - config.keys(), ABSENT)
+    for name, value in config.items():
+        if name not in base or base[name] != value:
+            differences[name] = value
+    return dict(sorted(differences.items()))

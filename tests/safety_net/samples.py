@@ -1,8 +1,8 @@
-"""Hashes of what every sampler, decoder, simulation and posterior method draws.
+"""Hashes of the output of every sampler, decoder, simulation and posterior method.
 
-A model is trained for one step by `train.py`, with its weights replaced by fixed ones; then
-`sample.py` draws from it in many ways. Hashes differ between kinds of processors and numbers of
-threads: compare those of one machine.
+`train.py` trains a model for one step and exports it with fixed weights; `sample.py` then draws
+from it in many ways. Hashes depend on the processor and the number of threads, so that only those
+of one machine can be compared.
 """
 
 from __future__ import annotations
@@ -19,96 +19,118 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.safety_net.cases import DRAWING, TRAINING, Model, models
+from tests.safety_net.cases import SAMPLE_OVERRIDES, TRAIN_OVERRIDES, Case, cases
 from tests.safety_net.components import write_files
-from tests.safety_net.programs import REFUSED, run
+from tests.safety_net.programs import REFUSED, Result, run_program
+
+HASH_LENGTH = 16  # hexadecimal digits
 
 
-def samples(only: str = "") -> dict[str, Any]:
-    """What every case gives.
-
-    Args:
-        only: cases whose names contain this.
+def samples(pattern: str = "") -> dict[str, Any]:
+    """Run the cases whose names contain a pattern.
 
     Returns:
-        By case: of a model the loss of its first step, of a draw a hash for each array in its
-        files; or how it ended.
+        By name: for training the loss of the first step, for sampling a hash of each array in the
+        files. A string for a command that is refused or fails.
     """
-    found: dict[str, Any] = {}
-    threads = torch.get_num_threads()
+    rows: dict[str, Any] = {}
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            places = write_files(folder)
-            for model in models():
-                if only not in model.name:
-                    continue
-                found |= _drawn(model, folder, places)
+            paths = write_files(folder)
+            for case in cases():
+                if pattern in case.name:
+                    rows |= _run_case(case, folder, paths)
     finally:
-        torch.set_num_threads(threads)
-    return found
+        torch.set_num_threads(num_threads)
+    return rows
 
 
-def _drawn(model: Model, folder: Path, places: dict[str, str]) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    run_id = re.sub(r"\W+", "-", model.name)
-    directory = folder / f"models/{run_id}"
-    if model.words:
+def outcomes(rows: Mapping[str, Any]) -> dict[str, str]:
+    """Return whether each command succeeds ("drawn"), is refused or fails, without details."""
+    return {name: outcome(row) for name, row in rows.items()}
+
+
+def outcome(row: Any) -> str:
+    """Return the outcome of a row: "drawn", "refused" or "failed"."""
+    return row.partition(":")[0] if isinstance(row, str) else "drawn"
+
+
+def _run_case(case: Case, folder: Path, paths: dict[str, str]) -> dict[str, Any]:
+    """Train the model of a case and draw from it; add the model to `paths` for later cases."""
+    rows: dict[str, Any] = {}
+    run_id = re.sub(r"\W+", "-", case.name)
+    model = folder / "models" / run_id / "model"
+    checkpoint = []
+    if case.train_overrides:
         losses = folder / f"{run_id}.json"
-        words = [*TRAINING, f"+callbacks.weights.file={losses}", *_filled(model.words, places)]
-        outcome = _ended(run("train", [*words, f"runs_dir={folder}", f"run_id={run_id}"], folder))
-        results[f"{model.name} | training"] = outcome or json.loads(losses.read_text())
-        if outcome:
-            return results
-        places[run_id] = str(directory / "model")
-    for name, words in model.draws.items():
-        first, _, more = name.partition(" ")
-        if (
-            more and results.get(f"{model.name} | {first}") == "refused"
-        ):  # with more words it would be, too
-            continue
+        arguments = [
+            *TRAIN_OVERRIDES,
+            *_insert_paths(case.train_overrides, paths),
+            f"+callbacks.weights.file={losses}",
+            f"runs_dir={folder}",
+            f"run_id={run_id}",
+        ]
+        error = _describe_error(run_program("train", arguments, folder))
+        rows[f"{case.name} | training"] = error or json.loads(losses.read_text())
+        if error:
+            return rows
+        assert run_id not in paths, f"{case.name} is also the name of a file"
+        paths[run_id] = str(model)
+        checkpoint = [f"ckpt={model}"]
+    for name, overrides in case.draws.items():
+        choice, _, other_choices = name.partition(" ")
+        if other_choices and outcome(rows.get(f"{case.name} | {choice}")) == "refused":
+            continue  # with other choices it would be refused, too
         out = folder / "out"
-        ckpt = [f"ckpt={directory / 'model'}"] if model.words else []
-        outcome = _ended(
-            run("sample", [*ckpt, *DRAWING, *_filled(words, places), f"out={out}"], folder)
-        )
-        results[f"{model.name} | {name}"] = outcome or hashes(out)
+        arguments = [
+            *checkpoint,
+            *SAMPLE_OVERRIDES,
+            *_insert_paths(overrides, paths),
+            f"out={out}",
+        ]
+        error = _describe_error(run_program("sample", arguments, folder))
+        rows[f"{case.name} | {name}"] = error or hash_files(out)
         shutil.rmtree(out, ignore_errors=True)
-    return results
+    return rows
 
 
-def _filled(words: Sequence[str], places: Mapping[str, str]) -> list[str]:
-    return [word.format_map(places) for word in words]
+def _insert_paths(overrides: Sequence[str], paths: Mapping[str, str]) -> list[str]:
+    return [override.format_map(paths) for override in overrides]
 
 
-def _ended(outcome: tuple[int, str]) -> str:
-    """Empty for a program that did what it was asked for."""
-    code, errors = outcome
-    if code == REFUSED:
-        return "refused"
-    return f"exit code {code}: {errors.strip().splitlines()[-1]}" if code else ""
+def _describe_error(result: Result) -> str:
+    """Return "refused: ..." or "failed: ...", or nothing for exit code 0."""
+    if not result.exit_code:
+        return ""
+    status = "refused" if result.exit_code == REFUSED else "failed"
+    lines = result.errors.strip().splitlines() or [f"exit code {result.exit_code}"]
+    return f"{status}: {lines[-1].removeprefix('error: ')}"
 
 
-def hashes(out: Path) -> dict[str, str]:
-    """A hash of every array in the files of a folder, and of the values in its metrics.json."""
-    found = {}
-    for file in sorted(out.glob("*.npz")):
-        if file.stem == "posterior":  # holds seconds
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return a hash of every array in the files of a folder, and of the values in metrics.json."""
+    hashes = {}
+    for file in sorted(folder.glob("*.npz")):
+        if file.stem == "posterior":  # it has the duration
             continue
         with np.load(file) as arrays:
             for name in sorted(arrays.files):
-                found[f"{file.stem}.{name}"] = array_hash(arrays[name])
-    scores = out / "metrics.json"
-    if scores.exists():
-        values = json.loads(scores.read_text())["values"]
-        found["values"] = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[
-            :16
-        ]
-    return found
+                hashes[f"{file.stem}.{name}"] = hash_array(arrays[name])
+    report = folder / "metrics.json"
+    if report.exists():
+        values = json.loads(report.read_text())["values"]
+        hashes["values"] = _hash(json.dumps(values, sort_keys=True).encode())
+    return hashes
 
 
-def array_hash(array: Any) -> str:
-    """A hash of type, shape and values."""
-    description = f"{array.dtype.str} {array.shape} ".encode()
-    return hashlib.sha256(description + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+def hash_array(array: Any) -> str:
+    """Return a hash of type, shape and values."""
+    header = f"{array.dtype.str} {array.shape} ".encode()
+    return _hash(header + np.ascontiguousarray(array).tobytes())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:HASH_LENGTH]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-from blackout.programs import OnDemand
 
 HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "matplotlib", "scipy", "sklearn"}
 MODULES = (
     "blackout.data", "blackout.training.export", "blackout.diffusion",
-    "blackout.programs.sample", "blackout.permutations.coded",
+    "blackout.permutations.coded",
 )  # fmt: skip
 SPARSE = """
 assert "blackout.diffusion.model" not in sys.modules
@@ -37,12 +33,6 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"
 from blackout.random import counts
 print("numba" in sys.modules, counts._kernels(torch.device("cpu")), flush=True)
 """
-TORCHMETRICS = """
-from blackout.programs import put_off_torchmetrics
-put_off_torchmetrics()
-from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
-print(issubclass(MeanMetric, Metric), {"scipy", "torchvision", "torchmetrics.classification"} & sys.modules.keys())
-"""
 CODE = """
 import importlib, os, sys, torch, numpy
 for part in sys.argv[1:]:
@@ -63,7 +53,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder, root = tmp_path_factory.mktemp("imports"), str(Path(__file__).parents[2])
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{CODE}", *MODULES]
     done = subprocess.run(
-        [*command, SPARSE, TORCHMETRICS, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
+        [*command, SPARSE, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
     )
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
@@ -77,22 +67,7 @@ def test_nothing_heavy_is_loaded(said: list[str]) -> None:
 
 
 def test_the_model_comes_when_it_is_asked_for_and_scipy_with_the_first_sparse_matrix(said: list[str]) -> None:
-    assert said[len(MODULES) : -2] == ["False", "2 2"]
-
-
-def test_training_loads_of_torchmetrics_what_lightning_needs(said: list[str]) -> None:
-    assert said[-2] == "True set()"
-
-
-def test_all_of_torchmetrics_is_there_when_it_is_asked_for() -> None:
-    import torchmetrics
-
-    spec = importlib.util.find_spec("torchmetrics")
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__class__ = OnDemand
-    assert module.Metric is torchmetrics.Metric and type(module) is OnDemand
-    assert module.Accuracy is torchmetrics.Accuracy and type(module) is ModuleType
+    assert said[len(MODULES) : -1] == ["False", "2 2"]
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -19,14 +19,15 @@ FLOORS = (
     ("data", "preemption"),
     ("evaluation",),
     ("training",),
+    ("config",),
     ("diffusion", "flows", "permutations"),
     ("laws", "posterior", "compress", "report"),
     ("programs",),
     ("compare", "inspect", "solve", "watch", "demo"),
-    ("",),  # blackout/__init__.py
+    ("", "__main__"),
 )
 """Folders and files of blackout/, from the ground floor up."""
-FAMILIES = (*FLOORS[5], "laws", "posterior", "compress")
+FAMILIES = (*FLOORS[6], "laws", "posterior", "compress")
 SHARED = ("training", "programs", "protocols.py")
 """What knows no family."""
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}

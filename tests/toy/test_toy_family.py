@@ -48,7 +48,7 @@ def test_it_plans_and_sweeps(run, tmp_path):  # noqa: F811
     planned = run("train", *TOY, "plan=true", f"runs_dir={tmp_path}")
     assert planned.code == 0 and "16" in planned.out, planned.err
     levels = run("train", TOY[0], "family=toy", "process=absorbing", f"runs_dir={tmp_path}")
-    levels.assert_refused("process=levels chooses a", "which the chosen family lacks")
+    levels.assert_refused("process=absorbing does not fit the other choices", "Could not override 'head'")
     swept = run("train", "-m", *TOY, "seed=1,2", "trainer.max_steps=4", f"runs_dir={tmp_path}")
     assert swept.code == 0, swept.err
     (table,) = tmp_path.glob("sweeps/*/results.csv")

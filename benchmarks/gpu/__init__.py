@@ -1,0 +1,1 @@
+"""Checks and measurements of one GPU: `python -m benchmarks.gpu`."""
