@@ -22,9 +22,9 @@ from torch import Tensor
 from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
+from blackout.errors import ends_in_one_line
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
-from blackout.errors import ends_in_one_line
 
 Judge = Callable[[Tensor], Tensor]
 """Counts [n, 1, side, side] -> probabilities of the classes [n, 10]."""

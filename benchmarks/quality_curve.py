@@ -33,9 +33,8 @@ from blackout.data import CountData
 from blackout.diffusion.draw import describe_sampler
 from blackout.diffusion.model import try_sampler
 from blackout.diffusion.samplers import Sampler
-from blackout.errors import UserError
+from blackout.errors import UserError, ends_in_one_line
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
-from blackout.errors import ends_in_one_line
 from blackout.training.instantiate import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

@@ -22,14 +22,15 @@ from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 pytestmark = pytest.mark.drawn
 README = (ROOT / "README.md").read_text()
 TYPED = (ROOT / "docs" / "reference" / "settings.md").read_text()
+PROGRAMS = ("python ", "blackout ")
 LISTED = [
     line.split("  #")[0].strip()
     for block in re.findall(r"```bash\n(.*?)```", README + TYPED, re.DOTALL)
     for line in block.splitlines()
 ]
-LISTED += [code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith("python ")]
+LISTED += [code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith(PROGRAMS)]
 COMMANDS = [
-    line.replace("<run_id>", "a").replace("<run>", "runs/digits/a") for line in LISTED if line.startswith(("python ", "blackout "))
+    line.replace("<run_id>", "a").replace("<run>", "runs/digits/a") for line in LISTED if line.startswith(PROGRAMS)
 ]
 SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null")
 ONE_RUN = (*SHORT, "network=mlp", "network.body.width=8")

@@ -22,8 +22,8 @@ def _run(options: argparse.Namespace) -> None:
     names = groups()
     if options.group is None:
         for group in names:
-            listed = ", ".join(choices(group))
-            print(textwrap.fill(listed, WIDTH, initial_indent=f"{group:<20} ", subsequent_indent=" " * 21))
+            line = ", ".join(choices(group))
+            print(textwrap.fill(line, WIDTH, initial_indent=f"{group:<20} ", subsequent_indent=" " * 21))
         print("\nblackout choices <group> describes them.")
         return
     group = options.group.strip("/")

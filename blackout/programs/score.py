@@ -168,7 +168,7 @@ def recipe_scores(dataset: str | None) -> Any:
     """The scores that the recipe of a dataset, conf/recipe/blackout/<dataset>.yaml, chooses; None for none."""
     if f"blackout/{dataset}" not in choices("recipe"):
         return None
-    return OmegaConf.to_container(compose("train", [f"dataset={dataset}"]))["metrics"]
+    return OmegaConf.to_container(compose("train", [f"dataset={dataset}"]).metrics)
 
 
 def _none_wanted() -> bool:
