@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-import runpy
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
@@ -14,10 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-import blackout
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, compress, inspect, load_model, report
-from blackout.errors import UserError, ends_in_one_line, run_command
+from blackout.errors import UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
@@ -356,20 +353,6 @@ def test_a_reader_who_leaves_is_no_error(monkeypatch):
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
         cli.run(lambda: None)
         sys.stdout.flush()
-
-
-@pytest.mark.parametrize("words, ours", [(["-m", "blackout.inspect"], 1), (["-m", "pytest"], 0), (["x.py", "-m"], 0)])
-def test_ctrl_c_among_the_imports_of_a_program_shows_no_traceback(monkeypatch, words, ours):
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        monkeypatch.setattr(sys, "orig_argv", ["python", *words])
-        runpy.run_path(str(Path(blackout.__file__)))
-        assert (signal.getsignal(signal.SIGINT) is signal.SIG_DFL) == ours
-        with ends_in_one_line():
-            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_every_program_has_this_entry(command):

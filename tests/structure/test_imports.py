@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-from blackout.programs import OnDemand
 
 HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "matplotlib", "scipy", "sklearn"}
 MODULES = (
@@ -37,11 +33,23 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"
 from blackout.random import counts
 print("numba" in sys.modules, counts._kernels(torch.device("cpu")), flush=True)
 """
-TORCHMETRICS = """
-from blackout.programs import put_off_torchmetrics
-put_off_torchmetrics()
-from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
-print(issubclass(MeanMetric, Metric), {"scipy", "torchvision", "torchmetrics.classification"} & sys.modules.keys())
+NO_SIDE_EFFECTS = """
+import pkgutil, signal, warnings
+EXEMPT = {"HYDRA_FULL_ERROR"}
+import hydra, matplotlib.pyplot, pytorch_lightning, scipy, sklearn, torchmetrics, torchvision, wandb
+def state():
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    backends = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    streams = sys.stdout, sys.stderr, sys.excepthook, warnings.showwarning, warnings.formatwarning
+    threads = torch.get_num_threads(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    variables = {name: value for name, value in os.environ.items() if name not in EXEMPT}
+    return handlers, backends, streams, threads, sys.argv[:], variables, warnings.filters[:], torch.get_rng_state().tolist()
+before = state()
+import blackout, train, sample
+for module in pkgutil.walk_packages(blackout.__path__, "blackout."):
+    if not module.name.endswith("triton_draws"):
+        importlib.import_module(module.name)
+print(*[number for number, (old, new) in enumerate(zip(before, state())) if old != new], "unchanged", flush=True)
 """
 CODE = """
 import importlib, os, sys, torch, numpy
@@ -63,7 +71,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder, root = tmp_path_factory.mktemp("imports"), str(Path(__file__).parents[2])
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{CODE}", *MODULES]
     done = subprocess.run(
-        [*command, SPARSE, TORCHMETRICS, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
+        [*command, SPARSE, NO_SIDE_EFFECTS, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
     )
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
@@ -80,19 +88,9 @@ def test_the_model_comes_when_it_is_asked_for_and_scipy_with_the_first_sparse_ma
     assert said[len(MODULES) : -2] == ["False", "2 2"]
 
 
-def test_training_loads_of_torchmetrics_what_lightning_needs(said: list[str]) -> None:
-    assert said[-2] == "True set()"
-
-
-def test_all_of_torchmetrics_is_there_when_it_is_asked_for() -> None:
-    import torchmetrics
-
-    spec = importlib.util.find_spec("torchmetrics")
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__class__ = OnDemand
-    assert module.Metric is torchmetrics.Metric and type(module) is OnDemand
-    assert module.Accuracy is torchmetrics.Accuracy and type(module) is ModuleType
+def test_importing_changes_nothing(said: list[str]) -> None:
+    """No signal, argument, environment variable, warnings filter, stream or setting of torch."""
+    assert said[-2] == "unchanged"
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
