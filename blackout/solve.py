@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.data.images import IMG_EXTENSIONS, read_image
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import new_file, save_picture
 from blackout.permutations.borders import BEAM_WIDTH, neighbour_scores, solve_by_borders
 from blackout.permutations.queries import place_probabilities
@@ -81,7 +81,7 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.solve", description=__doc__)
+    parser = CommandParser(prog="python -m blackout.solve", description=__doc__)
     parser.add_argument("picture", type=Path, help="a picture cut into shuffled pieces, or a folder of pieces")
     parser.add_argument("settings", nargs="*", help="grid=4 or grid=3x5; top=3 (arrangements to print); out=solved.png")
     run_command(_run, parser, arguments)

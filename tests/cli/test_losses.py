@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, compress, inspect, load_model, report
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
@@ -338,20 +338,20 @@ def raising(error):
     (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
 ])  # fmt: skip
 def test_programs_end_in_one_line(capsys, error, code, said):
-    import argparse
-
     with pytest.raises(SystemExit) as left:
-        run_command(raising(error), argparse.ArgumentParser("x"), [])
+        run_command(raising(error), CommandParser("x"), [])
     assert left.value.code == code and capsys.readouterr().err == said
 
 
-def test_a_reader_who_leaves_is_no_error(monkeypatch):
+def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as left:
         monkeypatch.setattr(sys, "stdout", left)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
-        cli.run(lambda: None)
+        with pytest.raises(SystemExit) as end:
+            cli.run(lambda: None)
+        assert end.value.code == 1
         sys.stdout.flush()
 
 

@@ -70,7 +70,8 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
 
 
 def test_a_plan_for_another_machine_says_that_the_batch_does_not_fit_here(run, tmp_path):
-    outcome = run("train", *TINY, "plan=true", "batch_size=1000000000", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
+    options = (*TINY, "plan=true", "batch_size=1000000000", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
+    outcome = run("train", *options)
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if line.startswith("memory:")]
     assert "does not fit here" in line and "of memory on cpu" in line

@@ -43,7 +43,8 @@ def state():
     streams = sys.stdout, sys.stderr, sys.excepthook, warnings.showwarning, warnings.formatwarning
     threads = torch.get_num_threads(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
     variables = {name: value for name, value in os.environ.items() if name not in EXEMPT}
-    return handlers, backends, streams, threads, sys.argv[:], variables, warnings.filters[:], torch.get_rng_state().tolist()
+    words = sys.argv[:], variables, warnings.filters[:]
+    return handlers, backends, streams, threads, words, torch.get_rng_state().tolist()
 before = state()
 import blackout, train, sample
 for module in pkgutil.walk_packages(blackout.__path__, "blackout."):
