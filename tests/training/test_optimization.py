@@ -58,7 +58,7 @@ def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
 
 def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
     def drawn(seed, batch, rank):
-        trainer, cpu = SimpleNamespace(_results=None, world_size=2), torch.device("cpu")
+        trainer, cpu = SimpleNamespace(world_size=2), torch.device("cpu")
         model = SimpleNamespace(seed=seed, network=nn.Identity())
         module = SimpleNamespace(trainer=trainer, model=model, global_rank=rank, device=cpu)
         with torch.random.fork_rng():
