@@ -19,7 +19,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pytorch_lightning.profilers import PassThroughProfiler
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
@@ -336,7 +336,7 @@ def make_trainer(
         settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
     try:
         trainer: pl.Trainer = make(
-            settings,
+            settings | {"strategy": choose_strategy(settings)},
             "trainer",
             logger=loggers,
             callbacks=callbacks,
@@ -347,9 +347,34 @@ def make_trainer(
         )
     except MisconfigurationException as error:  # as Lightning refuses its arguments and the devices
         raise UserError(f"trainer: {summary(error)}") from error
-    if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere
-        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
     return trainer
+
+
+def choose_strategy(settings: Plain) -> Any:
+    """Return the Trainer's strategy: DDP that broadcasts no buffers where Lightning would take one that does.
+
+    Buffers are constants, or the same function of the seed in every process. A strategy that is a component has the
+    arguments it was given.
+
+    Raises:
+        MisconfigurationException: as Lightning refuses devices that are not there.
+    """
+    strategy = settings.get("strategy", "auto")
+    if strategy == "auto":
+        names = ("accelerator", "devices", "num_nodes")
+        devices = {name: settings[name] for name in names if name in settings}
+        automatic = pl.Trainer(
+            **devices,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+        ).strategy
+        strategy = "ddp" if isinstance(automatic, DDPStrategy) else "auto"
+    entry = StrategyRegistry[strategy] if isinstance(strategy, str) and strategy in StrategyRegistry else {}
+    if entry.get("strategy") is DDPStrategy:
+        return DDPStrategy(**entry["init_params"], broadcast_buffers=False)
+    return strategy
 
 
 def check_launch(trainer: pl.Trainer) -> None:
