@@ -153,6 +153,9 @@ class _WarningFormatter(logging.Formatter):
 def _warnings_in_one_line() -> Iterator[None]:
     """Print the warnings inside as one line each on stderr."""
     logger = logging.getLogger("py.warnings")
+    if any(isinstance(handler.formatter, _WarningFormatter) for handler in logger.handlers):
+        yield  # a program within a program: the outer one prints them
+        return
     handler = logging.StreamHandler()
     handler.setFormatter(_WarningFormatter())
     logger.addHandler(handler)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -341,6 +342,21 @@ def test_programs_end_in_one_line(capsys, error, code, said):
     with pytest.raises(SystemExit) as left:
         run_command(raising(error), CommandParser("x"), [])
     assert left.value.code == code and capsys.readouterr().err == said
+
+
+def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_developers(capsys):
+    def warn(given):
+        warnings.warn("few\x1b samples", stacklevel=1)
+        warnings.warn("an old name", FutureWarning, stacklevel=1)
+
+    shown = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "warning: few\\x1b samples"
+    assert second.startswith("warning: ") and second.endswith("FutureWarning: an old name") and __file__ in second
+    assert warnings.showwarning is shown
 
 
 def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
