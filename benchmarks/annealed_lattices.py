@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import Clusters
 from blackout.flows.annealed_importance import _walk, anneal, spaced
 from blackout.flows.path import States
@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m benchmarks.annealed_lattices", description=(__doc__ or "").split(": ")[1]
     )
     parser.add_argument("model", choices=("ising", "potts"))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, save_arrays
 from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
 from blackout.flows.energies.negative import discrepancy
@@ -69,7 +69,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
+    parser = CommandParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
     parser.add_argument("--out", type=Path, help="default: data/planar_<density>.npz, where target=planar looks")
     parser.add_argument("--steps", type=int, default=350, help="the paper: 100000")

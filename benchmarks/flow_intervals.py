@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from blackout import load_model
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import FlowSampler
 from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.diagnostics import judge
@@ -192,7 +192,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1]
     )
     parser.add_argument("--ckpt", help="a trained flow, for cases of its own")

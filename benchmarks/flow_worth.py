@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blackout import load_model
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import Clusters, FlowSampler
 from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.refinement import Refinement, attracts
@@ -108,7 +108,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.flow_worth", description=(__doc__ or "").split(": ")[1])
+    parser = CommandParser(prog="python -m benchmarks.flow_worth", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("ckpt", help="a trained flow")
     parser.add_argument("--training", type=float, required=True, help="CPU seconds that its training took")
     parser.add_argument("--seconds", type=float, default=10.0, help="of drawing, for every method")

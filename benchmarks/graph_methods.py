@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError, run_command, summary
+from blackout.errors import CommandParser, UserError, run_command, summary
 from blackout.files import new_file, read_text, save_picture
 from blackout.flows.graphs.graphs import Graph
 
@@ -146,7 +146,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.graph_methods", description=__doc__)
+    parser = CommandParser(prog="python -m benchmarks.graph_methods", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="with a table.csv each; p is against the first")
     parser.add_argument("--title", default="solutions of graphs")
     parser.add_argument("--out", type=Path, help="a .png; drops.png if it is left out")

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blackout.errors import run_command
+from blackout.errors import CommandParser, run_command
 from blackout.files import new_file, save_picture
 from blackout.permutations import all_permutations
 from tests.laws.permutation_claims import laws_of_chain
@@ -32,7 +32,7 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
 
 def main() -> None:
     """Draw, from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0])
+    parser = CommandParser(prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0])
     parser.add_argument("out", type=Path, help="the picture, a .png")
     run_command(_draw, parser)
 

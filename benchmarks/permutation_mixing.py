@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing
 from blackout.permutations.shuffles import (
     LARGEST,
@@ -55,7 +55,7 @@ def _plot(n: int, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.permutation_mixing", description=__doc__)
+    parser = CommandParser(prog="python -m benchmarks.permutation_mixing", description=__doc__)
     parser.add_argument("cards", type=int, help="n, at least 2")
     parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
     run_command(_run, parser, argv)

@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from blackout.errors import UserError, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
@@ -184,7 +184,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planar", description=__doc__)
+    parser = CommandParser(prog="python -m benchmarks.planar", description=__doc__)
     parser.add_argument("run", type=Path, help="a run, checkpoint or exported model")
     parser.add_argument("--density", choices=DENSITIES, default="moons", help="of a flow of target=planar")
     parser.add_argument("--out", type=Path, default=Path("results/planar"))

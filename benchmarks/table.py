@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from blackout.errors import UserError, run_command, summary
+from blackout.errors import CommandParser, UserError, run_command, summary
 from blackout.files import CONF, opened
 from blackout.training.allowed_components import plain
 
@@ -119,7 +119,7 @@ def lines(table: Mapping[str, Any], samplings: Sequence[Job]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing and print the table."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m benchmarks.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", help="a name, such as blackout_cifar10, or a .yaml file")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackout.version import __version__
@@ -21,12 +18,6 @@ _HOMES = {
     "from_data": "blackout.programs.from_data",
     "load_model": "blackout.training.export",
 }
-
-_words = [*sys.orig_argv, ""]
-_name = _words[_words.index("-m") + 1] if "-m" in _words else Path(sys.argv[0]).name
-_program = _name.startswith(("blackout.", "blackout-", "benchmarks."))
-if _program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends its imports without a traceback; it takes it back later
 
 
 def __getattr__(name: str) -> Any:

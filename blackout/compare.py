@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from blackout.component import leaves
-from blackout.errors import refuse, run_command
+from blackout.errors import CommandParser, refuse, run_command
 from blackout.files import new_file
 from blackout.report import RIGHT, curve_panels, picture, save_page, scores_of, settings_of, under
 from blackout.training.allowed_components import plain
@@ -143,7 +143,7 @@ def _evidence(names: Sequence[str], found: Sequence[Mapping[str, Mapping[str, An
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the page and print where it is."""
-    parser = argparse.ArgumentParser(prog="blackout compare", description=__doc__)
+    parser = CommandParser(prog="blackout compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--out", type=Path, help="a new .html; compare.html if it is left out, then compare-2.html")
     run_command(_run, parser, arguments)

@@ -38,7 +38,7 @@ from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.likelihood import Estimate, path_log_weights, predicted
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction, widening
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import new_file, opened, replacing
 from blackout.random import SampleStreams
 from blackout.training.export import load_model
@@ -537,7 +537,7 @@ def _hash(counts: Tensor) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="blackout compress", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["encode", "decode"])

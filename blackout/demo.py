@@ -9,7 +9,6 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,7 @@ from torch import Tensor
 from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
 from blackout.protocols import Draw, Samples
@@ -79,11 +78,13 @@ class Demo:
     def image(self) -> NDArray[np.uint8] | None:
         """A held-out image in which a hole can be drawn, [H, W] or [H, W, 3]; None for other data."""
         shape: tuple[int, ...] = getattr(self.model, "shape", ())
-        with suppress(UserError):  # of a file that the model does not name
+        try:
             source = self.model.require_source()
-            if len(shape) == 3 and shape[0] in (1, 3) and source.size("test"):
-                x0 = source.batch("test", torch.tensor([0])).get("x0")
-                return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
+        except UserError:  # the data are a file, which the model does not name: the page does without
+            return None
+        if len(shape) == 3 and shape[0] in (1, 3) and source.size("test"):
+            x0 = source.batch("test", torch.tensor([0])).get("x0")
+            return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
         return None
 
     @property
@@ -292,7 +293,7 @@ def _filling(gradio: Any, demo: Demo, image: NDArray[np.uint8], steps: Any, seed
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until it is stopped."""
-    parser = argparse.ArgumentParser(prog="blackout demo", description=__doc__)
+    parser = CommandParser(prog="blackout demo", description=__doc__)
     parser.add_argument("ckpt", type=Path, metavar="RUN", help="a run directory, a .ckpt file or an exported model")
     parser.add_argument("--port", type=int, default=7860)
     parser.add_argument("--space", type=Path, help="write the page as a folder for a hub's Space instead of showing it")

@@ -1,30 +1,21 @@
-"""What ends a program on purpose, and which errors a user can mend.
+"""What ends a program on purpose, and how errors become one line for the user.
 
-A user mends settings and files. What a user's own code raises is for its author, and a bug of ours is for us: both keep
-their traceback.
+A user fixes settings and files: code that knows about them raises `UserError`. Every other error is a bug, of this
+package or of a user's component, and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
+import logging
 import os
-import signal
 import sys
 import traceback
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
-
-_LIBRARIES = frozenset(
-    ("torch", "torchvision", "torchmetrics", "torch_fidelity", "pytorch_lightning", "lightning_fabric", "hydra")
-    + ("lightning_utilities", "omegaconf", "wandb", "safetensors", "sklearn", "scipy", "numpy", "matplotlib", "PIL")
-    + ("rich", "filelock", "yaml", "tensorboard", "fsspec", "_distutils_hack")
-)
-_REFUSALS = (ValueError, RuntimeError, ArithmeticError, ImportError, OSError, MemoryError)
-"""What code raises about what it was given; the other kinds are slips of whoever wrote it."""
+from typing import NoReturn
 
 
 class UserError(ValueError):
@@ -51,22 +42,24 @@ class Preempted(BaseException):
 
 
 @contextmanager
-def error_context(component: str = "") -> Iterator[None]:
-    """Inside, what goes wrong is about `component`, where one is given.
+def error_context(component: str) -> Iterator[None]:
+    """Name the component, or the setting, that the code inside makes or checks.
+
+    `ValueError` is how a component refuses its arguments or its data, `OSError` how a file is refused, and
+    `ImportError` how a package is missed. Every other error is a bug and only gets a note.
 
     Raises:
-        UserError: the user can mend it; one line that names the component.
-        Exception: anything else, as it was, with a note that names the component.
+        UserError: in place of one of these three; one line that names the component.
+        Exception: any other error, as it was, with a note that names the component.
     """
     try:
         yield
     except UserError:
         raise
+    except (ValueError, OSError, ImportError) as error:
+        raise UserError(f"{component}: {summary(error)}") from error
     except Exception as error:
-        if is_user_error(error):
-            raise UserError(f"{component}: {summary(error)}" if component else summary(error)) from error
-        if component:
-            error.add_note(f"This happened in the component `{component}`.")
+        error.add_note(f"This happened in the component `{component}`.")
         raise
 
 
@@ -118,21 +111,6 @@ def check_at_most(largest: int, **numbers: int | None) -> None:
             raise ValueError(f"{name} must be at most {largest:,}, not {number:,}")
 
 
-def is_user_error(error: BaseException) -> bool:
-    """Whether settings or files caused an error, rather than somebody's code.
-
-    It is not, if code outside this package and its libraries took part; nor if this package itself made a slip (a wrong
-    type, a missing key or attribute).
-    """
-    modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [getattr(module.get("__spec__"), "name", None) or module.get("__name__", "") for module in modules]
-    packages = [str(name).split(".")[0] for name in names]  # of a module that is run the name is __main__
-    if set(packages) - {"blackout"} - _LIBRARIES - sys.stdlib_module_names:
-        return False
-    defined_by_library = any(kind.__module__.split(".")[0] in _LIBRARIES for kind in type(error).__mro__)
-    return isinstance(error, _REFUSALS) or defined_by_library or (bool(packages) and packages[-1] != "blackout")
-
-
 def summary(error: BaseException) -> str:
     """An exception's first line, with its kind where that says more than the line; which file the system refused."""
     if isinstance(error, OSError) and error.strerror:
@@ -148,41 +126,85 @@ _DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 """What the disk may refuse: full, over quota, read-only, not ours, too large; and names it cannot have."""
 
 
+class CommandParser(ArgumentParser):
+    """A parser of a command line that refuses it in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(message)
+
+
+class _WarningFormatter(logging.Formatter):
+    """One line for a warning that `logging.captureWarnings` has logged."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a `UserWarning`, and of others also where they come from."""
+        # logged as "<file>:<line>: <category>: <text>\n  <line of code>"
+        line = record.getMessage().splitlines()[0]
+        _, is_for_users, text = line.partition(": UserWarning: ")
+        return "warning: " + shown(text if is_for_users else line)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print the warnings inside as one line each on stderr."""
+    logger = logging.getLogger("py.warnings")
+    if any(isinstance(handler.formatter, _WarningFormatter) for handler in logger.handlers):
+        yield  # a program within a program: the outer one prints them
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WarningFormatter())
+    logger.addHandler(handler)
+    propagated = logger.propagate
+    logger.propagate = False
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        logger.propagate = propagated
+        logger.removeHandler(handler)
+
+
 @contextmanager
 def ends_in_one_line(continues: bool = False) -> Iterator[None]:
-    """Around a whole program: what the user can mend is one line on stderr and exit code 2.
+    """Around a whole program: what the user can fix is one line on stderr and exit code 2.
 
     Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks. Ctrl-C gives code 130.
 
     Args:
         continues: the program is one of those that go on where they stopped.
     """
-    _check_environment()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout = out = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (None where `>&-` closed it)
-    if "write" not in vars(out):
-        out.write, out.flush = _unbroken(out.write), _unbroken(out.flush)  # type: ignore[method-assign]
-    usage, form = ArgumentParser.error, warnings.formatwarning
-    ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
-    warnings.formatwarning = _without_place
     try:
-        yield
+        with _warnings_in_one_line():
+            _check_environment()
+            yield
+            if sys.stdout is not None:  # as Python has it where `>&-` closed standard output
+                sys.stdout.flush()
     except UserError as error:
         _leave(str(error))
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
+    except BrokenPipeError:  # the reader of standard output has left, as in `python train.py | head -1`
+        if continues:
+            print("standard output was closed: the same command continues from the last checkpoint", file=sys.stderr)
+        # Python flushes standard output once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if continues and error.errno not in _DISK:
             raise
         _leave(summary(error))
+    except MemoryError as error:
+        _leave(f"not enough memory: {error}")
     except KeyboardInterrupt:
         print("interrupted" + "; the same command continues from the last checkpoint" * continues, file=sys.stderr)
         sys.exit(130)
-    finally:
-        ArgumentParser.error = usage  # type: ignore[method-assign]
-        warnings.formatwarning = form
 
 
 def run_command(run: Callable[[Namespace], object], parser: ArgumentParser, words: list[str] | None = None) -> None:
@@ -193,7 +215,7 @@ def run_command(run: Callable[[Namespace], object], parser: ArgumentParser, word
         parser: of the command line.
         words: of the command line; None for that of this process.
     """
-    with ends_in_one_line(), error_context():
+    with ends_in_one_line():
         run(parser.parse_args(words))
 
 
@@ -203,31 +225,16 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
-def _without_place(message: object, category: type[Warning], filename: str, lineno: int, line: object = None) -> str:
-    """A warning for users in one line; one for developers with the line of code that it is about."""
-    if issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
-        return f"{filename}:{lineno}: {category.__name__}: {message}\n"
-    return f"warning: {shown(str(message))}\n"
-
-
-def _unbroken(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of standard output whose reader may leave (`python train.py | head -1`): what follows is lost."""
-
-    def tried(*arguments: str) -> Any:
-        try:
-            return method(*arguments)
-        except BrokenPipeError:  # Python flushes the descriptor once more when it exits
-            return os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    return tried
-
-
 def _check_environment() -> None:
-    """Leave with one line where a launcher's variables are not numbers."""
+    """Refuse a launcher's variables that are not numbers.
+
+    Raises:
+        UserError: the first one.
+    """
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"):
         value = os.environ.get(name)
         if value is not None and not value.isdecimal():
-            _leave(f"the environment variable {name} must be a whole number, not {value!r}")
+            raise UserError(f"the environment variable {name} must be a whole number, not {value!r}")
 
 
 def _leave(message: str) -> NoReturn:

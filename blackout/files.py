@@ -228,7 +228,7 @@ def request_key(content: Any) -> str:
             for part in node.values() if isinstance(node, Mapping) else node:
                 yield from stamps(part)
         elif isinstance(node, str | Path):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError):  # text that is no name of a file
                 found = os.stat(node)
                 if stat.S_ISREG(found.st_mode) or isinstance(node, Path):
                     yield found.st_size, found.st_mtime_ns
@@ -262,6 +262,7 @@ def results_folder(
         remove_parts(folder, older_than=_FORGOTTEN)
         found, marked = _results(folder, names), folder / mark
         if not found:
+            # another process may have been first; whose folder it is, is read below
             with suppress(FileExistsError), marked.open("x") as file:
                 file.write(key)
         if marked.is_file() and marked.read_bytes() == key.encode():
@@ -438,14 +439,14 @@ def reading(path: Path, problem: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # parsers raise nearly any type at a damaged file
         raise file_error(path, problem, error) from error
 
 
 def memory() -> int:
     """Bytes of memory that this process may still take: of the machine, of its container, by its own limit."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError):
+    with suppress(OSError):  # no /proc: the machine's memory counts
         lines = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
         found += [1024 * int(line) for line in lines]
     for place in ("memory.max", "memory/memory.limit_in_bytes"):
@@ -453,7 +454,7 @@ def memory() -> int:
             found.append(int(Path("/sys/fs/cgroup", place).read_text()))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        with suppress(OSError):
+        with suppress(OSError):  # no /proc: what the process has taken of its limit is unknown
             found.append(max(0, limit - _addresses()))
     return min(found)
 
@@ -486,7 +487,7 @@ def taking_at_most(extra: int) -> Iterator[None]:
     a process has, there is no limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # the system does not tell, or refuses: there is no limit
         limits = [_addresses() + extra, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
         resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     try:

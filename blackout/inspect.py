@@ -12,7 +12,7 @@ import yaml
 
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
-from blackout.errors import UserError, run_command, shown
+from blackout.errors import CommandParser, UserError, run_command, shown
 from blackout.training.instantiate import check_arguments
 
 
@@ -48,7 +48,7 @@ def inspect(path: Path, given: list[str]) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Exit code 1 where something was found."""
-    parser = argparse.ArgumentParser(prog="blackout inspect", description=__doc__)
+    parser = CommandParser(prog="blackout inspect", description=__doc__)
     parser.add_argument("file", type=Path, help="a file of counts")
     parser.add_argument("settings", nargs="*", help="dataset.<name>=<value>, as for train.py")
     run_command(_run, parser, arguments)

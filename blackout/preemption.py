@@ -1,6 +1,7 @@
 """How a run leaves when a signal asks it to: preemption by a scheduler, a launcher that ends a group, Ctrl-C.
 
-A signal only sets a flag, and training stops at the next boundary, where everything can be saved.
+A signal only sets a flag, and training stops at the next boundary, where everything can be saved. Lightning's own
+handlers save in the middle of a step, or not at all, and only under SLURM.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ templates beside this module. What they are given is escaped, pictures are insid
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import io
@@ -38,7 +37,7 @@ from PIL import Image
 
 from blackout.comparisons import in_words, is_comparison
 from blackout.component import Plain, leaves
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
 from blackout.protocols import Source, Split
 from blackout.version import __version__
@@ -133,7 +132,7 @@ def git_commit() -> str | None:
         options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 5.0}
         return subprocess.run(["git", *command], check=True, **options).stdout.strip()
 
-    with suppress(OSError, subprocess.SubprocessError):
+    with suppress(OSError, subprocess.SubprocessError):  # no git, or no repository
         git("ls-files", "--error-unmatch", Path(__file__).name)  # not merely installed within somebody's repository
         return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return None
@@ -279,6 +278,7 @@ class LivingPage:
         """Write it if it is time to."""
         if (began := time.monotonic()) < self._due:
             return
+        # A page that cannot be written ends no training; it is written again later, and the last time with an error.
         with suppress(OSError, UserError):
             save_report(self._run, every=max(_CALM, self._due - began))
         took = time.monotonic() - began
@@ -442,7 +442,7 @@ class Picture(NamedTuple):
 
 def picture(path: Path, title: str, run: Path) -> Picture | None:
     """A picture file, made smaller where it is large; None where the run has none, or none that can be read."""
-    with suppress(OSError, UserError, Image.DecompressionBombError):
+    with suppress(OSError, UserError, Image.DecompressionBombError):  # the page is written without this picture
         status = path.stat()
         return _picture(path, title, run, (status.st_mtime_ns, status.st_size))
     return None
@@ -479,7 +479,7 @@ def _model(run: Path) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the pages and print where they are."""
-    parser = argparse.ArgumentParser(prog="blackout report", description=__doc__)
+    parser = CommandParser(prog="blackout report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     run_command(lambda given: [print(save_report(run)) for run in given.runs], parser, arguments)
 

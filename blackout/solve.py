@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.data.images import IMG_EXTENSIONS, read_image
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import new_file, save_picture
 from blackout.flows import solve as graphs
 from blackout.flows.graphs.problems import TAKES
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
     if words and words[0] in TAKES:
         graphs.main()
         return
-    parser = argparse.ArgumentParser(prog="blackout solve", description=__doc__)
+    parser = CommandParser(prog="blackout solve", description=__doc__)
     parser.add_argument("picture", type=Path, help="a picture cut into shuffled pieces, or a folder of pieces")
     parser.add_argument("settings", nargs="*", help="grid=4 or grid=3x5; top=3 (arrangements to print); out=solved.png")
     run_command(_run, parser, arguments)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import opened
 from blackout.report import PAGES, POLICY, cards, picture, read_curves, scores_of, settings_of
 
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
             return self.send_error(HTTPStatus.FORBIDDEN)  # another site's name that leads here
         content = b""
-        with suppress(OSError, UserError):
+        with suppress(OSError, UserError):  # a run that is gone or whose page cannot be read: not found
             content = b"".join(self._content(unquote(urlsplit(self.path).path)))
         if not content:
             return self.send_error(HTTPStatus.NOT_FOUND)
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve until it is stopped."""
-    parser = argparse.ArgumentParser(prog="blackout watch", description=__doc__)
+    parser = CommandParser(prog="blackout watch", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="with runs in it; runs if left out")
     parser.add_argument("--port", type=int, default=8765)
     run_command(_run, parser, arguments)
@@ -143,7 +143,7 @@ def _run(given: argparse.Namespace) -> None:
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {given.port}: {getattr(error, 'strerror', None) or error}; give another") from None
     print(f"http://127.0.0.1:{server.server_port}/ shows {given.folder}; Ctrl-C ends it", flush=True)
-    with server, suppress(KeyboardInterrupt):
+    with server, suppress(KeyboardInterrupt):  # which is how it is ended
         server.serve_forever()
 
 

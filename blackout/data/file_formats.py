@@ -308,7 +308,7 @@ def _typed(column: Any) -> Array:
         return column
     try:
         return np.array([float(field) if field not in ("", None) else np.nan for field in column])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a field that is no number: the column is text
         return np.array(list(map(_text, column)))
 
 
@@ -316,7 +316,7 @@ def is_number(field: str) -> bool:
     """Whether a field of a table is a number, or empty."""
     try:
         float(field)
-    except ValueError:
+    except ValueError:  # which is how `float` says no
         return field == ""
     return True
 

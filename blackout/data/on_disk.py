@@ -125,16 +125,16 @@ class Rows:
         sparse: tuple[Stream, Array] | None = None,
     ) -> None:
         self._values, self._each, self._largest, self._sparse = values, shape, largest, sparse
-        self._chosen, self.totals = torch.arange(len(totals)), totals
+        self.row_numbers, self.totals = torch.arange(len(totals)), totals
         self.dtype, self.ndim = count_dtype(largest), 1 + len(shape)
 
     @property
     def shape(self) -> torch.Size:
         """[N, *shape]."""
-        return torch.Size((len(self._chosen), *self._each))
+        return torch.Size((len(self.row_numbers), *self._each))
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return len(self.row_numbers)
 
     def numel(self) -> int:
         """How many counts these are."""
@@ -146,15 +146,15 @@ class Rows:
 
     def take(self, rows: Tensor) -> Rows:
         """The rows with these numbers, int64 [n], on the disk as well."""
-        return self._with(_chosen=self._chosen[rows], totals=self.totals[rows])
+        return self._with(row_numbers=self.row_numbers[rows], totals=self.totals[rows])
 
     def merged(self, others: Rows, places: Tensor, places_of_others: Tensor) -> Rows:
         """These rows and others of the same store as one, at these places, int64 [N] and [M]."""
         chosen = torch.empty(len(self) + len(others), dtype=torch.int64)
         totals = self.totals.new_empty(len(chosen))
         for rows, where in ((self, places), (others, places_of_others)):
-            chosen[where], totals[where] = rows._chosen, rows.totals
-        return self._with(_chosen=chosen, totals=totals)
+            chosen[where], totals[where] = rows.row_numbers, rows.totals
+        return self._with(row_numbers=chosen, totals=totals)
 
     def to(self, kind: torch.device | str | torch.dtype) -> Rows:
         """The same, of which tensors are made on another device or of another dtype that holds them."""
@@ -166,7 +166,7 @@ class Rows:
         return changed
 
     def __getitem__(self, rows: slice | Tensor | int) -> Tensor:
-        places = self._chosen[rows].numpy()
+        places = self.row_numbers[rows].numpy()
         read = self._read(places.reshape(-1)).to(self.device)
         return read if places.ndim else read[0]
 
@@ -207,7 +207,7 @@ class Rows:
         if self._sparse is None:
             return None
         element, square = (np.zeros(math.prod(self._each)) for _ in range(2))
-        for places in self._chosen.split(at_once):
+        for places in self.row_numbers.split(at_once):
             wide = self._stored(places.numpy()).astype(np.float64)
             element += wide.sum(0).A1
             square += wide.power(2).sum(0).A1

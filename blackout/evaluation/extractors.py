@@ -337,5 +337,5 @@ def _load(network: _Network, path: Path) -> bool:
     try:
         network.load_state_dict(load_file(path))
         return True
-    except (OSError, SafetensorError, RuntimeError):
+    except (OSError, SafetensorError, RuntimeError):  # missing, cut short, or of other layers: it is trained anew
         return False

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from blackout.errors import UserError, error_context, refuse, run_command
+from blackout.errors import CommandParser, UserError, error_context, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, write_json
 from blackout.flows.annealed_importance import anneal, group_size, temper
 from blackout.flows.diagnostics import judge, said
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="blackout anneal", description=(__doc__ or "").split(": ")[1])
+    parser = CommandParser(prog="blackout anneal", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
     parser.add_argument("--target", help=f"{', '.join(_TARGETS)}, or the address of a class of yours, mine.target.Ring")
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")

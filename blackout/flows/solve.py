@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blackout.errors import UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import numbered, request_key, results_folder, save_arrays, save_picture, write_json, write_table
 from blackout.flows.graphs.draw import graphs_picture, tabulated
 from blackout.flows.graphs.files import read_graphs
@@ -108,7 +108,7 @@ def _graphs(given: argparse.Namespace) -> list[Graph]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="blackout solve", description=(__doc__ or "").split(": ")[1])
+    parser = CommandParser(prog="blackout solve", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("problem", choices=TAKES)
     parser.add_argument("graphs", nargs="?", type=Path, help="a file or folder of graphs")
     parser.add_argument("--ckpt", type=Path, help="a trained flow: the graphs it held out")

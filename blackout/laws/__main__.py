@@ -5,14 +5,14 @@ import sys
 
 import torch
 
-from blackout.errors import run_command
+from blackout.errors import CommandParser, run_command
 from blackout.laws.claims import CLAIMS, verify
 
 
 def main() -> None:
     """Check, print, and leave with the exit code."""
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(prog="blackout verify", description=__doc__.split(": ", 1)[1])
+    parser = CommandParser(prog="blackout verify", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--process", nargs="+", choices=[*CLAIMS], default=[], help="only these")
     run_command(_check, parser)
 

@@ -40,14 +40,9 @@ def best_memory_format(device: torch.device, volumes: bool = False) -> torch.mem
 
 
 def _affine(norm: GroupNorm | LayerNorm, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Weight and bias of a norm in another dtype: cast once, until they change, where no gradients are wanted."""
-    both, still = (norm.weight, norm.bias), not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-    key = (dtype, *((id(one), one.device, one._version) for one in both if one is not None)) if still else None
-    if still and key == norm.cast[0]:
-        return norm.cast[1]
-    weight, bias = (None if one is None else one.to(dtype) for one in both)
-    if still:
-        norm.cast = key, (weight, bias)
+    """Return weight and bias of a norm in another dtype; None where it has none."""
+    weight = None if norm.weight is None else norm.weight.to(dtype)
+    bias = None if norm.bias is None else norm.bias.to(dtype)
     return weight, bias
 
 
@@ -69,8 +64,6 @@ class GroupNorm(nn.GroupNorm):
     variance there, with an error of 3e-4 at a mean of ten deviations and 3e-2 at a hundred: so the mean is subtracted
     first.
     """
-
-    cast: tuple[Any, tuple[Tensor | None, Tensor | None]] = None, (None, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised features, of the shape [B, C, ...] and dtype of `x`."""
@@ -122,8 +115,6 @@ def _has_channels_last(x: Tensor) -> bool:
 
 class LayerNorm(nn.LayerNorm):
     """PyTorch's, in the dtype of its input under CUDA's autocast too."""
-
-    cast: tuple[Any, tuple[Tensor | None, Tensor | None]] = None, (None, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised features, of the shape [..., *normalized_shape] and dtype of `x`."""

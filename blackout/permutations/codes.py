@@ -82,6 +82,18 @@ class Code(ABC):
     def _decode(code: Tensor) -> Tensor: ...
 
 
+def from_lehmer_digits(code: Tensor) -> Tensor:
+    """Return permutations [..., n] of digits [..., n]: entry i is the c_i-th smallest value not used before.
+
+    References: Severo 2025, appendix D.1.
+    """
+    y = places_first(code)
+    for i in reversed(range(len(y) - 1)):
+        later = y[i + 1 :]
+        later += (later >= y[i]).view(torch.uint8)
+    return places_last(y, code)
+
+
 class Lehmer(Code):
     """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
 
@@ -89,14 +101,7 @@ class Lehmer(Code):
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """The c_i-th smallest value not used before, digits [..., n] -> permutations [..., n]
-        [Severo 2025, appendix D.1].
-        """
-        y = places_first(code)
-        for i in reversed(range(len(y) - 1)):
-            later = y[i + 1 :]
-            later += (later >= y[i]).view(torch.uint8)
-        return places_last(y, code)
+        return from_lehmer_digits(code)
 
 
 class Insertion(Code):
@@ -118,7 +123,7 @@ class Insertion(Code):
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
         """Digits [..., n] -> permutations of that shape, by theorem 4.3 [Severo 2025, eq. 6]."""
-        return inverse(Lehmer._decode(code.flip(-1)).flip(-1))
+        return inverse(from_lehmer_digits(code.flip(-1)).flip(-1))
 
 
 class FisherYates(Code):

@@ -6,14 +6,14 @@ import argparse
 import textwrap
 
 from blackout.config.choices import choices, describe, groups
-from blackout.errors import nearest, refuse, run_command
+from blackout.errors import CommandParser, nearest, refuse, run_command
 
 WIDTH = 110  # columns of the terminal that are used
 
 
 def main(words: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="blackout choices", description=__doc__)
+    parser = CommandParser(prog="blackout choices", description=__doc__)
     parser.add_argument("group", nargs="?", help="such as dataset, sampler or experiment")
     run_command(_run, parser, words)
 

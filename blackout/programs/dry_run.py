@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -64,6 +63,9 @@ def take_first_step(draw: Draw) -> None:
         if step > 0:
             raise _FirstStepTaken
 
-    with suppress(_FirstStepTaken), torch.no_grad():
-        for _ in draw.batches(torch.arange(1), seed=0, batch_size=1, watch=stop):
-            pass
+    try:
+        with torch.no_grad():
+            for _ in draw.batches(torch.arange(1), seed=0, batch_size=1, watch=stop):
+                pass
+    except _FirstStepTaken:  # raised by `stop` alone; every error of the model goes through
+        return

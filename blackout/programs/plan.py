@@ -6,7 +6,6 @@ import math
 import statistics
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -19,7 +18,6 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.component import Plain
@@ -126,8 +124,11 @@ class Probe(Callback):
             if time.process_time() > end:
                 raise _TooLong
 
-        with suppress(_TooLong), torch.nn.modules.module.register_module_forward_pre_hook(check):
-            trainer.fit(module, data_module)
+        try:
+            with torch.nn.modules.module.register_module_forward_pre_hook(check):
+                trainer.fit(module, data_module)
+        except _TooLong:  # raised by `check` alone; every error of the model goes through
+            return
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -180,27 +181,41 @@ def activation_bytes(model: Model) -> int:
     with numbers instead.
     """
     example = model.example()
-    if not any(map(is_dataclass, tree_leaves(example))):  # a batch of graphs is an object that stays where it is
-        with suppress(RuntimeError, NotImplementedError):  # which is what reading values without storage raises
+    if not any(map(is_dataclass, example)):  # a batch of graphs is an object that stays where it is
+        try:
             return _kept_bytes(model, example, torch.device("meta"))
+        except (RuntimeError, NotImplementedError):
+            # Reading values without storage raises these. An error of the network itself is raised again below.
+            pass
     return _kept_bytes(model, example, model.device)
 
 
 def _kept_bytes(model: Model, example: Any, device: torch.device) -> int:
     named = chain(model.network.named_parameters(), model.network.named_buffers())
     empty = {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named}
-    weights = {value.untyped_storage()._cdata for value in empty.values()}
-    kept: dict[int, Tensor] = {}
+    weights = {value.untyped_storage() for value in empty.values()}  # equal only to itself
+    kept: set[torch.UntypedStorage] = set()
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()._cdata
+        storage = tensor.untyped_storage()
         if storage not in weights:
-            kept[storage] = tensor  # which keeps its storage, so that no other gets its place
+            kept.add(storage)
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional_call(model.network, empty, tree_map_only(Tensor, lambda x: x.to(device), example))
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        functional_call(model.network, empty, _to(example, device))
+    return sum(storage.nbytes() for storage in kept)
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    """Move the tensors in tuples, lists and mappings to a device; other objects stay where they are."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple | list):
+        return type(value)(_to(part, device) for part in value)
+    if isinstance(value, dict):
+        return {name: _to(part, device) for name, part in value.items()}
+    return value
 
 
 def cost_per_sample(model: Model) -> tuple[int, int]:

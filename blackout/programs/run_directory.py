@@ -210,7 +210,7 @@ class Mirror:
         except FileNotFoundError:
             return
         known = [signature(self._folder / _LAST)]
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # nothing was copied from here yet
             known += (self._folder / _OURS).read_text().splitlines()
         advice = f"remove {self._folder} to go on from there, or give another run_id"
         refuse(there not in known, f"{self._address} has a checkpoint that {self._folder} does not know: {advice}")
@@ -279,7 +279,7 @@ def running(directory: Path) -> Iterator[Path]:
             remove_parts(directory / "samples", names)
     except Timeout:
         who = "another process"
-        with suppress(OSError):
+        with suppress(OSError):  # the process may end meanwhile; the message is then less exact
             who = holder.read_text().strip()
         raise UserError(f"{directory} is in use by {who}: wait for it, or give another run_id") from None
     except OSError as error:
@@ -370,10 +370,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 
 def kept_setting(directory: Path, group: str, name: str) -> Any:
     """A setting of the run in a directory; None where there is no run, or none that can be read."""
-    with suppress(OSError, UserError):
+    try:
         settings = read_mapping(directory / "config.yaml").get(group)
-        return settings.get(name) if isinstance(settings, Mapping) else None
-    return None
+    except (OSError, UserError):  # a new run, or a file that `check_run` refuses
+        return None
+    return settings.get(name) if isinstance(settings, Mapping) else None
 
 
 def _unwritable(directory: Path, error: OSError) -> UserError:

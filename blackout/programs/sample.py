@@ -104,7 +104,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         batches = partial(drawn_once, draw, my_batches(indices, size), config["seed"], size, kept)
         rounds = -(-len(indices) // (size * world_size()))  # of which other processes may miss the last
         drawn_now = closing(watched(batches, draw.steps, rounds, trajectory))
-        with error_context("sample"), taken as results, drawn_now as parts:
+        with taken as results, drawn_now as parts:
             for numbers, samples in parts:
                 if scoring is not None and scoring.scores is not None and samples:
                     scoring.scores.update(samples, numbers.to(samples["samples"].device))
@@ -253,7 +253,7 @@ def drawn_once(
     for number, part in enumerate(parts):
         file, known = kept / f"{int(part[0])}-{int(part[-1])}.safetensors", None
         if draw.resumable and not (again and number == 0):
-            with suppress(OSError, SafetensorError):
+            with suppress(OSError, SafetensorError):  # not drawn yet, or cut short: it is drawn now
                 known = load_file(file)
         if known is not None:
             for step in range(1, draw.steps + 1):

@@ -19,14 +19,15 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pytorch_lightning.profilers import PassThroughProfiler
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
 from blackout.config.settings import asked_for, path, resolve, set_libraries
 from blackout.distributed import has_bfloat16, is_first, meet
-from blackout.errors import UserError, error_context, is_user_error, refuse, summary
+from blackout.errors import UserError, error_context, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
 from blackout.programs.dry_run import dry_run
@@ -333,14 +334,47 @@ def make_trainer(
         world, here = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         settings |= {"devices": here, "num_nodes": world // here}
         settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
-    trainer: pl.Trainer = make(
-        settings, "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
-        use_distributed_sampler=False, plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
-        enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
-    )  # fmt: skip
-    if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere
-        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
+    try:
+        trainer: pl.Trainer = make(
+            settings | {"strategy": choose_strategy(settings)},
+            "trainer",
+            logger=loggers,
+            callbacks=callbacks,
+            default_root_dir=str(run),
+            use_distributed_sampler=False,
+            plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
+            enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
+        )
+    except MisconfigurationException as error:  # as Lightning refuses its arguments and the devices
+        raise UserError(f"trainer: {summary(error)}") from error
     return trainer
+
+
+def choose_strategy(settings: Plain) -> Any:
+    """Return the Trainer's strategy: DDP that broadcasts no buffers where Lightning would take one that does.
+
+    Buffers are constants, or the same function of the seed in every process. A strategy that is a component has the
+    arguments it was given.
+
+    Raises:
+        MisconfigurationException: as Lightning refuses devices that are not there.
+    """
+    strategy = settings.get("strategy", "auto")
+    if strategy == "auto":
+        names = ("accelerator", "devices", "num_nodes")
+        devices = {name: settings[name] for name in names if name in settings}
+        automatic = pl.Trainer(
+            **devices,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+        ).strategy
+        strategy = "ddp" if isinstance(automatic, DDPStrategy) else "auto"
+    entry = StrategyRegistry[strategy] if isinstance(strategy, str) and strategy in StrategyRegistry else {}
+    if entry.get("strategy") is DDPStrategy:
+        return DDPStrategy(**entry["init_params"], broadcast_buffers=False)
+    return strategy
 
 
 def check_launch(trainer: pl.Trainer) -> None:
@@ -365,22 +399,24 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModu
         UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
         Preempted: a signal asked the run to leave; it is saved.
     """
-    done: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-    began = list[int]()  # batches that were done: until one more is, errors come from the checkpoint, if there is one
-    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(done.completed))
+    started = list[int]()  # step at which training has started; empty before
+    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: started.append(trainer.global_step))
     trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
             if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
                 meet(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
-        module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has trained
+    except MisconfigurationException as error:  # as Lightning refuses settings that do not fit the data or the model
+        raise UserError(f"training cannot start: {summary(error)}") from error
+    except UserError:
+        raise
     except Exception as error:
-        over = isinstance(error, UserError) or (began and (last is None or done.completed > began[0]))
-        if over or ((began or last is None) and not is_user_error(error)):
+        # Until training starts, Lightning restores the checkpoint; what a file holds can make that fail in any way.
+        if started or last is None:
             raise
-        what = "training cannot start" if last is None else f"{last} cannot be continued"
-        raise UserError(f"{what}: {summary(error)}") from error
+        raise UserError(f"{last} cannot be continued: {summary(error)}") from error
+    module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU when it has trained
 
 
 @rank_zero_only

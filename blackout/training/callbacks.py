@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +31,8 @@ MAX_STEPS = 10**6  # steps of a sampler
 
 class StepProgressBar(AtBoundary, RichProgressBar):
     """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream.
+
+    Lightning's `RichProgressBar` shows nothing where the output is no terminal; this one prints plain lines there.
 
     Args:
         refresh_rate: steps between two moves of the bar, at which the metrics are read; 0 for no bar.
@@ -88,8 +89,9 @@ class StepProgressBar(AtBoundary, RichProgressBar):
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
 
-    def _get_train_description(self, current_epoch: int) -> str:
-        return "training"
+    def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
+        """Return Lightning's columns without the first, which numbers epochs: the data stream has none."""
+        return list(super().configure_columns(trainer))[1:]
 
 
 class _Interrupted(Exception):
@@ -152,12 +154,15 @@ class SampleGrid(AtBoundary):
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, Throughput):
                     callback.pause()
-            with contextlib.suppress(_Interrupted):
-                draw = self._preview(pl_module.model, self._num_samples, self._num_steps)
-                picture = draw.picture(draw_first(draw, self._num_samples, self._seed, watch))
-                save_picture(picture, self._path(trainer.global_step))
-                for logger in trainer.loggers if picture is not None else ():
-                    log_picture(logger, picture, trainer.global_step)
+            draw = self._preview(pl_module.model, self._num_samples, self._num_steps)
+            try:
+                samples = draw_first(draw, self._num_samples, self._seed, watch)
+            except _Interrupted:  # raised by `watch` alone; the run draws this grid when it continues
+                return
+            picture = draw.picture(samples)
+            save_picture(picture, self._path(trainer.global_step))
+            for logger in trainer.loggers if picture is not None else ():
+                log_picture(logger, picture, trainer.global_step)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
@@ -174,6 +179,7 @@ class Throughput(AtBoundary):
 
     The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it. Warm-up
     (the first step), validations, saves and previews are left out; list it before the callbacks that do these.
+    Lightning's `ThroughputMonitor` counts saves and previews as training, and waits for the device.
     """
 
     NAME = "train/images_per_second"

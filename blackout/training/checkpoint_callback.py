@@ -28,8 +28,8 @@ from blackout.training.loggers import MetricsCSV, Wandb
 class AtomicCheckpointIO(CheckpointIO):
     """How the trainer stores checkpoints: a thread writes a copy, and no step waits for the disk.
 
-    Only the first process writes. A failure is told by `failure` rather than raised, because the other processes would
-    wait forever; `Checkpoints` broadcasts it.
+    Lightning's `AsyncCheckpointIO` raises an error in the first process alone, which is the one that writes, and the
+    other processes would wait forever. Here a failure is told by `failure`, and `Checkpoints` broadcasts it.
 
     Args:
         saved: called by the thread after each.
@@ -55,7 +55,7 @@ class AtomicCheckpointIO(CheckpointIO):
             try:
                 if (writing := self._writing.pop(path, None)) is not None:
                     writing.result()
-            except (OSError, UserError) as error:
+            except (OSError, UserError) as error:  # the caller tells all processes, which stop together
                 return str(error) if isinstance(error, UserError) else f"{path}: {error.strerror or error}"
         return None
 
@@ -74,6 +74,9 @@ class AtomicCheckpointIO(CheckpointIO):
 
 class Checkpoints(AtBoundary, Checkpoint):
     """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
+
+    Lightning's `ModelCheckpoint` saves within a step, before the validation and the previews due at it, which a run
+    that goes on from there would leave out.
 
     Args:
         directory: where they go.
@@ -168,7 +171,9 @@ class Checkpoints(AtBoundary, Checkpoint):
             trainer.validating = True
             loop.val_loop.run()
             trainer.training = True
-            loop._batches_that_stepped += 1
+            # Lightning counts the step after its validation, at which the checkpoint was saved.
+            state = loop.on_save_checkpoint()
+            loop.on_load_checkpoint({**state, "_batches_that_stepped": state["_batches_that_stepped"] + 1})
 
     def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save when it is time to or a signal asks for it, and then leave."""

@@ -78,7 +78,7 @@ def set_damaged_aside(directory: Path) -> None:
 
     Only the run itself may do so.
     """
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # there is only the previous one
         os.replace(directory / LAST, directory / "damaged.ckpt")
 
 
@@ -116,7 +116,7 @@ def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | 
 
 def signature(path: Path) -> str:
     """The end of a checkpoint, which holds its hash; nothing of one that is not there."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:  # not there: nothing
         file.seek(-min(SIGNED, file.seek(0, os.SEEK_END)), os.SEEK_END)
         return file.read().decode(errors="replace")
     return ""
@@ -233,7 +233,7 @@ def _write_durably(path: Path, checkpoint: Mapping[str, Any]) -> None:
 
 def _sync_directory(path: Path) -> None:
     """Make renames survive a power failure, where the file system can synchronise directories."""
-    with suppress(OSError):
+    with suppress(OSError):  # file systems that cannot: the rename is safe unless the power fails
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -272,3 +272,16 @@ def check_fits(checkpoint: Mapping[str, Any], model: Any, path: Path) -> None:
             shape = getattr(value, "shape", torch.Size())
             if shape not in shapes or (key.endswith(".step") and shape):
                 raise UserError(f"{path} does not fit: {key} of the optimizer has another shape")
+    _check_learning_rates(checkpoint, path)
+
+
+def _check_learning_rates(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Refuse learning rates that are no numbers, at which only the first step would fail."""
+    for optimizer in checkpoint["optimizer_states"]:
+        groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
+        for group in groups if isinstance(groups, list) else ():
+            if not isinstance(group, Mapping) or not isinstance(group.get("lr"), int | float | torch.Tensor):
+                raise UserError(f"{path} cannot be continued: a learning rate in it is no number")
+    for scheduler in checkpoint["lr_schedulers"]:
+        if not isinstance(scheduler, Mapping) or type(scheduler.get("last_epoch")) is not int:
+            raise UserError(f"{path} cannot be continued: the step of its learning rate is no whole number")

@@ -12,7 +12,6 @@ import reprlib
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -107,10 +106,11 @@ def check_replaceable(directory: Path) -> None:
 
 def _written(directory: Path) -> dict[str, Any]:
     """What this program wrote into config.json there; nothing if it has not."""
-    with suppress(OSError, UserError):
+    try:
         content = read_mapping(directory / "config.json")
-        return content if "blackout" in content else {}
-    return {}
+    except (OSError, UserError):  # none, or a file of somebody else's
+        return {}
+    return content if "blackout" in content else {}
 
 
 def _keep_of_others(old: Path, new: Path) -> None:

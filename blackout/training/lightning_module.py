@@ -47,6 +47,7 @@ class TrainingModule(pl.LightningModule):
         )
         model.log, model.record = self.log_scalar, self.add_to_mean
         self._gradient_norm: Tensor | None = None
+        self._step_metrics: dict[str, float] = {}  # of the step that is being taken, for the loggers
         self._index: Tensor | None = None
 
     def __repr__(self) -> str:
@@ -59,14 +60,15 @@ class TrainingModule(pl.LightningModule):
             mean.reset()  # type: ignore[operator]  # nn.ModuleDict does not know its values
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Seed dropout by the number of the batch, and tell it which share of the batch this is."""
-        if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
-            self.trainer._results.reset(fx="training_step")
-        for part in self.model.network.modules() if self.trainer.world_size > 1 else ():
-            if type(part) is nn.Dropout:  # of a network of the user's
-                part.__class__ = DropoutOfShare
-            if isinstance(part, DropoutOfShare):
-                part.share = self.global_rank, self.trainer.world_size, len(batch["position"])
+        """Seed dropout by the number of the batch, and tell it which share of the batch this is.
+
+        A `torch.nn.Dropout` in a network of the user's is left as it is: its masks are those of the batch's seed, but
+        which sample gets which depends on the number of processes. `blackout.networks.layers.Dropout` does not.
+        """
+        if self.trainer.world_size > 1:
+            for layer in self.model.network.modules():
+                if isinstance(layer, DropoutOfShare):
+                    layer.share = self.global_rank, self.trainer.world_size, len(batch["position"])
         seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], 0)
         if self.device.type == "cpu":  # the same as torch.manual_seed, which asks every kind of device each time
             torch.default_generator.manual_seed(seed)
@@ -104,9 +106,9 @@ class TrainingModule(pl.LightningModule):
         """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
         if not _logs_this_step(self.trainer):
             return
-        self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
+        self._log_in_this_step("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
         if self.gradients():  # a step that is skipped has none
-            self.log("train/gradient_norm", self.gradient_norm())
+            self._log_in_this_step("train/gradient_norm", float(self.gradient_norm()))
 
     def gradients(self) -> list[Tensor]:
         """Those of the network, of the step that is being taken."""
@@ -123,9 +125,14 @@ class TrainingModule(pl.LightningModule):
         return self._gradient_norm
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Take the step and move the average."""
+        """Take the step, write its metrics to the loggers, and move the average."""
         number = self.global_step
         super().optimizer_step(epoch, batch_idx, optimizer, *args, **kwargs)
+        if self._step_metrics:
+            for logger in self.loggers:
+                logger.log_metrics(self._step_metrics, number)
+                logger.save()
+            self._step_metrics = {}
         if self.model.ema is not None:
             self.model.ema.update(self.model.network, number)
 
@@ -168,8 +175,18 @@ class TrainingModule(pl.LightningModule):
     def log_scalar(self, name: str, value: Tensor) -> None:
         """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
         trainer: Any = self.trainer  # Lightning's annotations lack what is asked here
-        if _logs_this_step(trainer):  # what Lightning is given it reads at once: costly, and an accelerator waits
-            self.log(name, trainer.strategy.reduce(value.detach(), reduce_op="mean"), prog_bar=True)
+        if _logs_this_step(trainer):  # the host reads the value at once: costly, and an accelerator waits
+            mean = trainer.strategy.reduce(value.detach(), reduce_op="mean")
+            self._log_in_this_step(name, float(mean), prog_bar=True)
+
+    def _log_in_this_step(self, name: str, value: float, prog_bar: bool = False) -> None:
+        """Log a value in this step alone; of micro-batches that are accumulated, that of the last.
+
+        Lightning shows it in the progress bar. It would also write it to the loggers again at later steps, those that
+        have no value of this name, so `optimizer_step` writes it.
+        """
+        self.log(name, value, prog_bar=prog_bar, logger=False)
+        self._step_metrics[name] = value
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's state."""

@@ -31,6 +31,8 @@ from blackout.files import read_rows, write_table
 class MetricsCSV(Logger):
     """A logger with one row per step, which keeps the rows up to the step from which a run continues.
 
+    Lightning's `CSVLogger` removes the file of a run that continues, so this one appends to it.
+
     Args:
         path: the file; written atomically, at most every `seconds`.
         seconds: least time between two writes, after the first one.
@@ -132,7 +134,8 @@ class Wandb(WandbLogger):
     """A run on Weights & Biases, or on disk until it is uploaded; its files lie in `<save_dir>/wandb`.
 
     The run is made by the first process alone, when something is first logged. Variables of W&B say the rest, such as
-    `WANDB_TAGS`, `WANDB_NOTES` and `WANDB_JOB_TYPE`.
+    `WANDB_TAGS`, `WANDB_NOTES` and `WANDB_JOB_TYPE`. Lightning's logger needs the id of a run when it is made; this one
+    learns it from the checkpoint. It is offline where the server cannot be reached.
 
     Args:
         save_dir: the run directory; its name is the run's name.
@@ -158,9 +161,19 @@ class Wandb(WandbLogger):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
         if group is None and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             group = Path(HydraConfig.get().sweep.dir).name
-        super().__init__(Path(save_dir).name, save_dir, project=project, group=group, entity=entity)
-        self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
+        super().__init__(Path(save_dir).name, save_dir, project=project)
+        self._settings: dict[str, Any] = {
+            "name": Path(save_dir).name,
+            "dir": save_dir,
+            "project": project,
+            "group": group,
+            "entity": entity,
+            "resume": "allow",
+        }
         self._mode = mode
+        self._run: Any = None
+        self.run_id: str | None = None
+        """Of the run on W&B that is continued; None for a new one."""
         self.images_per_step = 0
         """Of an optimiser step, over all devices; what is logged is shown against their number."""
         self._shown: set[str] = set()
@@ -173,23 +186,37 @@ class Wandb(WandbLogger):
         Raises:
             UserError: W&B refuses the key, the project or the run.
         """
-        if self._experiment is not None:
-            return self._experiment
+        if self._run is not None:
+            return self._run
         import wandb
 
         mode, reason = (self._mode, "") if self._mode else find_mode(wandb.setup().settings)
-        self._wandb_init |= {"mode": mode, "settings": wandb.Settings(silent=mode != "online", quiet=True)}
+        output = wandb.Settings(silent=mode != "online", quiet=True)
+        settings = {**self._settings, "id": self.run_id, "mode": mode, "settings": output}
         try:
-            run = super().experiment
+            run: Any = wandb.init(**settings)
         except wandb.Error as error:
             problem = str(error).rstrip(".")
             raise UserError(f"logger=wandb: {problem}; logger.wandb.mode=offline keeps the run on disk") from error
+        run.define_metric("trainer/global_step")  # as Lightning's logger does
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        self._run = run
         if mode == "offline":
             folder = Path(run.settings.sync_dir)
             print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)
         elif mode == "online":
             print(f"wandb:   {run.url}", flush=True)
         return run
+
+    @property
+    def version(self) -> str | None:
+        """The id of the run on W&B; None where it is not made yet."""
+        return self.run_id if self._run is None else self._run.id
+
+    def finish(self, exit_code: int) -> None:
+        """Close the run, if there is one."""
+        if self._run is not None:
+            self._run.finish(exit_code)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log values, with the number of images seen, against which dashboards show them."""
@@ -213,13 +240,13 @@ def find_mode(settings: Any) -> tuple[str, str]:
 
     server = os.environ.get("WANDB_BASE_URL") or settings.base_url
     key: Any = settings.api_key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
+    with contextlib.suppress(OSError, netrc.NetrcParseError):  # no such file: it has no key
         key = key or netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(server).netloc)
     if not key:
         return "offline", " (no key: wandb login)"
     try:
         requests.get(server, timeout=_PATIENCE, stream=True).close()
-    except (requests.RequestException, ValueError):
+    except (requests.RequestException, ValueError):  # no network, or no address
         return "offline", f" ({server} cannot be reached)"
     return "online", ""
 
@@ -228,7 +255,7 @@ def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> No
     """Continue logging to the W&B run in which a checkpoint was saved."""
     for logger in loggers:
         if isinstance(logger, Wandb) and "wandb_run" in checkpoint:
-            logger._id = logger._wandb_init["id"] = checkpoint["wandb_run"]
+            logger.run_id = checkpoint["wandb_run"]
 
 
 @contextmanager
@@ -248,8 +275,8 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
         failed = False
     finally:
         for logger in loggers:
-            if isinstance(logger, Wandb) and logger._experiment is not None:
-                logger._experiment.finish(int(failed))
+            if isinstance(logger, Wandb):
+                logger.finish(int(failed))
             if isinstance(logger, TensorBoardLogger):  # Lightning did so after training; results were added since
                 logger.experiment.flush()
 

@@ -21,7 +21,9 @@ class EMA(nn.Module):
     """The average of the weights, by which models are validated, exported and sampled; always in eval mode.
 
     The decay ramps up as min(decay, (1 + n) / (10 + n)) over updates n, as in the code of [Song 2021] on which the
-    paper's experiments are built, so that the random initial weights are forgotten early.
+    paper's experiments are built, so that the random initial weights are forgotten early. PyTorch's `AveragedModel` and
+    Lightning's `EMAWeightAveraging` copy the weights at the first update and count updates on the device; here the
+    average is a part of the model, and its count is the number of the step, so that nothing waits for the device.
 
     Args:
         network: what to average; copied.
@@ -56,7 +58,7 @@ class EMA(nn.Module):
         if not self._weights or self._weights[0] is not next(network.parameters()):  # walking takes as long as moving
             self._averages, self._weights = list(self.module.parameters()), list(network.parameters())
             both = zip(self.module.modules(), network.modules(), strict=True)
-            self._owners = [pair for pair in both if pair[1]._buffers]
+            self._owners = [pair for pair in both if next(pair[1].buffers(recurse=False), None) is not None]
         decay = min(self.decay, (1 + updates) / (10 + updates))
         get_ema_multi_avg_fn(decay)(self._averages, self._weights, None)
         for average, its in self._owners:

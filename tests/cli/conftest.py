@@ -34,9 +34,9 @@ class Outcome:
         return Path(re.findall(r"network evaluations in (.+)", self.out)[-1])
 
     def assert_refused(self, *words: str) -> None:
-        """Exit code 2 and one line on stderr that says why."""
+        """Exit code 2 and one line on stderr that says why, apart from warnings before it."""
         assert self.code == 2, (self.code, self.out, self.err)
-        lines = [line for line in self.err.splitlines() if line.strip()]
+        lines = [line for line in self.err.splitlines() if line.strip() and not line.startswith("warning: ")]
         assert len(lines) == 1 and lines[0].startswith("error: "), self.err
         for word in words:
             assert word in lines[0], lines[0]

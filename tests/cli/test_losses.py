@@ -3,21 +3,19 @@
 import hashlib
 import json
 import os
-import runpy
 import shutil
-import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-import blackout
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, compress, inspect, load_model, report
-from blackout.errors import UserError, ends_in_one_line, run_command
+from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
@@ -341,35 +339,36 @@ def raising(error):
     (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
 ])  # fmt: skip
 def test_programs_end_in_one_line(capsys, error, code, said):
-    import argparse
-
     with pytest.raises(SystemExit) as left:
-        run_command(raising(error), argparse.ArgumentParser("x"), [])
+        run_command(raising(error), CommandParser("x"), [])
     assert left.value.code == code and capsys.readouterr().err == said
 
 
-def test_a_reader_who_leaves_is_no_error(monkeypatch):
+def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_developers(capsys):
+    def warn(given):
+        warnings.warn("few\x1b samples", stacklevel=1)
+        warnings.warn("an old name", FutureWarning, stacklevel=1)
+
+    shown = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "warning: few\\x1b samples"
+    assert second.startswith("warning: ") and second.endswith("FutureWarning: an old name") and __file__ in second
+    assert warnings.showwarning is shown
+
+
+def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as left:
         monkeypatch.setattr(sys, "stdout", left)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
-        cli.run(lambda: print("a line"), "train")
+        with pytest.raises(SystemExit) as end:
+            cli.run(lambda: print("a line"), "train")
+        assert end.value.code == 1
         sys.stdout.flush()
-
-
-@pytest.mark.parametrize("words, ours", [(["-m", "blackout.inspect"], 1), (["-m", "pytest"], 0), (["x.py", "-m"], 0)])
-def test_ctrl_c_among_the_imports_of_a_program_shows_no_traceback(monkeypatch, words, ours):
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        monkeypatch.setattr(sys, "orig_argv", ["python", *words])
-        runpy.run_path(str(Path(blackout.__file__)))
-        assert (signal.getsignal(signal.SIGINT) is signal.SIG_DFL) == ours
-        with ends_in_one_line():
-            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_every_program_has_this_entry(command):

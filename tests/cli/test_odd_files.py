@@ -272,10 +272,12 @@ def test_launcher_variables_that_are_not_numbers(run, monkeypatch):  # noqa: F81
 
 
 @pytest.mark.deep
-def test_a_reader_who_leaves_does_not_end_a_run(tmp_path):
+def test_a_reader_who_leaves_ends_a_run_in_one_line_and_it_can_continue(run, tmp_path):  # noqa: F811
     command = f"{sys.executable} {ROOT / 'train.py'} {' '.join(TRAIN)} runs_dir={tmp_path} run_id=a | head -c 1"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     piped = ["bash", "-c", f"set -o pipefail; {command}"]
     done = subprocess.run(piped, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == "standard output was closed: the same command continues from the last checkpoint\n"
+    assert run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").code == 0
     assert (tmp_path / "digits/a/model").is_dir()

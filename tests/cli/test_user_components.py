@@ -1,10 +1,7 @@
 """A bug in a user's component keeps its traceback; what settings can mend is one line."""
 
-import textwrap
-
 import pytest
 
-from blackout.errors import is_user_error
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
 HERE = "tests.cli.user_components"
@@ -42,10 +39,3 @@ def test_debugging_shows_the_traceback_of_a_refusal(run, tmp_path, monkeypatch):
     monkeypatch.setenv("BLACKOUT_DEBUG", "1")
     outcome = run("train", *TINY, "batch_size=0", f"runs_dir={tmp_path}")
     assert outcome.code == 2 and "Traceback" in outcome.err and "error: dataset" in outcome.err
-
-
-@pytest.mark.parametrize(("code", "by_user"), [("textwrap.dedent(5)", True), ("{}['a']", False), ("open('')", True)])
-def test_what_a_library_raises_is_said_in_one_line_and_a_bug_of_ours_is_not(code, by_user):
-    with pytest.raises((TypeError, KeyError, OSError)) as caught:
-        exec(code, {"__name__": "blackout.part", "textwrap": textwrap})
-    assert is_user_error(caught.value.with_traceback(caught.tb.tb_next)) is by_user

@@ -33,6 +33,23 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"
 from blackout.random import counts
 print("numba" in sys.modules, counts._kernels(torch.device("cpu")), flush=True)
 """
+NO_SIDE_EFFECTS = """
+import pkgutil, signal, warnings
+import hydra, matplotlib.pyplot, pytorch_lightning, scipy, sklearn, torchmetrics, torchvision, wandb
+def state():
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    backends = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    streams = sys.stdout, sys.stderr, sys.excepthook, warnings.showwarning, warnings.formatwarning
+    threads = torch.get_num_threads(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    words = sys.argv[:], dict(os.environ), warnings.filters[:]
+    return handlers, backends, streams, threads, words, torch.get_rng_state().tolist()
+before = state()
+import blackout, train, sample
+for module in pkgutil.walk_packages(blackout.__path__, "blackout."):
+    if not module.name.endswith("triton_draws"):
+        importlib.import_module(module.name)
+print(*[number for number, (old, new) in enumerate(zip(before, state())) if old != new], "unchanged", flush=True)
+"""
 CODE = """
 import importlib, os, sys, torch, numpy
 for part in sys.argv[1:]:
@@ -53,7 +70,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder, root = tmp_path_factory.mktemp("imports"), str(Path(__file__).parents[2])
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{CODE}", *MODULES]
     done = subprocess.run(
-        [*command, SPARSE, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
+        [*command, SPARSE, NO_SIDE_EFFECTS, WITHOUT_NUMBA], cwd=folder, capture_output=True, text=True, check=True
     )
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
@@ -67,7 +84,12 @@ def test_nothing_heavy_is_loaded(said: list[str]) -> None:
 
 
 def test_the_model_comes_when_it_is_asked_for_and_scipy_with_the_first_sparse_matrix(said: list[str]) -> None:
-    assert said[len(MODULES) : -1] == ["False", "2 2"]
+    assert said[len(MODULES) : -2] == ["False", "2 2"]
+
+
+def test_importing_changes_nothing(said: list[str]) -> None:
+    """No signal, argument, environment variable, warnings filter, stream or setting of torch."""
+    assert said[-2] == "unchanged"
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -14,9 +14,11 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from blackout import from_data
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.training.loggers import Wandb, dashboards, find_mode, log_results
+from blackout.training.loggers import MetricsCSV, Wandb, dashboards, find_mode, log_results
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+from tests.training.test_python import BODY, COUNTS
 from tests.training.wandb_file import read_run
 
 SCORED = (*TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=40", "sampler.num_steps=4")
@@ -228,3 +230,26 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
 def test_a_run_without_pictures_is_logged_too(tmp_path):
     trainer = SimpleNamespace(loggers=[SimpleNamespace()], callbacks=[], global_step=5)
     log_results(trainer, {"val/kl": 1.0}, tmp_path)
+
+
+def test_a_value_is_logged_in_the_step_that_has_it_and_in_no_other(tmp_path, monkeypatch):
+    module = from_data(COUNTS, BODY, batch_size=16, seed=0)
+    model = module.model
+    training_step = model.training_step
+
+    def sometimes(batch):
+        if batch["batch"] == 1:
+            model.log("train/extra", torch.tensor(0.5))
+        return training_step(batch)
+
+    monkeypatch.setattr(model, "training_step", sometimes)
+    logger = MetricsCSV(tmp_path / "metrics.csv")
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    steps = {"max_steps": 4, "limit_val_batches": 0, "log_every_n_steps": 1}
+    trainer = pl.Trainer(**quiet, **steps, accelerator="cpu", logger=logger)
+    trainer.fit(module)
+    rows = metrics(tmp_path)
+    assert [row["step"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["train/extra"] for row in rows] == ["", "0.5", "", ""]
+    assert all(row["train/loss"] and row["train/learning_rate"] and row["train/gradient_norm"] for row in rows)
+    assert {"train/loss", "train/extra"} <= trainer.callback_metrics.keys()

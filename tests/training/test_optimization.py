@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from blackout.networks.layers import Dropout
 from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
 from blackout.training.optimization import EMA, Optimization, ema_decay
 
@@ -58,7 +59,7 @@ def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
 
 def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
     def drawn(seed, batch, rank):
-        trainer, cpu = SimpleNamespace(_results=None, world_size=2), torch.device("cpu")
+        trainer, cpu = SimpleNamespace(world_size=2), torch.device("cpu")
         model = SimpleNamespace(seed=seed, network=nn.Identity())
         module = SimpleNamespace(trainer=trainer, model=model, global_rank=rank, device=cpu)
         with torch.random.fork_rng():
@@ -67,6 +68,20 @@ def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
 
     cases = [(seed, batch) for seed in (0, 1) for batch in (0, 7)]
     assert len({drawn(*case, 0) for case in cases}) == len(cases) and drawn(1, 7, 0) == drawn(1, 7, 1)
+
+
+def test_a_dropout_layer_of_the_users_stays_as_it_is():
+    network = nn.Sequential(nn.Dropout(0.5), Dropout(0.5))
+    module = SimpleNamespace(
+        trainer=SimpleNamespace(world_size=2),
+        model=SimpleNamespace(seed=0, network=network),
+        global_rank=1,
+        device=torch.device("cpu"),
+    )
+    with torch.random.fork_rng():
+        TrainingModule.on_train_batch_start(module, {"batch": 0, "position": range(4)}, 0)
+    assert type(network[0]) is nn.Dropout and not hasattr(network[0], "share")
+    assert network[1].share == (1, 2, 4)
 
 
 @pytest.mark.parametrize("accumulated, batch", [(None, 64), (1, 64), (2, 32)])

@@ -10,7 +10,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,10 +100,14 @@ def _whole(word: str, least: int, most: int, line: int) -> int:
 
 
 def _number(word: Any, line: int | str) -> float:
-    with suppress(TypeError, ValueError):
-        if math.isfinite(number := float(word)):
-            return number
-    raise UserError(f"{f'line {line}' if isinstance(line, int) else line}: {str(word)[:40]!r} is no finite number")
+    try:
+        number = float(word)
+    except (TypeError, ValueError):  # no number at all: refused below, as infinities are
+        number = math.nan
+    if not math.isfinite(number):
+        place = f"line {line}" if isinstance(line, int) else line
+        raise UserError(f"{place}: {str(word)[:40]!r} is no finite number")
+    return number
 
 
 def _sizes(row: _Row) -> list[int]:

@@ -183,15 +183,19 @@ class Target(nn.Module):
         Returns:
             uint8 [B, d], as x.
         """
-        if self._groups is None:
-            self._groups = self.independent_sites()
         x = x.clone()
-        for group in self._groups:
+        for group in self.site_groups():
             where = group.to(x.device)
             law = self.conditional(x, where, t).softmax(-1)
             # the last running sum may fall short of 1 by rounding
             x[:, where] = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1).to(x.dtype)
         return x
+
+    def site_groups(self) -> list[Tensor]:
+        """Return `independent_sites`, which are found once."""
+        if self._groups is None:
+            self._groups = self.independent_sites()
+        return self._groups
 
     def pairs(self) -> tuple[Tensor, Tensor] | None:
         """(w, f) where log rho = sum over i < j of w_ij [x_i = x_j] + sum_i f_i(x_i) + a constant; None of others.

@@ -342,7 +342,9 @@ class _IsingRows(Target):
     def __init__(self, ising: Ising, parameters: Tensor) -> None:
         super().__init__(2, ising.shape)
         vars(self)["ising"], self.parameters_of = ising, nn.Buffer(parameters)
-        self._groups = ising._groups = ising._groups or ising.independent_sites()
+
+    def site_groups(self) -> list[Tensor]:
+        return self.ising.site_groups()
 
     def rows(self, which: Tensor) -> Target:
         return _IsingRows(self.ising, self.parameters_of[which])
