@@ -25,8 +25,9 @@ import torch
 
 from blackout.data import patches
 from blackout.diffusion import fisher_times
+from blackout.diffusion.kernels import PosteriorBridge
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import PosteriorBridge, sample
+from blackout.diffusion.sampling import sample
 from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy, thinning
 from blackout.random import SampleStreams

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from blackout.diffusion.correctors import Correction, LevelCorrector
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.particles import Steering, sample_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
-from blackout.diffusion.samplers import Correction, LevelCorrector, Trapezoidal, sample
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import Array, JumpToy, of_generator, pixel_pair, total_variation

@@ -32,7 +32,7 @@ from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
 from blackout.diffusion.draw import describe_sampler
 from blackout.diffusion.model import try_sampler
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.programs.cli import one_line_errors

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import sample
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
@@ -119,7 +118,7 @@ class Demo:
         draw = self.family.draw(self.model, request)
         if temperature == 1 or not self.measures:
             return self._frames(draw, number, seed)
-        times, index = self.model.times(taken_apart(draw.sampler)), torch.arange(number)
+        times, index = self.model.times(draw.sampler.memoryless), torch.arange(number)
         t = times[max(1, round(temperature * (len(times) - 1)))]
         states = self._cooled(draw, self._held_out(number), t, index, seed)
         return self._shown(draw, [{"samples": state} for state in states])
@@ -133,7 +132,7 @@ class Demo:
         Returns:
             States [n, *shape]: X_t by the forward process, then those of the `Sampler`.
         """
-        model, sampler, way = self.model, taken_apart(draw.sampler), Trajectory(len(index))
+        model, sampler, way = self.model, draw.sampler.memoryless, Trajectory(len(index))
         times = model.times(sampler)
         times, streams = torch.cat([times[times < t], t[None]]), SampleStreams(seed, index)
         xt = model.process.sample(x0, t, SampleStreams(seed, index[: len(x0)]).fold(_HEATED).at(0))

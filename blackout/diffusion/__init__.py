@@ -4,6 +4,7 @@ Every component is exported here, and so named in YAML files and saved models (`
 can move.
 """
 
+from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
@@ -20,6 +21,23 @@ from blackout.diffusion.heads import (
     log_softplus,
 )
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    MultistepLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    Rounding,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+    stochastic_rounding,
+)
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import (
     BirthDeathLoss,
@@ -57,30 +75,8 @@ from blackout.diffusion.processes import (
     count_dtype,
     from_generator,
 )
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Correction,
-    Corrector,
-    Kernel,
-    LevelBridge,
-    LevelCorrector,
-    MultistepLeap,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    Rounding,
-    Sampler,
-    StatefulKernel,
-    TauLeap,
-    ThinAndBridge,
-    Trapezoidal,
-    count_evaluations,
-    nearest_rounding,
-    sample,
-    stochastic_rounding,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import count_evaluations, sample
 from blackout.diffusion.schedules import (
     Schedule,
     fisher_times,

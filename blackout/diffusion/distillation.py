@@ -23,10 +23,10 @@ from blackout.comparisons import Baseline
 from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
+from blackout.diffusion.kernels import BinomialBridge, ReverseStep
 from blackout.diffusion.likelihood import GOLDEN_RATIO
 from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.samplers import BinomialBridge, ReverseStep
 from blackout.errors import UserError, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.allowed_components import check

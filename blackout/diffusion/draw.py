@@ -23,7 +23,7 @@ from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import number_of_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown

@@ -17,10 +17,11 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
-from blackout.diffusion.particles import number_of_particles, sample_particles, taken_apart
+from blackout.diffusion.particles import number_of_particles, sample_particles
 from blackout.diffusion.predictions import Denoiser, Prediction, misfit
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
+from blackout.diffusion.sampler import Sampler, chosen_sampler
+from blackout.diffusion.sampling import Callback, count_evaluations, sample
 from blackout.diffusion.schedules import DataEnds, Schedule, stratified
 from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError, ensure, error_context
@@ -215,7 +216,7 @@ class BlackoutDiffusion(Model):
             indices: int64 [N].
             seed: any integer.
             batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
-            sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
+            sampler, callback: None for the model's own sampler; see `blackout.diffusion.sampling`.
             classes: int64 [N], the class of each; None draws from all.
             known: observed elements, for inpainting.
             total: count of every sample, of a model that was told totals.
@@ -233,7 +234,7 @@ class BlackoutDiffusion(Model):
         elif how.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
         number = number_of_particles(how, self.process, known is not None)
-        how = taken_apart(how) if number > 1 else how
+        how = how.memoryless if number > 1 else how
         size = batch_size or min(max(1, how.batch_size // number), len(indices))
         for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
             padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
@@ -325,7 +326,7 @@ class BlackoutDiffusion(Model):
         Guidance doubles them where it acts, P particles make P times as many.
         """
         number = number_of_particles(sampler, self.process, with_known)
-        sampler = taken_apart(sampler) if number > 1 else sampler
+        sampler = sampler.memoryless if number > 1 else sampler
         times = self.times(sampler)
         shape = (1,) if self.gain is None else self.shape
         of_one = count_evaluations(times, self.process, self.head, sampler, with_classes, shape)
@@ -390,7 +391,7 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
     with error_context("sampler"):
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
-        check_end(model, times[-1], sampler.lends)
+        check_end(model, times[-1], sampler)
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
     raw = torch.zeros(1, model.head.outputs, *model.shape)
 
@@ -411,16 +412,21 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
             sample(*walk, **how)
             return
         how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
-        how["kernel"] = taken_apart(sampler).kernel
+        how["kernel"] = sampler.memoryless.kernel
         sample_particles(*walk, number=2, **how)
 
 
-def check_end(model: BlackoutDiffusion, t: Tensor, lent: bool = False) -> None:
+def check_end(model: BlackoutDiffusion, t: Tensor, sampler: Sampler | None = None) -> None:
     """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
+
+    Args:
+        model: of any process.
+        t: the final time.
+        sampler: which starts there; None for any.
 
     Raises:
         ValueError: see `DataEnds.check`.
     """
     ends = DataEnds.of(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
-        ends.check(t, lent)
+        ends.check(t, None if sampler is None else sampler.earliest_time(ends))

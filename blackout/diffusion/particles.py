@@ -1,6 +1,6 @@
 """Particles: several walks for every sample, weighed as they go, resampled, and one drawn by its weight at the end.
 
-A sequential Monte Carlo sampler [Doucet 2001] on top of the one sampling loop (`blackout.diffusion.samplers.sample`),
+A sequential Monte Carlo sampler [Doucet 2001] on top of the one sampling loop (`blackout.diffusion.sampling.sample`),
 for any laws whose paths differ from the kernel's by weights. As the number P of particles grows the sample's law tends
 to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
@@ -34,27 +34,24 @@ import torch
 from torch import Tensor
 
 from blackout.counts import Shape, per_sample, time_on
+from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    Kernel,
+    LevelBridge,
+    PoissonLeap,
+    ReverseStep,
+    StatefulKernel,
+)
+from blackout.diffusion.kernels.base import add_births
+from blackout.diffusion.kernels.finite_states import step_distribution
 from blackout.diffusion.predictions import TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    Callback,
-    Correction,
-    Kernel,
-    LevelBridge,
-    MultistepLeap,
-    PoissonLeap,
-    ReverseStep,
-    Sampler,
-    StatefulKernel,
-    grown,
-    sample,
-    source_at,
-    step_law,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import Callback, sample, source_at
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import SampleStreams, categorical, poisson, systematic, uniform
 
@@ -87,13 +84,7 @@ def number_of_particles(sampler: Sampler, process: Process, inpainted: bool) -> 
     """How many particles a sample is drawn from: those of its known elements, if there are any."""
     if not inpainted:
         return 1
-    possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel)
-    return sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1)
-
-
-def taken_apart(sampler: Sampler) -> Sampler:
-    """The sampler for walks whose states are exchanged or given: by single steps."""
-    return replace(sampler, kernel=sampler.kernel.single) if isinstance(sampler.kernel, MultistepLeap) else sampler
+    return sampler.inpainting_particles or (INPAINTING_PARTICLES if weighs(process) else 1)
 
 
 @dataclass(frozen=True)
@@ -174,7 +165,8 @@ class Potential(Protocol):
 class KnownWeight:
     """The model's probability of what the known elements do, over that of the path they were drawn from.
 
-    Births of a stage are Poisson(y r), those of finitely many states follow `step_law`. The path's own probability, of
+    Births of a stage are Poisson(y r), those of finitely many states follow `step_distribution`.
+    The path's own probability, of
     a bridge to X_0, is the same for all particles of a sample: it makes the mean weight an estimate of p(known).
 
     On the way particles also weigh what the last prediction says of the known elements' data, to the power `_AHEAD`, so
@@ -209,10 +201,10 @@ class KnownWeight:
         """log p(X_0) of every element as the stage's prediction has it, float64 [rows, ...], up to what all particles
         share.
 
-        Of births Poisson with the mean that is left, of levels `step_law` to s = 0. Ours, see the class.
+        Of births Poisson with the mean that is left, of levels `step_distribution` to s = 0. Ours, see the class.
         """
         if isinstance(self.process, FiniteProcess):
-            law = step_law(self.process, stage.prediction, stage.before, torch.zeros_like(stage.s), stage.t)
+            law = step_distribution(self.process, stage.prediction, stage.before, torch.zeros_like(stage.s), stage.t)
             return law.gather(-1, self.x0.long()[..., None]).squeeze(-1).clamp(min=_LEAST).log()
         left = (stage.prediction.expected * (1 - stage.fraction)).clamp(min=_LEAST)
         return (self.x0.double() - stage.after) * left.log() - left
@@ -235,11 +227,12 @@ class KnownWeight:
         return births * (log_rate + r.log()) - rate * r - bridge
 
     def _of_levels(self, stage: Stage) -> Tensor:
-        """log of `step_law` over `bridge_pmf` at the state reached, in every element, float64 [rows, ...]; ours, see
+        """log of `step_distribution` over `bridge_pmf` at the state reached, in every element,
+        float64 [rows, ...]; ours, see
         the class.
         """
         assert isinstance(self.process, FiniteProcess)
-        law = step_law(self.process, stage.prediction, stage.before, stage.s, stage.t)
+        law = step_distribution(self.process, stage.prediction, stage.before, stage.s, stage.t)
         if isinstance(stage.prediction, GuidedPair):
             law = law / law.sum(-1, keepdim=True).clamp(min=TINY)
         bridge = self.process.bridge_pmf(self.x0, stage.before, stage.s, stage.t)
@@ -509,7 +502,7 @@ class Steering:
         [rows].
 
         Guided steps are twisted ones [Nisonoff 2024, eq. 2; Wu 2023, algorithm 1]: births at `neighbour_ratios` times
-        the rate, or levels at that times `step_law`.
+        the rate, or levels at that times `step_distribution`.
         """
         self._left_out = torch.zeros(len(at.x), dtype=torch.float64, device=at.x.device)
         if not self.guided:
@@ -523,9 +516,9 @@ class Steering:
             rate = prediction.expected * step_fraction(at.s, at.t)
             births = poisson(rate * log_ratio.exp(), at.generator)
             self._left_out = per_sample(rate * torch.expm1(log_ratio) - births * log_ratio)
-            return grown(at.x, births, process)
+            return add_births(at.x, births, process)
         assert isinstance(process, FiniteProcess)
-        law = step_law(process, prediction, at.x, at.s, at.t)
+        law = step_distribution(process, prediction, at.x, at.s, at.t)
         tilted = law * ratios.movedim(1, -1).exp()
         tilted = tilted / tilted.sum(-1, keepdim=True)
         xs = categorical(tilted, at.generator)

@@ -26,6 +26,21 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion import processes
+from blackout.diffusion.correctors import LevelCorrector
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+    stochastic_rounding,
+)
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -34,22 +49,7 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    LevelCorrector,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-    sample,
-    stochastic_rounding,
-)
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import toys as chains
 from blackout.laws.toys import (

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.plots import grid
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
 from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
 from blackout.posterior.problem import STRIDE, Measured, Measurements, Prior, read_measurements
@@ -74,7 +73,7 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
-    mean, sampler = model.mean if sampler.poisson_start else None, taken_apart(sampler)
+    mean, sampler = model.mean if sampler.poisson_start else None, sampler.memoryless
     times = model.times(sampler)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
-from blackout.diffusion.samplers import StatefulKernel
 from blackout.errors import ensure
 from blackout.posterior.method import Method, Run, accepted, check_levels, where_rows
 from blackout.posterior.problem import Measured, Prior, Problem

@@ -13,7 +13,7 @@ from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.particles import THRESHOLD, Steering, guarded, normalised, sample_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, sample
+from blackout.diffusion.sampling import CountingDenoiser, sample
 from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
 from blackout.posterior.noise_denoise import polished
@@ -93,7 +93,7 @@ class SMC(Method):
             log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
-            cast(CountingDenoiser, prior.denoiser).go_on(rows, s)
+            cast(CountingDenoiser, prior.denoiser).reuse(rows, s)
             run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
         run.log_evidence = torch.empty(0) if self.greedy else log_mean
         x = x[::copies].clamp(max=prior.process.max_count)

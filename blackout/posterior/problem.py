@@ -21,18 +21,11 @@ from torch import Tensor
 
 from blackout.counts import count_dtype, time_on
 from blackout.data.file_formats import COUNTS, read_store
+from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    CountingDenoiser,
-    Kernel,
-    LevelBridge,
-    ReverseStep,
-    Sampler,
-    sample,
-    source_at,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser, sample, source_at
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size

@@ -7,7 +7,7 @@ from PIL import Image
 
 from blackout import load_model
 from blackout.diffusion.plots import grid
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from tests.cli.conftest import TINY
 
 # a network whose classes matter

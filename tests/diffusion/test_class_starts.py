@@ -13,7 +13,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, measure
 
 MEAN = torch.tensor([2.0, 8.0])

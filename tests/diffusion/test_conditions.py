@@ -20,7 +20,7 @@ from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure

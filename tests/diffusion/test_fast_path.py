@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from blackout.diffusion.heads import ScaledHead, SoftplusHead
+from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import PoissonLeap, Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
 from blackout.random import SampleStreams

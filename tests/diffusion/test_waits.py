@@ -11,28 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.devices import CUDA, fake_cuda
+from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead
-from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
-from blackout.diffusion.model import BlackoutDiffusion
-from blackout.diffusion.predictions import Prediction
-from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import (
+from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
-    CountingDenoiser,
     LevelBridge,
-    LevelCorrector,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    Sampler,
     TauLeap,
-    ThinAndBridge,
     Trapezoidal,
     nearest_rounding,
 )
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
+from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.predictions import Prediction
+from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet

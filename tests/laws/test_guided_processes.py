@@ -6,10 +6,10 @@ import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.particles import sample_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
-from blackout.diffusion.samplers import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.schedules import logit_times, step_times
 from blackout.laws import claims as steps
 from blackout.laws import toys as markov_toys

@@ -7,21 +7,14 @@ import pytest
 import torch
 
 from blackout import from_data
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import (
-    Correction,
-    LevelCorrector,
-    PoissonLeap,
-    ReverseStep,
-    Sampler,
-    ThinAndBridge,
-    Trapezoidal,
-    count_evaluations,
-    sample,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation

@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import normalised, sample_particles
-from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import (
-    Correction,
-    LevelCorrector,
+from blackout.diffusion.kernels import (
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    ThinAndBridge,
     Trapezoidal,
-    sample,
 )
+from blackout.diffusion.particles import normalised, sample_particles
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
 from blackout.laws.claims import ExactDenoiser, fraction, landing, poisson_pmf

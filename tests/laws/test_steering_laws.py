@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.particles import Steering, neighbour_ratios
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, LevelBridge
+from blackout.diffusion.sampling import CountingDenoiser
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import JumpToy, Toy, of_generator

@@ -23,7 +23,7 @@ from blackout.diffusion import (
     logit_times,
     nearest_rounding,
 )
-from blackout.diffusion.samplers import named_sampler
+from blackout.diffusion.sampler import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet

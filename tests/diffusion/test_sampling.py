@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -13,28 +14,23 @@ from blackout.diffusion.heads import (
     ScaledHead,
     SoftplusHead,
 )
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    LevelBridge,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+)
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Correction,
-    CountingDenoiser,
-    LevelBridge,
-    LevelCorrector,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    Sampler,
-    StatefulKernel,
-    TauLeap,
-    ThinAndBridge,
-    Trapezoidal,
-    count_evaluations,
-    sample,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 
@@ -102,12 +98,13 @@ def test_the_callback_sees_the_last_prediction_of_every_step(kernel, per_step):
 
 
 @dataclass
-class TwoSteps:
+class TwoSteps(StatefulKernel):
     """Poisson leaps with the mean of this and the last step's prediction (Adams-Bashforth), as a multistep method."""
 
+    memoryless = PoissonLeap()
     last: list = field(default_factory=list)
 
-    def fresh(self):
+    def start(self, mean):
         return TwoSteps()
 
     def __call__(self, at):
