@@ -114,7 +114,7 @@ class Demo:
         if label is not None:
             request["classes"] = [self.classes.index(label)]
             if guidance != 1:
-                request["sampler"] = {**request.get("sampler", {}), "guidance": guidance}
+                request["sampler"] = {**request.get("sampler", {}), "guidance": {"scale": guidance}}
         draw = self.family.draw(self.model, request)
         if temperature == 1 or not self.measures:
             return self._frames(draw, number, seed)

@@ -118,6 +118,7 @@ class LevelCorrector:
 THIN_AND_BRIDGE = ThinAndBridge()
 
 
+@component("correction")
 @dataclass(frozen=True)
 class Correction:
     """How often, how and where to correct.
@@ -138,9 +139,9 @@ class Correction:
     def __post_init__(self) -> None:
         ensure(
             0 <= self.steps <= MAX_STEPS,
-            f"corrector_steps must be in 0..{MAX_STEPS:,}, not {self.steps}",
+            f"steps must be in 0..{MAX_STEPS:,}, not {self.steps}",
         )
-        check_range(self.between, "corrector_between")
+        check_range(self.between, "between")
 
     def steps_at(self, s: float) -> int:
         """Return the number of corrector steps at time s: none at s = 0, the data."""

@@ -234,7 +234,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if inpaint is not None:
         known = read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
-    condition |= {"guidance": sampler.guidance} if sampler.guidance != 1 else {}
+    condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
     total = total_asked(model, request.get("given"))
     return CountDraw(model, sampler, description, classes, known, total, condition)
 
@@ -245,8 +245,8 @@ def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
     Raises:
         UserError: the sampler would.
     """
-    unguided = sampler.guidance == 1 or with_classes
-    refuse(not unguided, "sampler.guidance: guidance needs classes to guide towards")
+    unguided = sampler.guidance.scale == 1 or with_classes
+    refuse(not unguided, "sampler.guidance.scale: guidance needs classes to guide towards")
 
 
 def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
@@ -265,11 +265,21 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """A whole description of a sampler: the model's own with other fields, completed with what its data decide.
 
     Args:
-        given: fields to replace in the model's own; null fields are the model's. A description of another class than
-            the model's replaces it.
+        given: fields to replace in the model's own; null fields are the model's, also those of correction and
+            guidance. A description of another class than the model's replaces it.
         model: description of the model.
     """
+    default = model.get("model", {}).get("sampler") or {}
+    description = _merge(default, given, nested=("correction", "guidance"))
+    return resolve(description, with_ends(checked_facts(model)), "sampler")
+
+
+def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Replace fields of a description by those that are given and not null, and in `nested` parts their fields."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = model.get("model", {}).get("sampler") or {}
-    config = {**own, **chosen} if chosen.get("_target_", own.get("_target_")) == own.get("_target_") else chosen
-    return resolve(config, with_ends(checked_facts(model)), "sampler")
+    if chosen.get("_target_", default.get("_target_")) != default.get("_target_"):
+        return chosen
+    for name in nested:
+        if name in chosen:
+            chosen[name] = _merge(default.get(name) or {}, chosen[name])
+    return {**default, **chosen}

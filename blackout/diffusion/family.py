@@ -221,9 +221,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         check_training_times(model)
         try_sampler(model, model.sampler)
         check_guidance(model.sampler, with_classes=model.num_classes is not None)
-        if scored and model.sampler.guidance != 1:
+        if scored and model.sampler.guidance.scale != 1:
             told = "samples that are scored in a run have no class to guide towards"
-            raise UserError(f"sampler.guidance: {told}: metrics=none, and give it to sample.py with classes=...")
+            raise UserError(f"sampler.guidance.scale: {told}: metrics=none, and give it to sample.py with classes=...")
 
     def dry_run(self, model: BlackoutDiffusion) -> None:
         """Observe, predict and score one empty sample, so that components that do not fit show now.

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from blackout.diffusion.conditions import labels_asked, total_asked
-from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, start_mean
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
@@ -231,7 +231,7 @@ class BlackoutDiffusion(Model):
         how = sampler or self.sampler
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
-        elif how.guidance != 1:
+        elif how.guidance.scale != 1:
             raise ValueError("guidance needs classes to guide towards")
         number = number_of_particles(how, self.process, known is not None)
         how = how.memoryless if number > 1 else how
@@ -363,12 +363,12 @@ def draw_batch(
     times = model.times(sampler)
     mean = None
     if sampler.poisson_start:
-        scale = sampler.towards.at(float(times[-1]))
+        scale = sampler.guidance.scale_at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
     denoiser = model.denoiser()
     if classes is not None:
-        guidance, given = sampler.towards, model.denoiser(classes.repeat_interleave(number))
-        denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
+        conditional = model.denoiser(classes.repeat_interleave(number))
+        denoiser = GuidedDenoiser(conditional, denoiser, sampler.guidance, model.process.max_count)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
     how = dict[str, Any](kernel=sampler.kernel, correction=sampler.correction, known=known, device=model.device)
@@ -403,8 +403,8 @@ def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
         return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
 
     # guided as the sampler would guide a model that has classes, wherever it would
-    scale = 1.0 if model.num_classes is None else sampler.guidance
-    denoiser = GuidedDenoiser(blank, blank, scale, model.process.max_count)
+    guidance = Guidance(1.0 if model.num_classes is None else sampler.guidance.scale)
+    denoiser = GuidedDenoiser(blank, blank, guidance, model.process.max_count)
     how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
     walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
     with error_context("sampler"):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
-from blackout.diffusion.correctors import MAX_STEPS, THIN_AND_BRIDGE, Correction, Corrector
+from blackout.diffusion.correctors import MAX_STEPS, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
 from blackout.diffusion.schedules import DataEnds
@@ -21,6 +21,8 @@ from blackout.training.instantiate import described, make
 from blackout.training.model import evaluating
 
 DEFAULT_KERNEL = Trapezoidal()  # frozen, so that samplers can share it
+NO_CORRECTION = Correction()
+NO_GUIDANCE = Guidance()
 
 
 def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
@@ -56,8 +58,8 @@ class Sampler:
             correctors need.
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
-        corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between: see `Guidance`.
+        correction: corrector steps after every step of the kernel.
+        guidance: how samples are guided to their classes.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
         bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay
@@ -73,29 +75,18 @@ class Sampler:
     num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
-    corrector_steps: int = 0
-    corrector: Corrector = THIN_AND_BRIDGE
-    corrector_between: Sequence[float] | None = None
-    guidance: float = 1.0
-    guidance_between: Sequence[float] | None = None
+    correction: Correction = NO_CORRECTION
+    guidance: Guidance = NO_GUIDANCE
     batch_size: int = 256
     keep_dropout: bool = False
     bfloat16: bool = False
     inpainting_particles: int | None = None
-    correction: Correction = field(init=False, repr=False, compare=False)
-    """Corrector steps after the kernel's."""
-    towards: Guidance = field(init=False, repr=False, compare=False)
-    """How samples are guided to their classes."""
 
     def __post_init__(self) -> None:
         check_number(self.num_steps, "num_steps")
         check_number(self.batch_size, "batch_size")
         if self.inpainting_particles is not None:
             check_number(self.inpainting_particles, "inpainting_particles")
-        correction = Correction(self.corrector_steps, self.corrector, self.corrector_between)
-        object.__setattr__(self, "correction", correction)
-        towards = Guidance(self.guidance, self.guidance_between)
-        object.__setattr__(self, "towards", towards)
 
     @property
     def memoryless(self) -> Sampler:
@@ -162,11 +153,9 @@ def chosen_sampler(
         if _same_kernel(named.kernel, default.kernel):
             sampler = default
         else:
+            correction = replace(default.correction, corrector=named.correction.corrector)
             sampler = replace(
-                default,
-                kernel=named.kernel,
-                corrector=named.corrector,
-                num_steps=named.num_steps,
+                default, kernel=named.kernel, correction=correction, num_steps=named.num_steps
             )
     return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
 

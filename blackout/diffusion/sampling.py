@@ -262,6 +262,6 @@ def count_evaluations(
     )
     evaluations = 0
     for (before, after), t in zip(pairwise(totals), reversed(times[1:].tolist()), strict=True):
-        doubled = guided and sampler.towards.doubles(t)
-        evaluations += (after - before) * (2 if doubled else 1)
+        num_models = sampler.guidance.evaluations_at(t) if guided else 1
+        evaluations += (after - before) * num_models
     return evaluations

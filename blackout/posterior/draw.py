@@ -44,9 +44,9 @@ def _asked(request: Mapping[str, Any]) -> Any:
 
 
 _UNUSED = {
-    "guidance": (1, "p(x | y) has no guided law"), "guidance_between": (None, "p(x | y) has no guided law"),
-    "corrector_steps": (0, "reverse runs take none"),
-    "corrector": (None, "reverse runs take none"), "corrector_between": (None, "reverse runs take none"),
+    "guidance.scale": (1, "p(x | y) has no guided law"), "guidance.between": (None, "p(x | y) has no guided law"),
+    "correction.steps": (0, "reverse runs take none"),
+    "correction.corrector": (None, "reverse runs take none"), "correction.between": (None, "reverse runs take none"),
     "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
 }  # fmt: skip
 """Settings of a sampler that posteriors have no use for, what leaves them out, and why."""
@@ -62,7 +62,9 @@ def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
     """
     whole = "_target_" in given
     for name, (neutral, why) in _UNUSED.items():
-        if given.get(name, neutral) not in (None, neutral) and not (whole and name == "corrector"):
+        part, _, setting = name.rpartition(".")
+        settings = (given.get(part) or {}) if part else given
+        if settings.get(setting, neutral) not in (None, neutral) and not (whole and setting == "corrector"):
             raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
     for name in () if whole or walks else ("num_steps", "poisson_start"):
         why = "a reverse run takes one step per unit of the logit of survival; posterior.sweeps, moves or steps set it"

@@ -112,7 +112,7 @@ def test_guided_samples_start_from_what_is_guided_to_where_nothing_is_known(scal
     def blind(mean):
         return lambda xt, t: CountPrediction(mean.expand(xt.shape), mean.log().expand(xt.shape))
 
-    denoiser = GuidedDenoiser(blind(CLASSES[classes]), blind(MEAN), scale, 100)
+    denoiser = GuidedDenoiser(blind(CLASSES[classes]), blind(MEAN), Guidance(scale), 100)
     expected = denoiser(torch.zeros(2, 2, dtype=torch.uint8), torch.tensor(30.0)).mean
     torch.testing.assert_close(start_mean(MEAN, CLASSES, classes, scale, 100).expand(2, 2), expected)
 
@@ -131,7 +131,7 @@ def test_a_model_starts_every_sample_from_its_class():
     parts = {"sampler": Sampler(num_steps=2), "mean": MEAN}
     model = BlackoutDiffusion(network, ScaledHead(2.0), PureDeath(200), class_mean=CLASSES, **parts).eval()
     for scale in (1.0, 2.0):
-        sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=scale)
+        sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=Guidance(scale))
         starts = []
         model.sample(
             12_000, 0, sampler, lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,

@@ -156,33 +156,13 @@ BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
 @pytest.mark.parametrize("times, process, head, kernel, correction, guidance, expected", BY_HAND)
 def test_network_evaluations_are_those_counted_by_hand(times, process, head, kernel, correction, guidance, expected):
     state = torch.random.get_rng_state()
-    corrected = {"steps": correction.steps, "between": correction.between}
-    corrected = {f"corrector_{name}": value for name, value in corrected.items()} | {"corrector": correction.corrector}
-    how = Sampler(kernel, guidance=guidance.scale, guidance_between=guidance.between, **corrected)
+    how = Sampler(kernel, correction=correction, guidance=guidance)
     assert count_evaluations(times, process, head, how, guided=True) == expected
     assert torch.equal(torch.random.get_rng_state(), state)
     if guidance == Guidance():
         counting = CountingDenoiser(of_head(head, 0.0))
         sample(counting, process, times, SHAPE, streams(), kernel=kernel, correction=correction)
         assert counting.evaluations == expected
-
-
-def test_flat_settings_make_the_parts():
-    made = Sampler(PoissonLeap(), 7, None, False, 2, LevelCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
-    assert made.correction == Correction(2, LevelCorrector(), [1, 2]) and made.towards == Guidance(1.5, [0, 3])
-    assert replace(made, guidance=2.0).towards == Guidance(2.0, [0, 3])
-
-
-@pytest.mark.parametrize("wrong, word", [
-    ({"num_steps": 0}, "num_steps"), ({"num_steps": None}, "num_steps"), ({"batch_size": None}, "batch_size"),
-    ({"num_steps": 2.0}, "num_steps"), ({"batch_size": 0}, "batch_size"),
-    ({"batch_size": True}, "batch_size"), ({"guidance": -1.0}, "guidance"), ({"guidance": float("nan")}, "guidance"),
-    ({"guidance_between": [3, 1]}, "guidance_between"), ({"corrector_steps": -1}, "corrector_steps"),
-    ({"corrector_between": [1]}, "corrector_between"),
-])  # fmt: skip
-def test_impossible_settings_are_refused(wrong, word):
-    with pytest.raises(ValueError, match=word):
-        Sampler(**wrong)
 
 
 def test_components_say_what_they_need():

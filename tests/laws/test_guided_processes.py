@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.particles import sample_particles
@@ -54,7 +54,7 @@ def test_guided_rates_are_those_of_the_tilted_law(case):
     process, (given, plain) = case
     g, t, x = 2.0, 0.7, torch.from_numpy(plain.states).to(torch.uint8)
     time = torch.tensor(t, dtype=torch.float64)
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), g, 2)(x, time)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(g), 2)(x, time)
     rates = pair.tilt(*(process.rates(one.expected, x, time) for one in pair.both))
     law, _ = tilted(plain.marginal(t), given.marginal(t), g)
     generator, likely = plain.rates, np.flatnonzero(plain.marginal(t) > 1e-12)
@@ -77,7 +77,7 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
     process, (given, plain) = case
     x, g = torch.from_numpy(plain.states).to(torch.uint8), 2.5
     s, t = (torch.tensor(time, dtype=torch.float64) for time in ((3.0, 4.0) if process is CHAIN[0] else (0.7, 0.701)))
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), g, 2)(x, t)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(g), 2)(x, t)
     steps_of = [process.step_pmf(one.expected, x, s, t) for one in pair.both]
     law = pair.tilt(*steps_of)
     exact = [toy.before(float(s), float(t)) for toy in (given, plain)]
@@ -104,7 +104,7 @@ def test_one_element_is_guided_exactly_in_one_step():
     rng, matrices = np.random.default_rng(0), markov_toys.of_generator(process.generator().numpy())
     given, plain = (JumpToy("one", rng.dirichlet(np.ones(5)), matrices) for _ in range(2))
     x, t = torch.arange(5, dtype=torch.uint8)[:, None], torch.tensor(1.3, dtype=torch.float64)
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), 3.0, 4)(x, t)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(3.0), 4)(x, t)
     law = pair.tilt(*(process.step_pmf(one.expected, x, 0.0, t) for one in pair.both))[:, 0].numpy()
     for state in range(5):
         forward = plain.forward(1.3)[:, state]
@@ -129,7 +129,7 @@ def test_known_elements_of_other_processes(case):
 def test_what_has_no_guided_step_or_no_likelihood_is_refused():
     x, t = torch.ones(1, 2, dtype=torch.uint8), torch.tensor(0.7, dtype=torch.float64)
     s, times = t / 2, logit_times(5, 4.5, -6.0)
-    pair = GuidedDenoiser(*denoisers(*IMMIGRATION), 2.0, 2)
+    pair = GuidedDenoiser(*denoisers(*IMMIGRATION), Guidance(2.0), 2)
     with pytest.raises(ValueError, match="use sampler=tau_leap"):
         BirthDeathBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     with pytest.raises(ValueError, match="LevelBridge does not fit"):

@@ -8,6 +8,7 @@ import torch
 
 from blackout import from_data
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
@@ -74,8 +75,7 @@ def test_evaluations_are_counted(kernel, correction, expected):
         return CountPrediction(torch.ones(xt.shape), torch.zeros(xt.shape))
 
     sample(denoiser, PureDeath(50), times, (1, 1), torch.Generator(), kernel=kernel, correction=correction)
-    steps, corrector, between = correction.steps, correction.corrector, correction.between
-    how = Sampler(kernel, corrector_steps=steps, corrector=corrector, corrector_between=between, guidance=2.0)
+    how = Sampler(kernel, correction=correction, guidance=Guidance(2.0))
     assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), how) == expected
     assert count_evaluations(times, PureDeath(50), SoftplusHead(), how, guided=True) == 2 * expected
 

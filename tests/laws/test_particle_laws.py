@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
-from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import (
     PosteriorBridge,
@@ -141,7 +141,7 @@ HELD = KnownElements(torch.tensor([[0, 5]], dtype=torch.uint8), torch.tensor([[F
 @pytest.mark.parametrize("correction", [Correction(), Correction(1, ThinAndBridge())])
 def test_a_sample_is_a_function_of_seed_and_number(correction):
     def draw(indices):
-        denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.5, 15)
+        denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(2.5), 15)
         streams = SampleStreams(3, torch.tensor(indices))
         drawn = sample_particles(denoiser, PureDeath(15), TIMES, (len(indices), 2), streams,
                                  kernel=Trapezoidal(), correction=correction, known=HELD, mean=torch.tensor(ALL.mean),
@@ -178,7 +178,7 @@ def test_resampling_is_systematic():
 def test_what_has_no_such_law_is_refused():
     x, t = torch.ones(1, 2, dtype=torch.uint8), torch.tensor(0.7, dtype=torch.float64)
     s = t / 2
-    counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.0, 15)
+    counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(2.0), 15)
     with pytest.raises(ValueError, match="guidance leaves no distribution"):
         PosteriorBridge()(ReverseStep(counts, PureDeath(15), x, s, t))
     with pytest.raises(ValueError, match="guidance leaves no distribution"):

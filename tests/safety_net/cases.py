@@ -122,7 +122,7 @@ def _counts() -> Iterator[Model]:
     samplers = {word: (word, *STEPS) for word in _of_package("sampler", "blackout.diffusion")}
     grids = _words("sampler/grid")
     correctors = {
-        word: (word, "++sampler.corrector_steps=1") for word in _words("sampler/corrector")
+        word: (word, "++sampler.correction.steps=1") for word in _words("sampler/correction")
     }
     combined = {
         f"{one} {two}": samplers[one] + more for two, more in correctors.items() for one in samplers
@@ -184,11 +184,11 @@ def _conditions() -> Iterator[Model]:
             "": (),
             "one class": ("classes=[1]",),
             "classes in turn": ("classes=[2,0]",),
-            "guidance": ("classes=[1]", "sampler.guidance=2"),
+            "guidance": ("classes=[1]", "sampler.guidance.scale=2"),
             "guidance between": (
                 "classes=[1]",
-                "sampler.guidance=2",
-                "++sampler.guidance_between=[-6,0]",
+                "sampler.guidance.scale=2",
+                "++sampler.guidance.between=[-6,0]",
             ),
         },
     )
@@ -201,8 +201,8 @@ def _conditions() -> Iterator[Model]:
             "without Poisson start": ("++sampler.poisson_start=false",),
             "correctors between": (
                 "sampler=poisson",
-                "++sampler.corrector_steps=2",
-                "++sampler.corrector_between=[0,2]",
+                "++sampler.correction.steps=2",
+                "++sampler.correction.between=[0,2]",
                 *STEPS,
             ),
         },
