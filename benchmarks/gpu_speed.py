@@ -79,7 +79,7 @@ def _step_seconds(
         sampler = Sampler(kernel, num_steps=number, batch_size=size, bfloat16=bfloat16)
         synchronise(setup.device)
         began = time.perf_counter()
-        for _ in model.batches(torch.arange(size), 0, size, sampler):
+        for _ in model.batches(torch.arange(size), 0, size, sampler=sampler):
             synchronise(setup.device)
         took.append(time.perf_counter() - began)
     return (took[2] - took[1]) / (long - short)
@@ -92,7 +92,7 @@ def _waits(model: BlackoutDiffusion, kernel: Kernel, number: int) -> int:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            for _ in model.batches(torch.arange(8), 0, 8, sampler):
+            for _ in model.batches(torch.arange(8), 0, 8, sampler=sampler):
                 pass
     finally:
         torch.cuda.set_sync_debug_mode("default")

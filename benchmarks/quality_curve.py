@@ -30,8 +30,8 @@ from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
+from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
-from blackout.diffusion.model import try_sampler
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance

@@ -25,7 +25,7 @@ from blackout.random import SampleStreams
 
 
 class FastSampling:
-    """What one step of `blackout.diffusion.sampling.sample` does."""
+    """What one step of `blackout.diffusion.sampling.run_sampler` does."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.errors import UserError, refuse, run_command
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
@@ -141,7 +141,8 @@ class Demo:
         with torch.no_grad(), sampler.evaluating(model.averaged):
             xt = xt.expand(len(index), *xt.shape[1:])
             watch = lambda k, state, _: way.add(last - k, last, state)  # noqa: E731
-            sample(denoiser, model.process, times, xt.shape, streams, watch, kernel=sampler.kernel, start=xt)
+            plan = SamplingPlan(denoiser, model.process, times, sampler.kernel, device=xt.device)
+            run_sampler(plan, xt.shape, streams, start=xt, callback=watch)
         return way.states
 
     def fill(

@@ -235,7 +235,7 @@ def _import_everything() -> None:
     compositions.remember()
     # by tests, and what is compiled in a fresh clone
     for name in (
-        "blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "sklearn.ensemble",
+        "blackout.flows.numba_sweeps", "hypothesis.strategies", "networkx", "sklearn.ensemble",
         "sklearn.linear_model", "sklearn.model_selection",
         "tensorboard.backend.event_processing.event_accumulator", "blackout.laws.claims", "blackout.demo",
     ):  # fmt: skip

@@ -5,7 +5,13 @@ can move.
 """
 
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
-from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
+from blackout.diffusion.distillation import (
+    Distillation,
+    JointBridge,
+    Student,
+    StudentSampler,
+    energy_score,
+)
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
@@ -38,6 +44,7 @@ from blackout.diffusion.kernels import (
     nearest_rounding,
     stochastic_rounding,
 )
+from blackout.diffusion.latent_features import latent_features
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import (
     BirthDeathLoss,
@@ -76,7 +83,7 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import count_evaluations, sample
+from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import (
     Schedule,
     fisher_times,
@@ -87,17 +94,85 @@ from blackout.diffusion.schedules import (
 from blackout.diffusion.totals import TotalDenoiser
 
 __all__ = [
-    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathHead",
-    "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "CategoricalPrediction",
-    "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction", "CrossEntropy", "Denoiser",
-    "DiscreteTimeChain", "Distillation", "FiniteJumpProcess", "FiniteProcess", "GammaHead",
-    "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess", "Kernel", "KnownElements",
-    "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture", "LogisticMixtureHead", "Loss",
-    "MultistepLeap", "Observation", "Ordinal", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal",
-    "Prediction", "Process", "PureDeath", "RateLoss", "ReverseStep", "Rounding", "Sampler", "ScaledHead", "Schedule",
-    "SoftplusHead", "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "TotalDenoiser",
-    "Trapezoidal", "Uniform", "UniformChain", "bits_per_dim", "count_dtype", "count_evaluations",
-    "energy_score", "fisher_times", "from_generator", "likelihood_bound", "log_softplus", "logistic_times",
-    "logit_times", "nearest_rounding", "poisson_loss", "rate_loss", "sample", "step_times",
+    "Absorbing",
+    "AbsorbingChain",
+    "BinomialBridge",
+    "BirthDeath",
+    "BirthDeathBridge",
+    "BirthDeathHead",
+    "BirthDeathLoss",
+    "BirthDeathPrediction",
+    "BlackoutDiffusion",
+    "CategoricalPrediction",
+    "Correction",
+    "Corrector",
+    "CountDiffusion",
+    "CountLoss",
+    "CountPrediction",
+    "CrossEntropy",
+    "Denoiser",
+    "DiscreteTimeChain",
+    "Distillation",
+    "FiniteJumpProcess",
+    "FiniteProcess",
+    "GammaHead",
+    "GaussianChain",
+    "Guidance",
+    "GuidedDenoiser",
+    "Head",
+    "JointBridge",
+    "JumpProcess",
+    "Kernel",
+    "KnownElements",
+    "LevelBridge",
+    "LevelCorrector",
+    "LevelHead",
+    "LogisticHead",
+    "LogisticMixture",
+    "LogisticMixtureHead",
+    "Loss",
+    "MultistepLeap",
+    "Observation",
+    "Ordinal",
+    "PoissonLeap",
+    "PosteriorBridge",
+    "PosteriorTrapezoidal",
+    "Prediction",
+    "Process",
+    "PureDeath",
+    "RateLoss",
+    "ReverseStep",
+    "Rounding",
+    "Sampler",
+    "SamplingPlan",
+    "ScaledHead",
+    "Schedule",
+    "SoftplusHead",
+    "StatefulKernel",
+    "StepLoss",
+    "Student",
+    "StudentSampler",
+    "TauLeap",
+    "ThinAndBridge",
+    "TotalDenoiser",
+    "Trapezoidal",
+    "Uniform",
+    "UniformChain",
+    "bits_per_dim",
+    "count_dtype",
+    "count_evaluations",
+    "energy_score",
+    "fisher_times",
+    "from_generator",
+    "latent_features",
+    "likelihood_bound",
+    "log_softplus",
+    "logistic_times",
+    "logit_times",
+    "nearest_rounding",
+    "poisson_loss",
+    "rate_loss",
+    "run_sampler",
+    "step_times",
     "stochastic_rounding",
-]  # fmt: skip
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from torch import Tensor, nn
@@ -71,6 +71,8 @@ class Sampler:
         ValueError: a number is out of range.
     """
 
+    models: ClassVar[str] = "models of counts"  # that it draws from, for messages
+    choices: ClassVar[str] = "sampler=trapezoidal, poisson, ..."
     kernel: Kernel = DEFAULT_KERNEL
     num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
@@ -150,7 +152,9 @@ def chosen_sampler(
     sampler = requested or default
     if isinstance(sampler, str):
         named = named_sampler(sampler)
-        if _same_kernel(named.kernel, default.kernel):
+        if type(named) is not type(default):
+            sampler = named
+        elif _same_kernel(named.kernel, default.kernel):
             sampler = default
         else:
             correction = replace(default.correction, corrector=named.correction.corrector)

@@ -1,6 +1,6 @@
 """The sampling loop, and the number of network evaluations it makes.
 
-`sample` walks a grid of times backwards, from the prior or from any state.
+`run_sampler` walks a grid of times backwards, from the prior or from any state.
 
 References: Santos et al. 2023, Algorithm 2.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import BinomialBridge, Kernel, ReverseStep, StatefulKernel
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, Process, Uniform
-from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampler import NO_CORRECTION, Sampler
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
 
@@ -32,41 +32,55 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 """Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0.
 
 The prediction is the last one made in that step: of X_0 given an earlier state; None at the start."""
+DEFAULT_KERNEL = BinomialBridge()
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """Everything that determines a batch of samples, except its size and its random numbers.
+
+    Args:
+        denoiser: (xt, t) -> prediction, with conditions and guidance applied; its network must be in
+            eval mode.
+        process: the forward process to be reversed.
+        times: float64 [T + 1], increasing: a grid, or a part of one.
+        kernel: the reverse step; of a stateful one every run starts anew.
+        correction: corrector steps after the kernel's.
+        mean: E[X_0], broadcastable to a batch, for a prior that can use it (pure death's Poisson
+            start); None starts without it.
+        known: elements of X_0 that are given, for inpainting.
+        device: where the batch is.
+    """
+
+    denoiser: Denoiser
+    process: Process
+    times: Tensor
+    kernel: Kernel = DEFAULT_KERNEL
+    correction: Correction = NO_CORRECTION
+    mean: Tensor | None = None
+    known: KnownElements | None = None
+    device: torch.device | str = "cpu"
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights again at every evaluation
-def sample(
-    denoiser: Denoiser,
-    process: Process,
-    times: Tensor,
+def run_sampler(
+    plan: SamplingPlan,
     shape: tuple[int, ...],
     generator: torch.Generator | SampleStreams | None = None,
-    callback: Callback | None = None,
     *,
-    kernel: Kernel = BinomialBridge(),
-    correction: Correction = Correction(),
-    mean: Tensor | None = None,
-    known: KnownElements | None = None,
     start: Tensor | None = None,
-    device: torch.device | str = "cpu",
+    callback: Callback | None = None,
 ) -> Tensor:
     """Walk a batch back from times[-1] to times[0].
 
     References: Santos et al. 2023, Algorithm 2.
 
     Args:
-        denoiser: (xt, t) -> prediction; its network must be in eval mode.
-        process: the forward process to be reversed.
-        times: float64 [T + 1], increasing: a grid, or a part of one.
+        plan: what is sampled, and how.
         shape: [B, ...] of the batch.
         generator: streams make sample k's random numbers a function of (seed, k, step) alone.
-        callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
-        kernel: the reverse step; of a stateful one a new run is started.
-        correction: corrector steps after the kernel's.
-        mean: E[X_0], broadcastable to shape, for a prior that can use it (pure death's Poisson start).
-        known: elements of X_0 that are given, for inpainting.
         start: X_{times[-1]}, states of `shape`; None draws it from the prior.
-        device: where the batch is.
+        callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
 
     Returns:
         X_0, integer counts of `shape`; where times[0] > 0, the states X_{times[0]}.
@@ -74,22 +88,36 @@ def sample(
     Raises:
         ValueError: times that do not increase from 0 or above, or a start of another shape.
         UserError: the network's output is not finite.
+
+    Example:
+        >>> from blackout.diffusion import CountPrediction, PureDeath, logit_times
+        >>> def denoiser(xt, t):  # of data that are always 3
+        ...     missing = (3 - xt.double()).clamp(min=1e-9)
+        ...     return CountPrediction(missing, missing.log())
+        >>> plan = SamplingPlan(denoiser, PureDeath(3), logit_times(9))
+        >>> run_sampler(plan, (1, 4)).tolist()
+        [[3, 3, 3, 3]]
     """
     # 1. The start, the path of the known elements, and the kernel of this run.
-    times = times.cpu()  # reading a time must not wait for the device
-    device = torch.device(device)
+    process = plan.process
+    times = plan.times.cpu()  # reading a time must not wait for the device
+    device = torch.device(plan.device)
     check_times(times)
     num_steps = len(times) - 1
     if start is None:
         final_time = time_on(times[-1], device)
-        xt = process.prior(shape, final_time, source_at(generator, num_steps + 1), mean=mean)
+        source = source_at(generator, num_steps + 1)
+        xt = process.prior(shape, final_time, source, mean=plan.mean)
     else:
         check_start(start, shape)
         xt = start.to(device, count_dtype(process.num_states - 1))
-    path = None if known is None else KnownPath(known.of_batch(shape, device), process, generator)
+    path = None
+    if plan.known is not None:
+        path = KnownPath(plan.known.of_batch(shape, device), process, generator)
+    kernel = plan.kernel
     if isinstance(kernel, StatefulKernel):
-        kernel = kernel.start(mean if start is None else None)
-    counting = CountingDenoiser(denoiser)
+        kernel = kernel.start(plan.mean if start is None else None)
+    counting = CountingDenoiser(plan.denoiser)
     if path is not None:
         xt = path.at(num_steps, times[-1], xt)
     if callback is not None:
@@ -109,9 +137,8 @@ def sample(
 
         # 4. Corrector steps act on known elements in place, which then return to their path
         #    (Lugmayr et al. 2022, Algorithm 1).
-        num_corrections = correction.steps_at(float(times[k])) if correction.steps else 0
-        for _ in range(num_corrections):
-            xt = correction.corrector(kernel, replace(step, x=xt))
+        for _ in range(plan.correction.steps_at(float(times[k]))):
+            xt = plan.correction.corrector(kernel, replace(step, x=xt))
             if path is not None:
                 xt = path.put(xt)
         if callback is not None:
@@ -250,15 +277,18 @@ def count_evaluations(
         return x
 
     totals: list[int] = []
-    sample(
+    plan = SamplingPlan(
         counting,
         process,
         times,
+        sampler.kernel,
+        replace(correction, steps=min(correction.steps, 1), corrector=correct_once),
+    )
+    run_sampler(
+        plan,
         (1, *shape),
         torch.Generator().manual_seed(0),
-        lambda k, xt, prediction: totals.append(counting.evaluations),
-        kernel=sampler.kernel,
-        correction=replace(correction, steps=min(correction.steps, 1), corrector=correct_once),
+        callback=lambda k, xt, prediction: totals.append(counting.evaluations),
     )
     evaluations = 0
     for (before, after), t in zip(pairwise(totals), reversed(times[1:].tolist()), strict=True):

@@ -59,6 +59,17 @@ def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 
 
+def missing_fraction(s: Tensor, t: Tensor) -> Tensor:
+    """Return the probability that a unit missing at t was missing at s < t already; 0 at s = 0.
+
+    It is 1 - `step_fraction` to full relative precision, (1 - e^-s) / (1 - e^-t), of the shape that s
+    and t broadcast to.
+
+    References: Santos et al. 2023, eq. 12.
+    """
+    return torch.expm1(-s) / torch.expm1(-t)
+
+
 def reverse_clock(t: Tensor) -> Tensor:
     """tau = -log(1 - e^-t), in which every missing unit comes back at rate 1; +inf at t = 0. Its own inverse.
 

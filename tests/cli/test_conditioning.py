@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from blackout import load_model
+from blackout.diffusion.conditions import Conditions
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.plots import grid
 from blackout.diffusion.sampler import Sampler
@@ -173,5 +174,5 @@ def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=Guidance(2.0), batch_size=4), classes=classes)
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
-        next(model.batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))
+        next(model.batches(torch.arange(6), sampler=sampler, conditions=Conditions(torch.arange(5))))
     assert torch.equal(model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2])))

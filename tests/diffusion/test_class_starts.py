@@ -120,7 +120,7 @@ def test_guided_samples_start_from_what_is_guided_to_where_nothing_is_known(scal
 def test_without_classes_or_their_means_samples_start_from_the_average():
     classes = torch.tensor([1])
     assert start_mean(MEAN, CLASSES, None) is MEAN and start_mean(MEAN, None, classes, 3.0) is MEAN
-    assert Guidance(3.0).at(15.0) == 3.0 and Guidance(3.0, [-2.0, 5.0]).at(15.0) == 1.0
+    assert Guidance(3.0).scale_at(15.0) == 3.0 and Guidance(3.0, [-2.0, 5.0]).scale_at(15.0) == 1.0
     assert float(start_mean(MEAN, CLASSES, classes, 6.0, 100.0).max()) == 100.0
 
 
@@ -134,9 +134,11 @@ def test_a_model_starts_every_sample_from_its_class():
         sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=Guidance(scale))
         starts = []
         model.sample(
-            12_000, 0, sampler, lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,
-            classes=torch.arange(3).repeat_interleave(4000), known=None,
-        )  # fmt: skip
+            12_000,
+            sampler=sampler,
+            callback=lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,
+            classes=torch.arange(3).repeat_interleave(4000),
+        )
         found = torch.cat(starts)[:12_000].view(3, 4000, 2).mean(1)
         expected = MEAN ** (1 - scale) * CLASSES**scale * 0.99005
         torch.testing.assert_close(found, expected.double(), rtol=0.05, atol=0.05)

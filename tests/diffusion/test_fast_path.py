@@ -85,5 +85,5 @@ def test_memory_does_not_grow():
     module.sample(4, sampler=sampler)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in range(2):
-        module.sample(4, seed, sampler)
+        module.sample(4, seed, sampler=sampler)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 5 * 1024

@@ -30,7 +30,7 @@ from blackout.diffusion.predictions import CategoricalPrediction, CountPredictio
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import CountingDenoiser, count_evaluations, sample
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 
@@ -55,21 +55,41 @@ def test_a_walk_in_two_parts_is_the_walk_in_one(process, head, kernel, cut):
     """Stopped at any state, which may be one that no data have, and continued from there."""
     whole, correction = {}, Correction(1, LevelCorrector())
     denoiser = of_head(head)
-    x0 = sample(denoiser, process, TIMES, SHAPE, streams(), lambda k, x, _: whole.update({k: x}),
-                kernel=kernel, correction=correction)  # fmt: skip
+    x0 = run_sampler(
+        SamplingPlan(denoiser, process, TIMES, kernel=kernel, correction=correction),
+        SHAPE,
+        streams(),
+        callback=lambda k, x, _: whole.update({k: x}),
+    )
     path = {}
-    part = sample(denoiser, process, TIMES[: cut + 1], SHAPE, streams(), lambda k, x, _: path.update({k: x}),
-                  kernel=kernel, correction=correction, start=whole[cut])  # fmt: skip
+    part = run_sampler(
+        SamplingPlan(denoiser, process, TIMES[: cut + 1], kernel=kernel, correction=correction),
+        SHAPE,
+        streams(),
+        start=whole[cut],
+        callback=lambda k, x, _: path.update({k: x}),
+    )
     assert torch.equal(part, x0) and part.dtype == torch.uint8
     assert sorted(path) == list(range(cut + 1)) and all(torch.equal(path[k], whole[k]) for k in path)
 
 
 def test_a_grid_that_ends_above_0_gives_the_state_there():
     process = Absorbing(9)
-    state = sample(of_head(LevelHead(process, 9)), process, TIMES[5:], SHAPE, streams(), kernel=LevelBridge())
+    state = run_sampler(
+        SamplingPlan(of_head(LevelHead(process, 9)), process, TIMES[5:], kernel=LevelBridge()),
+        SHAPE,
+        streams(),
+    )
     assert int(state.max()) == process.mask == 10  # no data level: masks are still there
     assert (
-        int(sample(of_head(LevelHead(process, 9)), process, TIMES, SHAPE, streams(), kernel=LevelBridge()).max()) < 10
+        int(
+            run_sampler(
+                SamplingPlan(of_head(LevelHead(process, 9)), process, TIMES, kernel=LevelBridge()),
+                SHAPE,
+                streams(),
+            ).max()
+        )
+        < 10
     )
 
 
@@ -80,7 +100,7 @@ def test_a_grid_that_ends_above_0_gives_the_state_there():
 ])  # fmt: skip
 def test_impossible_walks_are_refused(times, start, word):
     with pytest.raises(ValueError, match=word):
-        sample(of_head(ScaledHead(4.0)), PureDeath(9), times, SHAPE, start=start)
+        run_sampler(SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), times), SHAPE, start=start)
 
 
 @pytest.mark.parametrize("kernel, per_step", [(PoissonLeap(), 1), (Trapezoidal(), 2)])
@@ -91,7 +111,12 @@ def test_the_callback_sees_the_last_prediction_of_every_step(kernel, per_step):
         made.append(CountPrediction(torch.full(xt.shape, float(t)), torch.zeros(xt.shape)))
         return made[-1]
 
-    sample(denoiser, PureDeath(9), TIMES, SHAPE, streams(), lambda k, _, p: seen.append((k, p)), kernel=kernel)
+    run_sampler(
+        SamplingPlan(denoiser, PureDeath(9), TIMES, kernel=kernel),
+        SHAPE,
+        streams(),
+        callback=lambda k, _, p: seen.append((k, p)),
+    )
     assert seen[0] == (8, None) and [k for k, _ in seen] == list(range(8, -1, -1))
     last = [made[min(i, len(made) - 1)] for i in range(per_step - 1, 8 * per_step, per_step)]
     assert all(found is expected for (_, found), expected in zip(seen[1:], last, strict=True))
@@ -120,10 +145,19 @@ def test_every_run_has_a_fresh_kernel():
     kernel = TwoSteps()
     assert isinstance(kernel, StatefulKernel) and not isinstance(PoissonLeap(), StatefulKernel)
     first, again = (
-        sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=kernel) for _ in "ab"
+        run_sampler(
+            SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, kernel=kernel),
+            SHAPE,
+            streams(),
+        )
+        for _ in "ab"
     )
     assert torch.equal(first, again) and kernel.last == []
-    plain = sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=PoissonLeap())
+    plain = run_sampler(
+        SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, kernel=PoissonLeap()),
+        SHAPE,
+        streams(),
+    )
     assert not torch.equal(first, plain)
     assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), Sampler(kernel)) == 8 and kernel.last == []
 
@@ -161,7 +195,7 @@ def test_network_evaluations_are_those_counted_by_hand(times, process, head, ker
     assert torch.equal(torch.random.get_rng_state(), state)
     if guidance == Guidance():
         counting = CountingDenoiser(of_head(head, 0.0))
-        sample(counting, process, times, SHAPE, streams(), kernel=kernel, correction=correction)
+        run_sampler(SamplingPlan(counting, process, times, kernel=kernel, correction=correction), SHAPE, streams())
         assert counting.evaluations == expected
 
 
@@ -170,18 +204,26 @@ def test_components_say_what_they_need():
     counting = (BinomialBridge(), PoissonLeap(), PosteriorBridge(), PosteriorTrapezoidal(), Trapezoidal())
     for kernel in (*counting, BirthDeathBridge()):
         with pytest.raises(ValueError, match=f"{type(kernel).__name__} does not fit the process Uniform"):
-            sample(categorical, Uniform(9), TIMES, SHAPE, kernel=kernel)
+            run_sampler(SamplingPlan(categorical, Uniform(9), TIMES, kernel=kernel), SHAPE)
     with pytest.raises(ValueError, match="TauLeap does not fit the process PureDeath"):
-        sample(categorical, PureDeath(9), TIMES, SHAPE, kernel=TauLeap())
+        run_sampler(SamplingPlan(categorical, PureDeath(9), TIMES, kernel=TauLeap()), SHAPE)
     with pytest.raises(ValueError, match=r"TauLeap does not fit the process UniformChain .* continuous time"):
-        sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=TauLeap())
+        run_sampler(SamplingPlan(categorical, UniformChain(9, 8), step_times(8, 8), kernel=TauLeap()), SHAPE)
     for corrector, word in (
         (ThinAndBridge(), "no rates"),
         (LevelCorrector(), "no rates"),
     ):
         with pytest.raises(ValueError, match=word):
-            sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=LevelBridge(),
-                   correction=Correction(1, corrector))  # fmt: skip
+            run_sampler(
+                SamplingPlan(
+                    categorical,
+                    UniformChain(9, 8),
+                    step_times(8, 8),
+                    kernel=LevelBridge(),
+                    correction=Correction(1, corrector),
+                ),
+                SHAPE,
+            )
     with pytest.raises(ValueError, match="bound of the process PureDeath needs a CountPrediction"):
         likelihood_bound(categorical, PureDeath(9), torch.zeros(SHAPE).byte(), torch.full((6,), 0.5).double())
 

@@ -16,7 +16,7 @@ from blackout.diffusion import likelihood
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import (
     DataEnds,
     logit_times,
@@ -25,7 +25,7 @@ from blackout.diffusion.schedules import (
 )
 from blackout.laws.toys import pixel_pair
 from blackout.programs.settings import sections
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, low_discrepancy
 from blackout.training.instantiate import make, resolve
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, TwoPoint
 
@@ -183,7 +183,7 @@ def bound(toy, max_count, n):
     x0 = toy.draw(n)
     assert int(x0.max()) <= max_count
     x0, process = x0.to(torch.uint8 if max_count <= 255 else torch.int32), PureDeath(max_count)
-    v = torch.frac((torch.arange(n).double() + 0.5) * 0.6180339887498949)
+    v = low_discrepancy(torch.arange(n))
     streams, mean = SampleStreams(4, torch.arange(n)).at(0), torch.full((x0.shape[1],), float(toy.mean))
     nats = likelihood.likelihood_bound(toy, process, x0, v, streams, mean=mean)
     if max_count <= 255:
@@ -253,10 +253,11 @@ def test_totals_keep_their_spread(mean, pixels):
     max_count = min(LARGEST, int(20 * mean))
     ends = toy.ends(max_count)
     times = logit_times(100, ends.first, ends.last)
-    x = sample(
-        toy, PureDeath(max_count), times, (n, pixels), torch.Generator().manual_seed(0), kernel=Trapezoidal(),
-        mean=torch.full((pixels,), mean),
-    ).double().sum(1)  # fmt: skip
+    plan = SamplingPlan(
+        toy, PureDeath(max_count), times, Trapezoidal(), mean=torch.full((pixels,), mean)
+    )
+    generator = torch.Generator().manual_seed(0)
+    x = run_sampler(plan, (n, pixels), generator).double().sum(1)
     assert float(x.mean()) == pytest.approx(mean * pixels, rel=0.03)
     assert float(x.std() / x.mean()) == pytest.approx(toy.variation, rel=0.05)
 
@@ -283,5 +284,5 @@ def test_states_beyond_the_largest_count_do_not_wrap():
         pair = torch.zeros(len(x), 2, 1)
         return BirthDeathPrediction(pair, pair - 700.0)
 
-    back = sample(nothing_missing, process, times, (200, 1), kernel=BirthDeathBridge(), start=xt)
+    back = run_sampler(SamplingPlan(nothing_missing, process, times, kernel=BirthDeathBridge()), (200, 1), start=xt)
     assert back.dtype == torch.int32 and bool((back > 2**31 - 1 - 10_000).all())

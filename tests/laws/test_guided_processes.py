@@ -7,9 +7,10 @@ import torch
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
-from blackout.diffusion.particles import sample_particles
+from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
+from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times, step_times
 from blackout.laws import claims as steps
 from blackout.laws import toys as markov_toys
@@ -120,8 +121,12 @@ def test_known_elements_of_other_processes(case):
     times = grid_of(process, 40 if process is not CHAIN[0] else 60)
     known = KnownElements(torch.ones(1, 2, dtype=torch.uint8), torch.tensor([[True, False]]))
     n, (denoiser,) = 1500, denoisers(process, [given])
-    drawn = sample_particles(denoiser, process, times, (n, 2), SampleStreams(0, torch.arange(n)), number=16,
-                             kernel=LevelBridge(), known=known)  # fmt: skip
+    drawn = run_particles(
+        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known),
+        (n, 2),
+        SampleStreams(0, torch.arange(n)),
+        Particles(16),
+    )
     assert bool((drawn.samples[:, 0] == 1).all()) and distance(drawn.samples[:, 1:], law, 3)[0] < 0.04
     assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(given.cube[1].sum(), rel=0.1)
 
@@ -136,4 +141,9 @@ def test_what_has_no_guided_step_or_no_likelihood_is_refused():
         LevelBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     known = KnownElements(x, torch.tensor([[True, False]]))
     with pytest.raises(ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"):
-        sample_particles(pair, IMMIGRATION[0], times, (1, 2), number=2, known=known, kernel=TauLeap())
+        run_particles(
+            SamplingPlan(pair, IMMIGRATION[0], times, known=known, kernel=TauLeap()),
+            (1, 2),
+            None,
+            Particles(2),
+        )

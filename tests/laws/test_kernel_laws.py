@@ -25,7 +25,7 @@ from blackout.diffusion.kernels.multistep import extrapolate
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import count_evaluations, sample
+from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
@@ -214,7 +214,12 @@ def excess_of_totals(kernel, num_steps, n=20_000):
         assert float(total.mean()) == pytest.approx(8 * q, abs=4 * (8 * q * (1 + 2 * q) / n) ** 0.5)
 
     mean = torch.full((16,), 0.5, dtype=torch.float64)
-    sample(toy, PureDeath(255), times, (n, 16), SampleStreams(0, torch.arange(n)), look, kernel=kernel, mean=mean)
+    run_sampler(
+        SamplingPlan(toy, PureDeath(255), times, kernel=kernel, mean=mean),
+        (n, 16),
+        SampleStreams(0, torch.arange(n)),
+        callback=look,
+    )
     return found
 
 
@@ -261,7 +266,7 @@ def brightness(kernel, first, last, num_steps, n=600):
     mean, denoiser = around_digits()
     times = logit_times(num_steps, first, last)
     streams = SampleStreams(0, torch.arange(n))
-    drawn = sample(denoiser, PureDeath(255), times, (n, 64), streams, kernel=kernel, mean=mean)
+    drawn = run_sampler(SamplingPlan(denoiser, PureDeath(255), times, kernel=kernel, mean=mean), (n, 64), streams)
     return float(drawn.double().mean() / mean.mean()) - 1
 
 

@@ -47,15 +47,17 @@ class MultistepLeap:
     """Poisson leaps extrapolated from the previous step; called by itself, a plain `PoissonLeap`.
 
     Example:
-        >>> from blackout.diffusion import CountPrediction, PureDeath, logit_times, sample
+        >>> from blackout.diffusion import CountPrediction, PureDeath, logit_times
+        >>> from blackout.diffusion import SamplingPlan, run_sampler
         >>> from blackout.random import SampleStreams
         >>> mean = torch.full((3,), 5.0, dtype=torch.float64)
         >>> def denoiser(xt, t):  # exact for independent Poisson counts
         ...     missing = (1 - torch.exp(-t)) * mean.expand(xt.shape)
         ...     return CountPrediction(missing, missing.log())
         >>> streams = SampleStreams(0, torch.arange(2000))
-        >>> walk = (denoiser, PureDeath(255), logit_times(9), (2000, 3), streams)
-        >>> x0 = sample(*walk, kernel=MultistepLeap(), mean=mean)
+        >>> kernel = MultistepLeap()
+        >>> plan = SamplingPlan(denoiser, PureDeath(255), logit_times(9), kernel, mean=mean)
+        >>> x0 = run_sampler(plan, (2000, 3), streams)
         >>> round(float(x0.double().mean()), 1)
         5.0
     """
