@@ -25,8 +25,9 @@ import torch
 
 from blackout.data import patches
 from blackout.diffusion import fisher_times
+from blackout.diffusion.kernels import PosteriorBridge
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import PosteriorBridge, sample
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy, thinning
 from blackout.random import SampleStreams
@@ -100,11 +101,18 @@ def death_forward(number: int, rng: np.random.Generator) -> Array:
 def death_back(number: int, seed: int = 0) -> Array:
     """Paths by the exact denoiser, [T + 1, number], from the last state to the first."""
     toy, path = Toy("two bumps on 0..8", P0), []
-    sample(
-        ExactDenoiser(toy), PureDeath(LARGEST), fisher_times(STEPS), (number, 1),
-        SampleStreams(seed, torch.arange(number)), lambda k, x, prediction: path.append(x[:, 0].numpy().copy()),
-        kernel=PosteriorBridge(), mean=torch.tensor(toy.mean),
-    )  # fmt: skip
+    run_sampler(
+        SamplingPlan(
+            ExactDenoiser(toy),
+            PureDeath(LARGEST),
+            fisher_times(STEPS),
+            kernel=PosteriorBridge(),
+            mean=torch.tensor(toy.mean),
+        ),
+        (number, 1),
+        SampleStreams(seed, torch.arange(number)),
+        callback=lambda k, x, prediction: path.append(x[:, 0].numpy().copy()),
+    )
     return np.stack(path)
 
 

@@ -32,6 +32,7 @@ from scipy.stats import ks_2samp
 
 from blackout import load_model
 from blackout.data import CountData, counts
+from blackout.diffusion.latent_features import latent_features
 from blackout.evaluation.baselines import copula_samples
 from blackout.evaluation.count_scores import classifier_test
 from blackout.networks import ResidualMLP
@@ -152,7 +153,7 @@ def run(path: Path, data: CountData) -> dict[str, Any]:
     bits = values.get("bits_per_dim_test", values.get("test/bits_per_dim"))
     bits = bits["value"] if isinstance(bits, dict) else bits
     perceptron = any(isinstance(part, ResidualMLP) for part in model.averaged.modules())
-    latent = (lambda of: model.latent(torch.from_numpy(of)).numpy()) if perceptron else None
+    latent = (lambda of: latent_features(model, torch.from_numpy(of)).numpy()) if perceptron else None
     return {"name": path.name, "samples": flat(model.sample(DRAWN, seed=1)), "bits": bits, "latent": latent}
 
 

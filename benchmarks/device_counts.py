@@ -21,7 +21,8 @@ from benchmarks.measure import arguments, report
 from benchmarks.reference import paper_network
 from benchmarks.sampling import FastSampling
 from benchmarks.training import FastTraining
-from blackout.diffusion.samplers import BinomialBridge, Kernel, PoissonLeap, Sampler, Trapezoidal
+from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import Schedule
 
 _FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")

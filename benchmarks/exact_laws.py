@@ -19,9 +19,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
-from blackout.diffusion.samplers import LevelBridge, Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.files import save_picture

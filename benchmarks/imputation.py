@@ -28,8 +28,9 @@ from scipy.special import gammaln
 from benchmarks.count_rivals import COMPONENTS, Mixture, flat
 from blackout import load_model
 from blackout.data import counts
+from blackout.diffusion.conditions import Conditions
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import number_of_particles
+from blackout.diffusion.particles import particles_per_sample
 
 Array = npt.NDArray[Any]
 _HIDDEN, _NEAREST = 0.2, 32
@@ -42,14 +43,15 @@ def by_run(run: Path, how: str) -> tuple[str, Callable[[Array, Array, int], Arra
     if how:
         steps, particles = map(int, how.split(","))
         sampler = replace(sampler, num_steps=steps, inpainting_particles=particles)
-    particles = number_of_particles(sampler, model.process, True)
+    particles = particles_per_sample(sampler, model.process, True)
     evaluations = model.evaluations(sampler, False, True)
     name = f"{run.name}, {sampler.num_steps} steps, {particles} particles: {evaluations} evaluations"
 
     def draw(x: Array, known: Array, number: int) -> Array:
         rows = [torch.from_numpy(of).repeat_interleave(number, 0) for of in (x, known)]
         given = KnownElements(rows[0].view(-1, *model.shape), rows[1].view(-1, *model.shape))
-        made = [of["samples"] for _, of in model.batches(torch.arange(len(rows[0])), 0, sampler=sampler, known=given)]
+        batches = model.batches(torch.arange(len(rows[0])), 0, sampler=sampler, conditions=Conditions(known=given))
+        made = [of["samples"] for _, of in batches]
         return torch.cat(made).flatten(1).view(len(x), number, -1).numpy()
 
     return name, draw

@@ -22,6 +22,7 @@ from torch import Tensor
 from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
+from blackout.diffusion.guidance import Guidance
 from blackout.errors import ends_in_one_line
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
@@ -84,7 +85,7 @@ def agreement(model: BlackoutDiffusion, says: Judge, given: argparse.Namespace) 
     assert model.sampler is not None
     for scale in given.guidance:
         for seed in given.seeds:
-            sampler = replace(model.sampler, guidance=scale)
+            sampler = replace(model.sampler, guidance=Guidance(scale))
             found = says(model.sample(given.num_samples, seed, sampler, classes=wanted)).argmax(1)
             print(
                 f"guidance {scale:g}, seed {seed}: agreement {float((found == wanted).double().mean()):.2%}", flush=True

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from blackout.diffusion.correctors import Correction, LevelCorrector
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import Steering, sample_particles
+from blackout.diffusion.kernels import Trapezoidal
+from blackout.diffusion.particles import Particles, Steering, run_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
-from blackout.diffusion.samplers import Correction, LevelCorrector, Trapezoidal, sample
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import Array, JumpToy, of_generator, pixel_pair, total_variation
@@ -40,13 +42,20 @@ def completion(y: int, number: int, correctors: int = 0) -> str:
     pair = pixel_pair()
     law = pair.p0.reshape(16, 16)[y] / pair.p0.reshape(16, 16)[y].sum()
     n = DRAWS if number < 64 else DRAWS // 2
-    where = (PureDeath(15), logit_times(25, 5.0, -7.0), (n, 2), SampleStreams(0, torch.arange(n)))
+    streams = SampleStreams(0, torch.arange(n))
     known = KnownElements(torch.full((1, 2), y, dtype=torch.uint8), torch.tensor([[True, False]]))
-    how = {"kernel": Trapezoidal(), "known": known, "mean": torch.tensor(pair.mean),
-           "correction": Correction(correctors, LevelCorrector())}  # fmt: skip
+    plan = SamplingPlan(
+        ExactDenoiser(pair),
+        PureDeath(15),
+        logit_times(25, 5.0, -7.0),
+        Trapezoidal(),
+        Correction(correctors, LevelCorrector()),
+        torch.tensor(pair.mean),
+        known,
+    )
     if number == 1:
-        return distances(sample(ExactDenoiser(pair), *where, **how)[:, 1:], law)
-    return distances(sample_particles(ExactDenoiser(pair), *where, number=number, **how).samples[:, 1:], law)
+        return distances(run_sampler(plan, (n, 2), streams)[:, 1:], law)
+    return distances(run_particles(plan, (n, 2), streams, Particles(number)).samples[:, 1:], law)
 
 
 STEERED: dict[str, dict[str, Any]] = {
@@ -78,7 +87,8 @@ def steering(process: Uniform | Absorbing, strength: float, how: dict[str, Any])
     began, n = time.process_time(), 4000
     steering = Steering(process, likelihood, classifier=classifier if how.get("guided") else None, **how)
     denoiser, streams = ExactJumpDenoiser(toys[0], JumpToy.origins), SampleStreams(0, torch.arange(n))
-    drawn = steering.walk(denoiser, logit_times(32, 5.0, -7.0), (n, 2), streams)
+    plan = SamplingPlan(denoiser, process, logit_times(32, 5.0, -7.0))
+    drawn = steering.run(plan, (n, 2), streams)
     spent, found = time.process_time() - began, drawn.log_normaliser.exp() / z
     law = np.bincount(numbers(drawn.samples.long(), 4), minlength=16) / n
     floor = np.mean([total_variation(rng.multinomial(n, toys[1].p0) / n, toys[1].p0) for _ in range(8)])

@@ -10,16 +10,22 @@ import torch
 from benchmarks.measure import arguments, first_call, interleaved, peak_memory, report, summary
 from benchmarks.reference import ReferenceSampling, paper_network
 from blackout.diffusion.heads import SoftplusHead
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    Kernel,
+    PoissonLeap,
+    ReverseStep,
+    nearest_rounding,
+)
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import BinomialBridge, Kernel, PoissonLeap, ReverseStep, nearest_rounding
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork
 from blackout.random import SampleStreams
 
 
 class FastSampling:
-    """What one step of `blackout.diffusion.samplers.sample` does."""
+    """What one step of `blackout.diffusion.sampling.run_sampler` does."""
 
     def __init__(
         self,

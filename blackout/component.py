@@ -58,6 +58,56 @@ def mark_of(target: object) -> Mark | None:
     return mark if marked is target else None
 
 
+class FrozenDict(dict[str, Any]):
+    """A mapping that cannot be changed; copies of it by `|`, `{**...}` or `thaw` can."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a description is immutable: make a changed copy with {**description, ...}")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenDict:
+        return self
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed; copies of it by `[*...]` or `thaw` can."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a description is immutable: make a changed copy with [*values, ...]")
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
+        return FrozenList, (list(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenList:
+        return self
+
+
+def freeze(node: Any) -> Any:
+    """Return plain containers as immutable ones, which are still JSON and equal to the plain ones."""
+    if isinstance(node, Mapping):
+        return FrozenDict({key: freeze(value) for key, value in node.items()})
+    if isinstance(node, list | tuple):
+        return FrozenList(freeze(value) for value in node)
+    return node
+
+
+def thaw(node: Any) -> Any:
+    """Return a copy of nested containers in plain dictionaries and lists."""
+    if isinstance(node, Mapping):
+        return {key: thaw(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [thaw(value) for value in node]
+    return node
+
+
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of everything in nested mappings."""
     if isinstance(node, Mapping):

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import refuse_address
 from blackout.programs.pictures import Trajectory
@@ -116,11 +115,11 @@ class Demo:
         if label is not None:
             request["classes"] = [self.classes.index(label)]
             if guidance != 1:
-                request["sampler"] = {**request.get("sampler", {}), "guidance": guidance}
+                request["sampler"] = {**request.get("sampler", {}), "guidance": {"scale": guidance}}
         draw = self.family.draw(self.model, request)
         if temperature == 1 or not self.measures:
             return self._frames(draw, number, seed)
-        times, index = self.model.times(taken_apart(draw.sampler)), torch.arange(number)
+        times, index = self.model.times(draw.sampler.memoryless), torch.arange(number)
         t = times[max(1, round(temperature * (len(times) - 1)))]
         states = self._cooled(draw, self._held_out(number), t, index, seed)
         return self._shown(draw, [{"samples": state} for state in states])
@@ -134,7 +133,7 @@ class Demo:
         Returns:
             States [n, *shape]: X_t by the forward process, then those of the `Sampler`.
         """
-        model, sampler, way = self.model, taken_apart(draw.sampler), Trajectory(len(index))
+        model, sampler, way = self.model, draw.sampler.memoryless, Trajectory(len(index))
         times = model.times(sampler)
         times, streams = torch.cat([times[times < t], t[None]]), SampleStreams(seed, index)
         xt = model.process.sample(x0, t, SampleStreams(seed, index[: len(x0)]).fold(_HEATED).at(0))
@@ -143,7 +142,8 @@ class Demo:
         with torch.no_grad(), sampler.evaluating(model.averaged):
             xt = xt.expand(len(index), *xt.shape[1:])
             watch = lambda k, state, _: way.add(last - k, last, state)  # noqa: E731
-            sample(denoiser, model.process, times, xt.shape, streams, watch, kernel=sampler.kernel, start=xt)
+            plan = SamplingPlan(denoiser, model.process, times, sampler.kernel, device=xt.device)
+            run_sampler(plan, xt.shape, streams, start=xt, callback=watch)
         return way.states
 
     def fill(

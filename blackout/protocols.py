@@ -126,6 +126,8 @@ class Draw(Protocol):
     """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
     condition: Mapping[str, Any] = {}
     """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
+    references: tuple[str, ...] = ("exact", "of_perfect", "of_truth", "ceiling")
+    """Ends of names of reference values: a value `x` is shown next to the `x_exact`, ... of its report."""
 
     if TYPE_CHECKING:  # fields of subclasses have these names: a property here would be their default
 

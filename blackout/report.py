@@ -19,7 +19,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -39,15 +39,20 @@ from blackout.comparisons import in_words, is_comparison
 from blackout.component import Plain, leaves
 from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
-from blackout.protocols import Source, Split
+from blackout.protocols import Draw, Source, Split
 from blackout.version import __version__
 
 
-def write_scores(report: Plain, path: Path) -> None:
+def write_scores(report: Plain, path: Path, references: Sequence[str] = Draw.references) -> None:
     """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both;
     behind +- standard errors of means, where values have them.
+
+    Args:
+        report: with `values`.
+        path: of the file.
+        references: see `Draw.references`.
     """
-    values = beside(report)
+    values = beside(report, references)
     write_json({**report, "beside": values}, path)
     said = {f"{name}_{what}" for name, of in values.items() for what in of}
     said |= {f"{name}_error" for name in report["values"]}
@@ -60,25 +65,27 @@ def write_scores(report: Plain, path: Path) -> None:
         print(in_words(name, comparison))
 
 
-_END = ("exact", "of_perfect", "of_truth", "ceiling", "annealed", "of_zero", "by_borders", "of_polar_tour_with_two_opt")
-"""Ends of the names of values that say what others would be if all were right, or of a simple rival."""
 _ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
 _PERFECT = (1.0, _ONE), (1.0, "residual_chi_square$"), (0.0, _NONE), (0.5, "coverage_50$"), (0.9, "coverage_90$")
 """Values that nothing surpasses, or that what is right has in the mean, where nothing else is known."""
 
 
-def beside(report: Plain) -> dict[str, dict[str, float]]:
+def beside(report: Plain, references: Sequence[str] = Draw.references) -> dict[str, dict[str, float]]:
     """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its.
 
-    What a family has put there itself stays, and a value `x` has its `x_exact`, `x_annealed` and the like beside it;
+    What a family has put there itself stays, and a value `x` has the `x_<reference>` of the report beside it;
     bounds of log Z have log Z. Where nothing is known but what is perfect, that is.
+
+    Args:
+        report: with `values`.
+        references: see `Draw.references`.
     """
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
         base = re.sub("^(val|test)/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
-            **{what: report["values"].get(f"{base}_{what}") for what in _END},
+            **{what: report["values"].get(f"{base}_{what}") for what in references},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }

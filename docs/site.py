@@ -21,7 +21,7 @@ FIRST = {
     "blackout.diffusion.processes.base.Process": "how counts decay: forward draws, bridges, rates",
     "blackout.diffusion.heads.Head": "what a network's outputs mean",
     "blackout.diffusion.losses.Loss": "what is trained on",
-    "blackout.diffusion.samplers.Kernel": "one step of a sampler",
+    "blackout.diffusion.kernels.base.Kernel": "one step of a sampler",
     "blackout.evaluation.image_scores.ImageScores": "FID, IS, KID, precision and recall",
 }
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")

@@ -6,12 +6,15 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from blackout.data.labels import TOTAL, divided, few
+from blackout.diffusion.guidance import Guidance, check_classes
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.errors import UserError, refuse
 
@@ -22,18 +25,62 @@ _DRAWN = 1024
 _SEED = 0
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What samples are conditioned on; row k belongs to sample k.
+
+    Args:
+        labels: class of each sample, int64 [N]; None for all classes.
+        known: observed elements, for inpainting.
+        total: total count of every sample, of a model with totals as a covariate.
+    """
+
+    labels: Tensor | None = None
+    known: KnownElements | None = None
+    total: float | None = None
+
+    def select(self, rows: Tensor, device: torch.device) -> Conditions:
+        """Select the conditions of samples `rows`, int64 [B], with labels on `device`."""
+        labels = None if self.labels is None else self.labels[rows].to(device)
+        known = None if self.known is None else self.known.select(rows)
+        return Conditions(labels, known, self.total)
+
+
+NO_CONDITIONS = Conditions()
+
+
+def check_conditions(
+    conditions: Conditions, num_samples: int, num_classes: int | None, guidance: Guidance
+) -> None:
+    """Raise ValueError unless a model can draw samples under these conditions.
+
+    Args:
+        conditions: of the samples.
+        num_samples: N.
+        num_classes: of the model; None without classes.
+        guidance: of the sampler.
+    """
+    if conditions.labels is not None:
+        check_classes(conditions.labels, num_samples, num_classes)
+    elif guidance.scale != 1:
+        raise ValueError("guidance needs classes to guide towards")
+
+
 class Conditioned(Protocol):
     """What is asked of a model, `blackout.diffusion.BlackoutDiffusion`."""
 
-    config: dict[str, Any]
     process: Process
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The description of the model."""
 
     @property
     def num_classes(self) -> int | None:
         """Combinations of a class and levels of covariates; None without."""
 
 
-def total_asked(model: Conditioned, design: Any) -> float | None:
+def requested_total(model: Conditioned, design: Any) -> float | None:
     """The total count that samples are to have, where one was asked for and means are predicted."""
     value = design.get(TOTAL) if isinstance(design, Mapping) else None
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
@@ -51,7 +98,7 @@ def _shuffled(labels: Tensor) -> Tensor:
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
 
 
-def labels_asked(model: Conditioned, classes: Any, design: Any) -> Tensor | None:
+def parse_labels(model: Conditioned, classes: Any, design: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes

@@ -23,12 +23,12 @@ from blackout.comparisons import Baseline
 from blackout.component import Plain, component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
-from blackout.diffusion.likelihood import GOLDEN_RATIO
-from blackout.diffusion.model import NOISE, VALIDATION, BlackoutDiffusion
+from blackout.diffusion.kernels import BinomialBridge, Kernel, ReverseStep
+from blackout.diffusion.model import NOISE_KEY, VALIDATION_KEY, BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.samplers import BinomialBridge, ReverseStep
-from blackout.errors import UserError, error_context
-from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
+from blackout.diffusion.sampler import Sampler
+from blackout.errors import UserError, ensure, error_context
+from blackout.random import RandomSource, SampleStreams, fold_seed, low_discrepancy, uniform
 from blackout.training.allowed_components import check
 from blackout.training.export import read_model
 from blackout.training.instantiate import is_component
@@ -68,7 +68,11 @@ def energy_score(first: Tensor, second: Tensor, seen: Tensor) -> Tensor:
 @component("kernel")
 @dataclass(frozen=True)
 class JointBridge:
-    """X_0 drawn jointly by a student that is told noise, then the exact bridge: any step is exact if the student is.
+    """Draw X_0 jointly by a student, then take the exact bridge.
+
+    Any step is exact if the student is.
+
+    References: this project; checked in tests/diffusion/test_distillation.py.
 
     Args:
         planes: of noise.
@@ -76,16 +80,44 @@ class JointBridge:
 
     planes: int = 4
 
-    def __call__(self, at: ReverseStep) -> Tensor:
-        """X_s of the shape [B, ...] and dtype of `at.x`: see `Kernel`."""
-        told = noised(at.x, self.planes, at.generator)
-        return BinomialBridge()(replace(at, denoiser=lambda _, time: at.denoiser(told, time)))
+    def __call__(self, step: ReverseStep) -> Tensor:
+        """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
+        with_noise = noised(step.x, self.planes, step.generator)
+        denoiser = lambda _, t: step.denoiser(with_noise, t)  # noqa: E731
+        return BinomialBridge()(replace(step, denoiser=denoiser))
+
+
+JOINT_BRIDGE = JointBridge()
+
+
+@component("sampler")
+@dataclass(frozen=True)
+class StudentSampler(Sampler):
+    """How a student is sampled: by `JointBridge`; other arguments as for `Sampler`.
+
+    Raises:
+        ValueError: another kernel, or a number out of range.
+    """
+
+    models: ClassVar[str] = "students (experiment=distill)"
+    choices: ClassVar[str] = "sampler=joint_bridge"
+    kernel: Kernel = JOINT_BRIDGE
+    num_steps: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = type(self.kernel).__name__
+        ensure(isinstance(self.kernel, JointBridge), f"kernel must be JointBridge, not {kind}")
 
 
 class Student(BlackoutDiffusion):
-    """A model whose predictions are draws, of a network whose body has `noise`; arguments as `BlackoutDiffusion`'s."""
+    """A model whose predictions are draws, by a network whose body has planes of noise.
+
+    Arguments are those of `BlackoutDiffusion`.
+    """
 
     means = ("val/energy_score",)
+    sampler_class = StudentSampler
 
     @property
     def planes(self) -> int:
@@ -100,7 +132,7 @@ class Student(BlackoutDiffusion):
         """The loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
-        source = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
+        source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
         loss = self._scores(self, batch["x0"], t, source).mean()
         self.log("train/loss", loss)
         return loss
@@ -108,8 +140,8 @@ class Student(BlackoutDiffusion):
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """`energy_score` of a batch [b, C, H, W], one number per sample."""
         index = batch["index"]
-        _, t = self.schedule.intervals(torch.frac((index.double() + 0.5) * GOLDEN_RATIO))
-        source = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
+        _, t = self.schedule.intervals(low_discrepancy(index))
+        source = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index).at(0)
         self.record("val/energy_score", self._scores(self.denoiser(), batch["x0"], t, source).double())
 
     def _scores(self, denoiser: Denoiser, x0: Tensor, t: Tensor, source: RandomSource) -> Tensor:

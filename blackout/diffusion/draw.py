@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.data.file_formats import write_h5ad
+from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import divided
-from blackout.diffusion.conditions import labels_asked, total_asked
+from blackout.diffusion.checks import check_guidance
+from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import checked_facts
 from blackout.diffusion.inpainting import KnownElements, read_known
+from blackout.diffusion.latent_features import has_latent_features, latent_features
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.diffusion.particles import number_of_particles
+from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
-from blackout.training.instantiate import make, resolve
+from blackout.training.instantiate import make, resolve, with_defaults
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -90,7 +89,14 @@ class CountDraw(Draw):
         """An .h5ad, where the data came from AnnData."""
         if len(self.data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        return AnnotatedSamples(self, seed)
+        given = self.condition.get("given") or {}
+        return AnnotatedSamples(self.data, self.about(seed), given, self._latent)
+
+    def _latent(self, counts: Tensor) -> Any:
+        """Return features of counts [n, D], float32 [n, width], or None if the network has none."""
+        if has_latent_features(self.model):
+            return latent_features(self.model, counts).numpy()
+        return None
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
@@ -105,7 +111,7 @@ class CountDraw(Draw):
     @property
     def batch_size(self) -> int:
         """Samples whose particles, if they have any, make up the sampler's batch."""
-        number = number_of_particles(self.sampler, self.model.process, self.known is not None)
+        number = particles_per_sample(self.sampler, self.model.process, self.known is not None)
         return max(1, self.sampler.batch_size // number)
 
     @property
@@ -123,12 +129,15 @@ class CountDraw(Draw):
         """
         classes = None if self.classes is None else self.classes[indices % len(self.classes)]
         known = None if self.known is None else self.known.select(indices)
+        conditions = Conditions(classes, known, self.total)
 
         def callback(k: int, xt: Tensor, prediction: Any) -> None:
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        return self.model.batches(indices, seed, batch_size, self.sampler, callback, classes, known, self.total)
+        return self.model.batches(
+            indices, seed, batch_size, sampler=self.sampler, conditions=conditions, callback=callback
+        )
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of images, with their classes, or a heat map of vectors, black at 0 and white at the largest count.
@@ -150,59 +159,6 @@ class CountDraw(Draw):
         named = [] if labels is None else [str(words[k] if words else k) for k in labels.tolist()]
         picture = grid(counts, largest, columns, dark, named)
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture
-
-
-@dataclass
-class AnnotatedSamples:
-    """Takes samples [b, D] as sparse rows and writes `samples.h5ad`.
-
-    Args:
-        draw: of a model whose data's features are known.
-        seed: of the samples.
-    """
-
-    draw: CountDraw
-    seed: int
-    _parts: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def update(self, samples: Samples, indices: Tensor) -> None:
-        """Take the next samples."""
-        from scipy.sparse import csr_matrix
-
-        counts, (offset, gain) = samples["samples"].cpu(), self.draw.units
-        latent = None
-        with suppress(ValueError):  # of a network that has no such representation
-            latent = self.draw.model.latent(counts).numpy()
-        columns = self._conditions(samples["classes"].cpu().numpy()) if "classes" in samples else {}
-        rows = csr_matrix(counts.numpy().astype(np.int32) * gain + offset)
-        self._parts.append((rows, indices.numpy(), latent, columns))
-
-    def _conditions(self, labels: Any) -> dict[str, Any]:
-        data, asked = self.draw.data, self.draw.condition.get("given") or {}
-        covariates, words = data.get("covariates") or {}, data.get("class_names")
-        labels, *levels = divided(labels, [len(values) for values in covariates.values()])
-        pairs = zip(covariates.items(), levels, strict=True)
-        found = {name: np.asarray(values)[level] for (name, values), level in pairs}
-        # values that were asked for, in place of those of levels
-        numbers = [name for name in covariates if isinstance(asked.get(name), int | float)]
-        found |= {name: np.full(len(labels), float(asked[name])) for name in numbers}
-        columns = data.get("class_values") or ({"class": words} if words else {})
-        return found | {name: np.asarray(values)[labels] for name, values in columns.items()}
-
-    def write(self, directory: Path) -> dict[str, Any]:
-        """Write samples.h5ad; without the library a warning says so."""
-        from scipy.sparse import vstack
-
-        rows, indices, latent, columns = zip(*self._parts, strict=True)
-        x, numbers, of = vstack(rows, format="csr"), np.concatenate(indices), self.draw.data
-        obs = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
-        obsm = {} if latent[0] is None else {"X_blackout": np.concatenate(latent)}
-        layers, uns = {name: x for name in [of.get("layer")] if name}, dict(self.draw.about(self.seed))
-        try:
-            write_h5ad(directory / "samples.h5ad", x, numbers, of["features"], obs, layers=layers, obsm=obsm, uns=uns)
-        except ImportError:
-            warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
-        return {}
 
 
 def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
@@ -227,26 +183,16 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     few = request.get("inpaint") and len(model.shape) == 1 and isinstance(model.process, PureDeath)
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
     sampler: Sampler = make(description, "sampler")
-    classes = labels_asked(model, request.get("classes"), request.get("given"))
+    classes = parse_labels(model, request.get("classes"), request.get("given"))
     check_guidance(sampler, with_classes=classes is not None)
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
     known: KnownElements | None = None
     if inpaint is not None:
         known = read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
-    condition |= {"guidance": sampler.guidance} if sampler.guidance != 1 else {}
-    total = total_asked(model, request.get("given"))
+    condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
+    total = requested_total(model, request.get("given"))
     return CountDraw(model, sampler, description, classes, known, total, condition)
-
-
-def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
-    """Refuse to guide samples that have no class.
-
-    Raises:
-        UserError: the sampler would.
-    """
-    unguided = sampler.guidance == 1 or with_classes
-    refuse(not unguided, "sampler.guidance: guidance needs classes to guide towards")
 
 
 def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
@@ -265,11 +211,21 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """A whole description of a sampler: the model's own with other fields, completed with what its data decide.
 
     Args:
-        given: fields to replace in the model's own; null fields are the model's. A description of another class than
-            the model's replaces it.
+        given: fields to replace in the model's own; null fields are the model's, also those of correction and
+            guidance. A description of another class than the model's replaces it.
         model: description of the model.
     """
+    default = with_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
+    description = _merge(default, given, nested=("correction", "guidance"))
+    return resolve(description, with_ends(checked_facts(model)), "sampler")
+
+
+def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Replace fields of a description by those that are given and not null, and in `nested` parts their fields."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = model.get("model", {}).get("sampler") or {}
-    config = {**own, **chosen} if chosen.get("_target_", own.get("_target_")) == own.get("_target_") else chosen
-    return resolve(config, with_ends(checked_facts(model)), "sampler")
+    if chosen.get("_target_", default.get("_target_")) != default.get("_target_"):
+        return chosen
+    for name in nested:
+        if isinstance(chosen.get(name), Mapping):
+            chosen[name] = _merge(default.get(name) or {}, chosen[name])
+    return {**default, **chosen}

@@ -18,6 +18,7 @@ from blackout.component import Plain, component, leaves
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.data.count_statistics import loaded, narrow, sums
+from blackout.diffusion.checks import check_guidance, check_training_times, try_sampler
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import (
     checked_facts,
@@ -28,21 +29,19 @@ from blackout.diffusion.data_stats import (
     shrunk_means,
     with_none,
 )
-from blackout.diffusion.draw import CountDraw, check_guidance, requested
+from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.heads import Head
 from blackout.diffusion.likelihood import (
-    GOLDEN_RATIO,
     LARGEST_TABLE,
     Estimate,
     adds_ends,
     continuous_nats,
     end_bits,
     finite_time_bits,
-    places,
     strict_bits,
     weighted_path_bits,
 )
-from blackout.diffusion.model import BlackoutDiffusion, check_end, try_sampler
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import misfit
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
 from blackout.diffusion.processes.generator import without_files
@@ -51,6 +50,7 @@ from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
 from blackout.networks.inputs import CountInputs, Elements, concentration, measure
 from blackout.protocols import Draw, Split
+from blackout.random import low_discrepancy
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.instantiate import find, make, resolve
 from blackout.training.model import evaluating
@@ -221,9 +221,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         check_training_times(model)
         try_sampler(model, model.sampler)
         check_guidance(model.sampler, with_classes=model.num_classes is not None)
-        if scored and model.sampler.guidance != 1:
+        if scored and model.sampler.guidance.scale != 1:
             told = "samples that are scored in a run have no class to guide towards"
-            raise UserError(f"sampler.guidance: {told}: metrics=none, and give it to sample.py with classes=...")
+            raise UserError(f"sampler.guidance.scale: {told}: metrics=none, and give it to sample.py with classes=...")
 
     def dry_run(self, model: BlackoutDiffusion) -> None:
         """Observe, predict and score one empty sample, so that components that do not fit show now.
@@ -304,7 +304,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                     bits = strict_bits(model, counts[:n], nats)
                     if bits is not None:
                         index = torch.arange(len(bits))
-                        compared[name] = SampleValues(index, bits, "upper bound", place=places(len(bits)))
+                        compared[name] = SampleValues(index, bits, "upper bound", place=low_discrepancy(index))
         if asked["finite_steps"] and rank() == 0:
             steps, cost = asked["finite_steps"], likelihood["test"]["finite_time"]["cost_of_steps"]
             print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
@@ -326,8 +326,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         bits = strict_bits(model, counts.cpu(), nats)
         if bits is None:
             return None
-        first = (index.double() + 0.5) * GOLDEN_RATIO
-        return SampleValues(index, bits, "upper bound", place=torch.frac(first * model.validation_draws))
+        place = torch.frac(low_discrepancy(index) * model.validation_draws)
+        return SampleValues(index, bits, "upper bound", place=place)
 
     def baselines(
         self, source: CountData, size: int, settings: Plain
@@ -351,19 +351,6 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             for split, bits in (("train", train), ("test", test))
             for suffix in ("", "_unconditional")
         }
-
-
-def check_training_times(model: BlackoutDiffusion) -> None:
-    """Check that the process has forgotten the data at the last training time, and that samples can start there.
-
-    Raises:
-        UserError: the schedule ends too early for the process or the data.
-    """
-    final_time = model.schedule.times[-1]
-    with error_context("process"):
-        model.process.check_final_time(final_time)
-    with error_context("schedule"):
-        check_end(model, final_time)
 
 
 def _first_counts(source: CountData, split: Split, number: int) -> Tensor:
@@ -401,7 +388,7 @@ def _bounds(
     every sample by the continuous bound, float64 [n].
     """
     nats = continuous_nats(model, counts, settings["repeats"], labels=labels)
-    continuous = Estimate.of(nats, counts.shape[1:], places(len(counts)))
+    continuous = Estimate.of(nats, counts.shape[1:], low_discrepancy(torch.arange(len(counts))))
     found: dict[str, Any] = {"continuous": asdict(continuous)}
     if ends := end_bits(model, counts, labels=labels):
         found["ends"] = asdict(ends)

@@ -22,6 +22,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.errors import ensure
@@ -31,6 +32,7 @@ _LARGEST = 600.0
 """Of logarithms of rates: their sums must stay finite."""
 
 
+@component("guidance")
 @dataclass(frozen=True)
 class Guidance:
     """How strongly and where samples are guided towards their class.
@@ -47,16 +49,16 @@ class Guidance:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        ensure(self.scale >= 0, f"guidance must not be negative, not {self.scale}")
-        check_range(self.between, "guidance_between")
+        ensure(self.scale >= 0, f"scale must not be negative, not {self.scale}")
+        check_range(self.between, "between")
 
-    def doubles(self, t: float) -> bool:
-        """Whether both models are evaluated at time t."""
-        return self.scale not in (0, 1) and in_range(self.between, t)
-
-    def at(self, t: float) -> float:
-        """The scale at time t."""
+    def scale_at(self, t: float) -> float:
+        """Return the scale at time t."""
         return self.scale if in_range(self.between, t) else 1.0
+
+    def evaluations_at(self, t: float) -> int:
+        """Return the number of models that are evaluated at time t."""
+        return 1 if self.scale_at(t) in (0, 1) else 2
 
 
 @dataclass(frozen=True)
@@ -121,20 +123,21 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
 
 @dataclass(frozen=True)
 class GuidedDenoiser:
-    """A denoiser whose reverse rates are kappa^(1 - scale) kappa_c^scale [Nisonoff 2024], at twice the cost of one.
+    """A denoiser whose reverse rates are kappa^(1 - g) kappa_c^g, at twice the cost of one.
+
+    References: Nisonoff et al. 2024.
 
     Args:
         conditional, unconditional: denoisers of p(x | c) and p(x).
-        scale: 0 is the unconditional model, 1 the conditional one, exactly and without the other's evaluation.
+        guidance: g and where it acts; elsewhere the model is the conditional one. A scale of 0 is the unconditional
+            model, 1 the conditional one, exactly and without the other's evaluation.
         max_count: largest count.
-        between: (lowest, highest) logit of survival where guidance acts; elsewhere the model is the conditional one.
     """
 
     conditional: Denoiser
     unconditional: Denoiser
-    scale: float
+    guidance: Guidance
     max_count: int
-    between: Sequence[float] | None = None
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
         """The guided count [B, ...] of states xt [B, ...] at t, a scalar, where counts are predicted, else the pair to
@@ -142,14 +145,16 @@ class GuidedDenoiser:
 
         See `guided` and `GuidedPair.tilt`.
         """
-        if self.scale == 1 or not in_range(self.between, float(t)):
+        scale = self.guidance.scale_at(float(t))
+        if scale == 1:
             return self.conditional(xt, t)
-        if self.scale == 0:
+        if scale == 0:
             return self.unconditional(xt, t)
-        conditional, unconditional = self.conditional(xt, t), self.unconditional(xt, t)
+        conditional = self.conditional(xt, t)
+        unconditional = self.unconditional(xt, t)
         if isinstance(conditional, CountPrediction) and isinstance(unconditional, CountPrediction):
-            return guided(conditional, unconditional, self.scale, self.max_count - xt.to(torch.int64))
-        return GuidedPair(conditional, unconditional, self.scale)
+            return guided(conditional, unconditional, scale, self.max_count - xt.to(torch.int64))
+        return GuidedPair(conditional, unconditional, scale)
 
 
 def start_mean(

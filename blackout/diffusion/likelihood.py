@@ -14,7 +14,7 @@ bound, the KL of its start and of each of its T steps; it falls to the continuou
 to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as bounds they are ours
 (tests/laws/test_likelihood_laws.py, test_end_laws.py).
 
-Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`of_seen`).
+Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`mask_missing_entries`).
 
 At the end the estimates of each bound over images (`continuous_bits` and its like): means with standard errors, and
 `strict_bits`, one of each image, to be compared with baselines.
@@ -42,13 +42,14 @@ from blackout.diffusion.schedules import (
     Schedule,
     half_width,
     logit_survival,
+    missing_fraction,
     step_fraction,
     time_of_logit,
     widening,
 )
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.errors import ensure
-from blackout.random import RandomSource, SampleStreams, fold_seed
+from blackout.random import RandomSource, SampleStreams, fold_seed, low_discrepancy
 
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
@@ -60,8 +61,6 @@ _IMPOSSIBLE = 1e-30
 """E[X_0] that stands for "never a unit": its logarithm is finite."""
 LARGEST_TABLE = 4095
 """Largest count for which tables of E log D! are made."""
-GOLDEN_RATIO = 0.6180339887498949
-"""Its multiples modulo 1, a Weyl sequence, spread any images evenly over the times."""
 PAIRS = 2000
 """Pairs of times, over all images, from which on the mean of what is skewed has an interval that holds."""
 _BATCH = 256
@@ -322,7 +321,7 @@ def _births_constant(max_count: int, s: float, t: float) -> Tensor:
     beyond = f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
     ensure(max_count <= LARGEST_TABLE, beyond)
     step = torch.tensor([s, t], dtype=torch.float64)
-    r, stays = step_fraction(*step), torch.expm1(-step[0]) / torch.expm1(-step[1])
+    r, stays = step_fraction(*step), missing_fraction(*step)
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
     lost = (n[:, None] - n).clamp(min=0)  # of n rows, where as many as the column are kept
@@ -333,7 +332,7 @@ def _births_constant(max_count: int, s: float, t: float) -> Tensor:
     return log_factorial - pmf @ log_factorial + n * entropy_rate
 
 
-def at_expectation(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
+def fill_missing_with_mean(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
     """What a network reads: X_t where seen, else what is expected of it, e^-t E[X_0], which tells it nothing.
 
     Ours (tests/diffusion/test_missing.py).
@@ -350,7 +349,7 @@ def at_expectation(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
     return torch.where(seen, xt.float(), torch.exp(-expand_time(t, xt)).float() * mean)
 
 
-def of_seen(
+def mask_missing_entries(
     seen: Tensor | None, denoiser: Denoiser, start: Tensor, mean: Tensor
 ) -> tuple[Denoiser, Tensor, Tensor | float]:
     """What a likelihood bound needs in place of a denoiser and the start's mean, and the share [B] of entries it is of.
@@ -369,8 +368,8 @@ def of_seen(
     share = seen.double().flatten(1).mean(1).clamp(min=1 / seen[0].numel())
 
     def of_what_was_seen(xt: Tensor, t: Tensor) -> CountPrediction:
-        """The prediction of states [B, *shape] with nothing missing where nothing was seen, as in `of_seen`."""
-        prediction = denoiser(at_expectation(xt, t, seen, mean), t)
+        """Predict states [B, *shape], with nothing missing where nothing was observed."""
+        prediction = denoiser(fill_missing_with_mean(xt, t, seen, mean), t)
         assert isinstance(prediction, CountPrediction)
         log_mean = torch.where(seen, prediction.log_mean, NEVER)
         return dataclasses.replace(prediction, mean=torch.where(seen, prediction.mean, 0.0), log_mean=log_mean)
@@ -473,12 +472,7 @@ def continuous_bits(
     Arguments are those of `continuous_nats`.
     """
     nats = continuous_nats(module, counts, repeats, seed, labels)
-    return Estimate.of(nats, counts.shape[1:], places(len(counts)))
-
-
-def places(number: int) -> Tensor:
-    """Where in (0, 1) the first times of images 0, 1, 2, ... are, float64 [number]: a Weyl sequence."""
-    return torch.frac((torch.arange(number, dtype=torch.float64) + 0.5) * GOLDEN_RATIO)
+    return Estimate.of(nats, counts.shape[1:], low_discrepancy(torch.arange(len(counts))))
 
 
 def continuous_nats(
@@ -501,7 +495,7 @@ def continuous_nats(
         """`likelihood_bound` in nats [b] of images [b, *shape], the mean over pairs of times v and 1 - v."""
         total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
         for repeat in range(pairs):
-            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * GOLDEN_RATIO)
+            v = low_discrepancy(index + repeat * len(counts))
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index).at(0)
                 nats = likelihood_bound(denoiser, module.process, x0, times, streams, final_time=end, mean=mean)

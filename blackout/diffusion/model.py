@@ -1,40 +1,53 @@
-"""The model: it wires process, network, head, loss and sampler together, and draws batches of samples. No formula."""
+"""The model: network, head, process, schedule, loss and sampler together. It contains no formula."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from rich.progress import Progress
 from torch import Tensor, nn
 
-from blackout.diffusion.conditions import labels_asked, total_asked
-from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, start_mean
+from blackout.diffusion.checks import try_sampler
+from blackout.diffusion.conditions import (
+    NO_CONDITIONS,
+    Conditions,
+    check_conditions,
+    parse_labels,
+    requested_total,
+)
+from blackout.diffusion.guidance import GuidedDenoiser, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.likelihood import GOLDEN_RATIO, at_expectation, bits_per_dim, likelihood_bound, of_seen
+from blackout.diffusion.likelihood import (
+    bits_per_dim,
+    fill_missing_with_mean,
+    likelihood_bound,
+    mask_missing_entries,
+)
 from blackout.diffusion.losses import CountLoss, Loss
-from blackout.diffusion.particles import number_of_particles, sample_particles, taken_apart
-from blackout.diffusion.predictions import Denoiser, Prediction, misfit
-from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations, sample
-from blackout.diffusion.schedules import DataEnds, Schedule, stratified
+from blackout.diffusion.particles import Particles, particles_per_sample, run_particles
+from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.processes import Process
+from blackout.diffusion.progress import progress_bar
+from blackout.diffusion.sampler import Sampler, chosen_sampler
+from blackout.diffusion.sampling import Callback, SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.totals import TotalDenoiser
-from blackout.errors import UserError, ensure, error_context
-from blackout.networks import ResidualMLP
-from blackout.protocols import Drawn, Samples
-from blackout.random import SampleStreams, fold_seed
+from blackout.diffusion.user_batches import read_batch
+from blackout.errors import ensure
+from blackout.protocols import Drawn
+from blackout.random import SampleStreams, fold_seed, low_discrepancy
 from blackout.training.model import Model, check_asked
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, NOISE, VALIDATION, _LABELS = 0, 1, 3, 4
-_MOST_DRAWS = 1_000
-"""Of one image in a validation."""
-_TRIED = 9
-"""Times of a grid at which a sampler is tried."""
+TIMES_KEY = 0
+NOISE_KEY = 1
+VALIDATION_KEY = 3
+LABELS_KEY = 4
+MAX_VALIDATION_DRAWS = 1_000  # times at which a sample is observed in a validation
 
 
 class BlackoutDiffusion(Model):
@@ -52,7 +65,7 @@ class BlackoutDiffusion(Model):
         sampler: how samples are drawn by default.
         ema_decay: None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
-        label_dropout: share of training samples whose label a conditional network does not see.
+        label_dropout: share of training samples whose label a conditional network does not get.
         validation_draws: times, evenly spaced, at which validation observes each image.
 
     Raises:
@@ -60,6 +73,7 @@ class BlackoutDiffusion(Model):
     """
 
     means = ("val/bits_per_dim",)
+    sampler_class: ClassVar[type[Sampler]] = Sampler  # the only one that can draw from it
 
     def __init__(
         self,
@@ -79,17 +93,29 @@ class BlackoutDiffusion(Model):
         gain: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        if not 1 <= validation_draws <= _MOST_DRAWS:
-            raise ValueError(f"validation_draws must be in 1..{_MOST_DRAWS:,}, not {validation_draws}")
+        ensure(
+            1 <= validation_draws <= MAX_VALIDATION_DRAWS,
+            f"validation_draws must be in 1..{MAX_VALIDATION_DRAWS:,}, not {validation_draws}",
+        )
         ensure(0 <= label_dropout <= 1, f"label_dropout must be in [0, 1], not {label_dropout}")
-        self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
-        self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
+        self.head = head
+        self.process = process
+        self.schedule = schedule
+        self.loss = loss
+        self.sampler = sampler
+        self.label_dropout = label_dropout
+        self.validation_draws = validation_draws
         self.mean: Tensor
         self.class_mean: Tensor | None
         self.concentration: Tensor | None
         self.gain: Tensor | None
-        kept = {"mean": mean, "class_mean": class_mean, "concentration": concentration, "gain": gain}
-        for name, value in kept.items():
+        buffers = {
+            "mean": mean,
+            "class_mean": class_mean,
+            "concentration": concentration,
+            "gain": gain,
+        }
+        for name, value in buffers.items():
             self.register_buffer(name, None if value is None else value.float())
 
     @property
@@ -103,68 +129,77 @@ class BlackoutDiffusion(Model):
         return getattr(self.network, "num_classes", None)
 
     def extra_repr(self) -> str:
+        """Return what `repr` shows of the model."""
         data = self.config.get("data", {}).get("name")
-        own = f"data={data}, shape={self.shape}, max_count={self.process.max_count}, classes={self.num_classes}"
+        facts = (
+            f"data={data}, shape={self.shape}, max_count={self.process.max_count}, "
+            f"classes={self.num_classes}"
+        )
         parts = {"process": self.process, "head": self.head, "kernel": self.sampler.kernel}
         kinds = ", ".join(f"{name}={type(part).__name__}" for name, part in parts.items())
-        return f"{own}, {super().extra_repr()}, {kinds}, num_steps={self.sampler.num_steps}"
+        return f"{facts}, {super().extra_repr()}, {kinds}, num_steps={self.sampler.num_steps}"
 
     def batch_of(self, given: Any) -> dict[str, Any]:
-        """Counts, (counts, labels), or a mapping with `x0` and perhaps `label`, from a DataLoader of the user's own.
-
-        Raises:
-            UserError: something else, or counts that are not whole numbers in 0..max_count of the model's shape.
-        """
-        named = _named(given)
-        x0, form = named.get("x0"), ", ".join(map(str, self.shape))
-        if not isinstance(x0, Tensor) or tuple(x0.shape[1:]) != self.shape or x0.is_floating_point():
-            raise UserError(f"a DataLoader must give counts, integers [b, {form}], or a mapping with them as x0")
-        if x0.min() < 0 or x0.max() > self.process.max_count:
-            raise UserError(f"a DataLoader must give counts in 0..{self.process.max_count}")
-        return named
+        """Return a batch of a DataLoader of the user's own by name; see `read_batch`."""
+        return read_batch(given, self.shape, self.process.max_count)
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
         condition = () if classes is None else (classes,)
         return self.head(self.network(xt, t, *condition), xt, t)
 
-    def denoiser(self, classes: Tensor | None = None) -> Denoiser:
-        """(xt, t) -> prediction with the averaged weights, where there are any, given classes [B] or None."""
-        network = self.network if self.ema is None else self.ema
-        condition = () if classes is None else (classes,)
-        return lambda xt, t: self.head(network(xt, t, *condition), xt, t)
-
     def _classes(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """The batch's labels, if the network has a use for them."""
+        """Return the labels of a batch if the network is conditional."""
         return None if self.num_classes is None else batch.get("label")
 
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, a scalar [Santos 2023, Algorithm 1]: the mean over elements and samples [B, *shape]."""
-        x0, position, number = batch["x0"], batch["position"], batch["batch"]
+        """Return the loss of a batch, a scalar: the mean over elements and samples [B, *shape].
+
+        References: Santos et al. 2023, Algorithm 1.
+        """
+        # 1. Times and states.
+        x0 = batch["x0"]
+        position = batch["position"]
+        number = batch["batch"]
         s, t = self.training_times(position, number, batch["batch_size"])
-        noise = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
+        noise = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
+
+        # 2. Classes, some replaced by the null class.
         classes = self._classes(batch)
         if classes is not None and self.num_classes is not None:
-            coins = SampleStreams(fold_seed(self.seed, _LABELS), position).at(number)
+            coins = SampleStreams(fold_seed(self.seed, LABELS_KEY), position).at(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
-        seen = batch.get("seen")
-        state = xt if seen is None else at_expectation(xt, t, seen, self.mean)
+
+        # 3. Loss of the observed entries.
+        observed = batch.get("seen")
+        state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.mean)
         losses = self.loss(self(state, t, classes), target, s, t)
-        losses = losses if seen is None else losses * seen
+        if observed is not None:
+            losses = losses * observed
         loss = losses.flatten(1).mean(1).double().mean().float()
         self.log("train/loss", loss)
         return loss
 
-    def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Intervals (s, t), float64 [b], of the samples at `position` of global batch `number`."""
-        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
+    def training_times(
+        self, position: Tensor, number: int, batch_size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the intervals (s, t), float64 [b], of the samples at `position` of a global batch.
+
+        Args:
+            position: int64 [b], in the global batch.
+            number: of the global batch.
+            batch_size: of the global batch.
+        """
+        one = position.new_zeros(1)
+        streams = SampleStreams(fold_seed(self.seed, TIMES_KEY), one)
+        offset = streams.at(number).next_draw().uniform((1,))
         return self.schedule.intervals(stratified(position, batch_size, offset))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
-        """The intervals (s, t) at which a batch was observed."""
+        """Return the intervals (s, t) at which a batch was observed."""
         s, t = self.training_times(batch["position"], batch["batch"], batch["batch_size"])
         return {"s": s.tolist(), "t": t.tolist()}
 
@@ -172,27 +207,93 @@ class BlackoutDiffusion(Model):
 
     @property
     def validation_cost(self) -> int:
+        """Network evaluations of each sample in a validation."""
         return self.validation_draws
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Bits per dimension of a batch [b, *shape], one number per sample, by `likelihood_bound`."""
-        x0, index = batch["x0"], batch["index"]
-        # the same times at every validation make its curve smooth
-        first = (index.double() + 0.5) * GOLDEN_RATIO
-        noise = SampleStreams(fold_seed(self.seed, VALIDATION), index)
-        denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
-        mean = start_mean(self.mean, self.class_mean, classes)
-        denoiser, mean, measured = of_seen(batch.get("seen"), denoiser, mean, self.mean)
+        """Record bits per dimension of a batch [b, *shape], one number per sample."""
+        x0 = batch["x0"]
+        index = batch["index"]
+        classes = self._classes(batch)
+        noise = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index)
+        final_time = self.schedule.times[-1]
+        denoiser, mean, share = mask_missing_entries(
+            batch.get("seen"),
+            self.denoiser(classes),
+            start_mean(self.mean, self.class_mean, classes),
+            self.mean,
+        )
         nats = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for draw in range(self.validation_draws):
-            v = torch.frac(first + draw / self.validation_draws)
-            nats += likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
-        self.record("val/bits_per_dim", bits_per_dim(nats / self.validation_draws / measured, self.shape))
+            # the same times at every validation make its curve smooth
+            v = low_discrepancy(index, draw / self.validation_draws)
+            source = noise.at(draw)
+            nats += likelihood_bound(
+                denoiser, self.process, x0, v, source, final_time=final_time, mean=mean
+            )
+        nats = nats / self.validation_draws / share
+        self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
     def example(self) -> tuple[Tensor, Tensor]:
+        """Return arguments of a network evaluation for one sample."""
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
 
     # --- sampling
+
+    def denoiser(self, classes: Tensor | None = None) -> Denoiser:
+        """Return (xt, t) -> prediction with the averaged weights, where there are any.
+
+        Args:
+            classes: of the samples, int64 [B]; None for all classes.
+        """
+        condition = () if classes is None else (classes,)
+        return lambda xt, t: self.head(self.averaged(xt, t, *condition), xt, t)
+
+    def sample(
+        self,
+        num_samples: int,
+        seed: int = 0,
+        *,
+        sampler: Sampler | str | None = None,
+        num_steps: int | None = None,
+        classes: Tensor | Sequence[int | str] | None = None,
+        given: Mapping[str, Any] | None = None,
+        known: KnownElements | None = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+    ) -> Tensor:
+        """Draw samples 0, ..., num_samples - 1 of a seed: counts [num_samples, *shape] on the CPU.
+
+        Args:
+            num_samples: at least 1.
+            seed: any integer.
+            sampler: a `Sampler` or its name, such as "poisson"; None for the model's own.
+            num_steps: replaces that of the sampler.
+            classes: names or numbers, assigned to the samples in turn.
+            given: values of classes and covariates by column, such as {"total": 1000}.
+            known: observed elements, for inpainting.
+            callback: called after every step.
+            progress: whether to show a bar, in a terminal or a notebook.
+
+        Raises:
+            UserError: an unknown sampler, class or covariate, or a sampler that does not fit.
+        """
+        check_asked(num_samples, seed)
+        sampler = chosen_sampler(self.sampler, sampler, num_steps)
+        if sampler.kernel is not self.sampler.kernel:
+            try_sampler(self, sampler)
+        names = None if classes is None else np.asarray(classes).tolist()
+        labels = parse_labels(self, names, given)
+        indices = torch.arange(num_samples)
+        if labels is not None:
+            labels = labels[indices % len(labels)]
+        conditions = Conditions(labels, known, requested_total(self, given))
+        num_batches = math.ceil(num_samples / sampler.batch_size)
+        with progress_bar(num_batches, sampler.num_steps, callback, enabled=progress) as shown:
+            batches = self.batches(
+                indices, seed, sampler=sampler, conditions=conditions, callback=shown
+            )
+            return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
     @torch.no_grad()
     def batches(
@@ -200,227 +301,119 @@ class BlackoutDiffusion(Model):
         indices: Tensor,
         seed: int = 0,
         batch_size: int | None = None,
+        *,
         sampler: Sampler | None = None,
+        conditions: Conditions = NO_CONDITIONS,
         callback: Callback | None = None,
-        classes: Tensor | None = None,
-        known: KnownElements | None = None,
-        total: float | None = None,
     ) -> Drawn:
-        """Draw the samples named by `indices`, a batch at a time.
+        """Draw the samples with these indices, int64 [N], in batches of one shape.
 
-        Sample k's random numbers are a function of (seed, k, step), whatever the batch. All batches have one shape (the
-        last is padded), so that the network's kernels round alike too.
+        Sample k's random numbers are a function of (seed, k, step), whatever the batch. The last batch
+        is padded, so that the network's kernels round alike too.
 
         Args:
             indices: int64 [N].
             seed: any integer.
-            batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
-            sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
-            classes: int64 [N], the class of each; None draws from all.
-            known: observed elements, for inpainting.
-            total: count of every sample, of a model that was told totals.
+            batch_size: of every batch; None for the sampler's, or N if that is smaller.
+            sampler: None for the model's own.
+            conditions: row k belongs to the sample indices[k].
+            callback: called after every step.
 
         Yields:
-            (indices [b], `samples`: counts [b, *shape] on the model's device, beside them `indices` and, where given,
-            `classes`); from particles also `log_normaliser`.
+            (indices [b], samples): `samples`, counts [b, *shape] on the model's device, and `indices`;
+            with labels also `classes` [b], with weighted particles also `log_normaliser`, float64 [b].
 
         Raises:
             ValueError: classes that the model does not know, or guidance without classes.
         """
-        how = sampler or self.sampler
-        if classes is not None:
-            check_classes(classes, len(indices), self.num_classes)
-        elif how.guidance != 1:
-            raise ValueError("guidance needs classes to guide towards")
-        number = number_of_particles(how, self.process, known is not None)
-        how = taken_apart(how) if number > 1 else how
-        size = batch_size or min(max(1, how.batch_size // number), len(indices))
-        for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
-            padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
-            of_batch = None if classes is None else classes[padded].to(self.device)
-            observed = None if known is None else known.select(padded)
-            streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
-            with how.evaluating(self.averaged):
-                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total)
-            told = {"indices": indices[rows]} | ({} if classes is None else {"classes": classes[rows]})
-            yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()} | told
+        sampler = sampler or self.sampler
+        check_conditions(conditions, len(indices), self.num_classes, sampler.guidance)
+        num_particles = particles_per_sample(sampler, self.process, conditions.known is not None)
+        if num_particles > 1:
+            sampler = sampler.memoryless
+        if batch_size is None:
+            batch_size = min(max(1, sampler.batch_size // num_particles), len(indices))
+        shape = (batch_size, *self.shape)
 
-    def sample(
-        self,
-        num_samples: int,
-        seed: int = 0,
-        sampler: Sampler | str | None = None,
-        callback: Callback | None = None,
-        classes: Tensor | Sequence[int | str] | None = None,
-        known: KnownElements | None = None,
-        num_steps: int | None = None,
-        progress: bool = False,
-        given: Mapping[str, Any] | None = None,
-    ) -> Tensor:
-        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU.
+        for first in range(0, len(indices), batch_size):
+            # 1. Rows of this batch; the last batch repeats its last row up to the common size.
+            padded_rows = torch.arange(first, first + batch_size).clamp(max=len(indices) - 1)
+            rows = padded_rows[: len(indices) - first]
 
-        Args:
-            num_samples, seed, callback, known: as for `batches`.
-            sampler: a `Sampler` or a name from the command line such as "poisson"; None for the model's own.
-            classes: by name or number, taken in turn.
-            num_steps: in place of the sampler's.
-            progress: show a bar, in a terminal or a notebook.
-            given: columns of classes and covariates by name; see `conditions.labels_asked`.
+            # 2. Random numbers and conditions of these samples.
+            streams = SampleStreams(seed, indices[padded_rows].to(self.device))
+            plan = self.plan(sampler, conditions.select(padded_rows, self.device), num_particles)
 
-        Raises:
-            UserError: no such sampler, one that does not fit the model, no samples, or conditions that it does not
-                know.
-        """
-        check_asked(num_samples, seed)
-        how = chosen_sampler(self.sampler, sampler, num_steps)
-        if how.kernel is not self.sampler.kernel:
-            try_sampler(self, how)
-        labels = labels_asked(self, None if classes is None else np.asarray(classes).tolist(), given)
-        of_samples = None if labels is None else labels[torch.arange(num_samples) % len(labels)]
-        total = total_asked(self, given)
-        with Progress(transient=True, disable=not progress) as bar:
-            task = bar.add_task("sampling", total=math.ceil(num_samples / how.batch_size) * how.num_steps)
+            # 3. The reverse process, with the averaged weights.
+            with sampler.evaluating(self.averaged):
+                samples: dict[str, Tensor]
+                if num_particles == 1:
+                    samples = {"samples": run_sampler(plan, shape, streams, callback=callback)}
+                else:
+                    particles = Particles(num_particles)
+                    weighted = run_particles(plan, shape, streams, particles, callback=callback)
+                    samples = weighted._asdict()
 
-            def watch(k: int, xt: Tensor, prediction: Prediction | None) -> None:
-                if k < how.num_steps:
-                    bar.advance(task)
-                if callback is not None:
-                    callback(k, xt, prediction)
+            # 4. Drop the padding, and add what identifies the samples.
+            batch = {name: values[: len(rows)] for name, values in samples.items()}
+            batch["indices"] = indices[rows]
+            if conditions.labels is not None:
+                batch["classes"] = conditions.labels[rows]
+            yield indices[rows], batch
 
-            drawn = self.batches(torch.arange(num_samples), seed, None, how, watch, of_samples, known, total)
-            return torch.cat([samples["samples"].cpu() for _, samples in drawn])
-
-    @torch.no_grad()
-    def latent(self, counts: Tensor) -> Tensor:
-        """What a perceptron makes of counts before its last layer, by which samples of a kind are near each other.
-
-        At the time at which half of the units are left, as many as are expected. Ours (tests/cli/test_configs.py).
+    def plan(
+        self, sampler: Sampler, conditions: Conditions, num_particles: int = 1
+    ) -> SamplingPlan:
+        """Compose the denoiser, and choose the grid and the mean of the start.
 
         Args:
-            counts: integers [n, *shape].
-
-        Returns:
-            float32 [n, width] on the CPU.
-
-        Raises:
-            ValueError: the network is no perceptron, or counts of another shape.
+            sampler: its kernel, grid and guidance.
+            conditions: of the samples of a batch.
+            num_particles: of every sample, for which the denoiser predicts.
         """
-        found: list[Tensor] = []
-        last = [part.norm for part in self.averaged.modules() if isinstance(part, ResidualMLP)]
-        ensure(last, "a latent representation is that of a perceptron, the network of vectors of counts")
-        given = torch.as_tensor(counts, device=self.device)
-        ensure(given.shape[1:] == self.shape, f"counts must be [n, *{list(self.shape)}], not {list(given.shape)}")
-        kept = last[0].register_forward_hook(lambda module, given, made: found.append(made.float().cpu()))
-        with kept, self.sampler.evaluating(self.averaged):
-            self.denoiser()(given / 2, torch.tensor(math.log(2)).double())
-        return found[0]
+        labels = conditions.labels
+        max_count = self.process.max_count
+        times = self.times(sampler)
+        # 1. Denoiser: conditional on the labels, guided, with a fixed total.
+        denoiser = self.denoiser()
+        if labels is not None:
+            conditional = self.denoiser(labels.repeat_interleave(num_particles))
+            denoiser = GuidedDenoiser(conditional, denoiser, sampler.guidance, max_count)
+        if conditions.total is not None:
+            denoiser = TotalDenoiser(denoiser, conditions.total)
+        # 2. Mean of the Poisson start, guided as the predictions at the last time are.
+        mean = None
+        if sampler.poisson_start:
+            scale = sampler.guidance.scale_at(float(times[-1]))
+            mean = start_mean(self.mean, self.class_mean, labels, scale, max_count)
+        return SamplingPlan(
+            denoiser,
+            self.process,
+            times,
+            sampler.kernel,
+            sampler.correction,
+            mean,
+            conditions.known,
+            self.device,
+        )
 
     def times(self, sampler: Sampler) -> Tensor:
-        """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
-        return (sampler.grid or self.schedule.grid)(sampler.num_steps)
+        """Return the grid of a sampler, float64 [T + 1]: its own, or the training schedule's."""
+        grid = sampler.grid or self.schedule.grid
+        return grid(sampler.num_steps)
 
-    def evaluations(self, sampler: Sampler, with_classes: bool = False, with_known: bool = False) -> int:
-        """The number of network function evaluations (NFE) of a sample.
+    def evaluations(
+        self, sampler: Sampler, with_classes: bool = False, with_known: bool = False
+    ) -> int:
+        """Return the number of network function evaluations (NFE) of a sample.
 
-        Guidance doubles them where it acts, P particles make P times as many.
+        Guidance doubles them where it acts; P particles make P times as many.
         """
-        number = number_of_particles(sampler, self.process, with_known)
-        sampler = taken_apart(sampler) if number > 1 else sampler
-        times = self.times(sampler)
+        num_particles = particles_per_sample(sampler, self.process, with_known)
+        if num_particles > 1:
+            sampler = sampler.memoryless
         shape = (1,) if self.gain is None else self.shape
-        of_one = count_evaluations(times, self.process, self.head, sampler, with_classes, shape)
-        return of_one * number
-
-
-def _named(given: Any) -> dict[str, Any]:
-    """Counts, or counts and labels, by name; nothing if it is neither."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    parts = [given] if isinstance(given, Tensor) else given
-    return dict(zip(("x0", "label"), parts, strict=False)) if isinstance(parts, Sequence) else {}
-
-
-def draw_batch(
-    model: BlackoutDiffusion,
-    sampler: Sampler,
-    streams: SampleStreams,
-    shape: tuple[int, ...],
-    callback: Callback | None,
-    classes: Tensor | None,
-    known: KnownElements | None,
-    number: int,
-    total: float | None,
-) -> Samples:
-    """One batch of `shape`; see `BlackoutDiffusion.batches`.
-
-    Args:
-        number: of particles that every sample is drawn from.
-
-    Returns:
-        "samples", counts of `shape`; from particles also "log_normaliser", float64 [B], see `particles.Weighed`.
-    """
-    times = model.times(sampler)
-    mean = None
-    if sampler.poisson_start:
-        scale = sampler.towards.at(float(times[-1]))
-        mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
-    denoiser = model.denoiser()
-    if classes is not None:
-        guidance, given = sampler.towards, model.denoiser(classes.repeat_interleave(number))
-        denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
-    denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
-    walk = denoiser, model.process, times, shape, streams, callback
-    how = dict[str, Any](kernel=sampler.kernel, correction=sampler.correction, known=known, device=model.device)
-    how["mean"] = mean
-    if number == 1:
-        return {"samples": sample(*walk, **how)}
-    weighed = sample_particles(*walk, number=number, **how)
-    return {"samples": weighed.samples, "log_normaliser": weighed.log_normaliser}
-
-
-def try_sampler(model: BlackoutDiffusion, sampler: Sampler) -> None:
-    """Look at the grid of a sampler, and take a few of its steps on an empty sample, with predictions of nothing.
-
-    Raises:
-        UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
-            not one of the process, or ends too early for the data.
-    """
-    if getattr(sampler.kernel, "planes", 0) != getattr(getattr(model, "network", None), "noise", 0):
-        raise UserError("sampler: students are drawn by joint_bridge, and nothing else is: see experiment=distill")
-    with error_context("sampler"):
-        times = model.times(sampler)
-        model.process.check_final_time(times[-1])
-        check_end(model, times[-1], sampler.lends)
-    few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
-    raw = torch.zeros(1, model.head.outputs, *model.shape)
-
-    def check(k: int, xt: Tensor, prediction: Prediction | None) -> None:
-        if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
-            raise misfit(sampler.kernel, model.process, f"states of {[1, *model.shape]}, and made {list(xt.shape)}")
-
-    def blank(xt: Tensor, t: Tensor) -> Prediction:
-        return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
-
-    # guided as the sampler would guide a model that has classes, wherever it would
-    scale = 1.0 if model.num_classes is None else sampler.guidance
-    denoiser = GuidedDenoiser(blank, blank, scale, model.process.max_count)
-    how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
-    walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
-    with error_context("sampler"):
-        if (sampler.inpainting_particles or 1) == 1:
-            sample(*walk, **how)
-            return
-        how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
-        how["kernel"] = taken_apart(sampler).kernel
-        sample_particles(*walk, number=2, **how)
-
-
-def check_end(model: BlackoutDiffusion, t: Tensor, lent: bool = False) -> None:
-    """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
-
-    Raises:
-        ValueError: see `DataEnds.check`.
-    """
-    ends = DataEnds.of(model.config.get("data", {}))
-    if ends is not None and isinstance(model.process, PureDeath):
-        ends.check(t, lent)
+        per_particle = count_evaluations(
+            self.times(sampler), self.process, self.head, sampler, with_classes, shape
+        )
+        return per_particle * num_particles

@@ -68,7 +68,7 @@ class MeanPrediction:
 
     @property
     def expected(self) -> Tensor:
-        """The mean in float64, of its shape: the exponential of `log_mean`. Ours (tests/diffusion/test_samplers.py)."""
+        """The mean in float64, of its shape: the exponential of `log_mean`. Ours (tests/diffusion/test_sampling.py)."""
         return self.log_mean.double().exp()
 
 

@@ -33,9 +33,8 @@ from blackout.errors import ensure
 DISPERSION = 0.05
 """q_T D of a start chosen from the data: the totals of samples are then right to a quarter of a per cent."""
 _CHOSEN_NATS = 0.01
-_LARGEST_DISPERSION, _LARGEST_NATS, _LARGEST_LENT = 0.25, 0.05, 0.3
-"""What is refused: beyond it the totals of samples would lose more than 4 % of their variance. The last one is for
-kernels whose first step lends the start what it lacks (`MultistepLeap`)."""
+MAX_DISPERSION = 0.25  # of q_T D; beyond, totals of samples lose more than 4 % of their variance
+MAX_START_NATS = 0.05  # error of a Poisson start that no step corrects
 _FIRST, _FINAL_TIME = 5.0, 15.0
 """Ends that serve counts up to 255, whatever the data."""
 _NEARLY_NOTHING = -7.0
@@ -58,6 +57,17 @@ def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     r = (e^-s - e^-t) / (1 - e^-t), of the shape that s and t broadcast to [Santos 2023, appendix D, below eq. 54].
     """
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
+
+
+def missing_fraction(s: Tensor, t: Tensor) -> Tensor:
+    """Return the probability that a unit missing at t was missing at s < t already; 0 at s = 0.
+
+    It is 1 - `step_fraction` to full relative precision, (1 - e^-s) / (1 - e^-t), of the shape that s
+    and t broadcast to.
+
+    References: Santos et al. 2023, eq. 12.
+    """
+    return torch.expm1(-s) / torch.expm1(-t)
 
 
 def reverse_clock(t: Tensor) -> Tensor:
@@ -148,25 +158,31 @@ class DataEnds:
         """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4. Ours (tests/laws/test_end_laws.py)."""
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
 
-    def fits(self, t: Tensor | float, lent: bool = False) -> bool:
-        """Whether samples may start at time t: at most 0.05 nats off, 0.3 where `lent`, q_T D at most 0.25.
+    def earliest_time(self, max_nats: float = MAX_START_NATS) -> float:
+        """Return the earliest final time at which a Poisson start is accurate enough.
 
-        Ours, see the class.
+        There q_T D is at most 0.25, and the start at most `max_nats` off.
+
+        References: this project; checked in tests/laws/test_end_laws.py.
         """
-        close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
-        return close and self.start_nats(t) <= (_LARGEST_LENT if lent else _LARGEST_NATS)
+        largest_survival = min(
+            MAX_DISPERSION / max(self.total_dispersion, 1e-30),
+            2 * math.sqrt(max_nats) / max(self.covariance_excess, 1e-30),
+            1.0,
+        )
+        return -math.log(largest_survival)
 
-    def check(self, t: Tensor, lent: bool = False) -> None:
+    def check(self, t: Tensor, earliest: float | None = None) -> None:
         """Refuse a final time that is too early for the data.
 
         Args:
-            t: of a grid.
-            lent: whether the first step lends the start what it lacks.
+            t: final time of a grid.
+            earliest: the earliest time that is accurate enough; None for `earliest_time()`.
 
         Raises:
-            ValueError: sampling from there would miss how the counts of a sample go together.
+            ValueError: samples that start there would lack correlations within a sample.
         """
-        if self.fits(t, lent):
+        if float(t) >= (self.earliest_time() if earliest is None else earliest):
             return
         nats, dispersion = self.start_nats(t), math.exp(-float(t)) * self.total_dispersion
         end = float(logit_survival(torch.as_tensor(t, dtype=torch.float64)))

@@ -173,7 +173,7 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
     pairs = target.pairs()
     if refine is not None or pairs is None or target.device.type != "cpu" or not COMPILED:
         return partial(_one_by_one, refine or Gibbs())
-    from blackout.flows.targets.numba_sweeps import Sweeps  # only here: numba is loaded late
+    from blackout.flows.numba_sweeps import Sweeps  # only here: numba is loaded late
 
     sites = Sweeps(*pairs, target.log_start, torch.cat(target.independent_sites()))
 

@@ -45,6 +45,8 @@ _CHECKED = 13
 class ChainDraw(Draw):
     """A draw of chains that are simulated in steps."""
 
+    references = (*Draw.references, "annealed", "of_zero")
+
     simulation: Simulation
     resumable = True
 

@@ -79,7 +79,7 @@ class Clusters(Refinement):
         if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
             field = ", single ones no field" if self.single else ""
             raise UserError(f"refine: clusters need pairs that attract each other{field}, and numba: use refine=gibbs")
-        from blackout.flows.targets.numba_sweeps import draw_clusters  # only here: numba is loaded late
+        from blackout.flows.numba_sweeps import draw_clusters  # only here: numba is loaded late
 
         one, two = torch.triu(pairs[0]).cpu().nonzero(as_tuple=True)
         bonds = one.numpy(), two.numpy(), pairs[0].cpu()[one, two].numpy()

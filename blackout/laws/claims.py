@@ -26,6 +26,21 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion import processes
+from blackout.diffusion.correctors import LevelCorrector
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    ReverseStep,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+    stochastic_rounding,
+)
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -34,22 +49,7 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    LevelCorrector,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    ReverseStep,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-    sample,
-    stochastic_rounding,
-)
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import toys as chains
 from blackout.laws.toys import (
@@ -463,7 +463,8 @@ def loop_draws(
 ) -> Array:
     """How often the sampling loop returned each state of the data in n samples, [levels ** elements]."""
     streams, mean = SampleStreams(seed, torch.arange(n)), torch.from_numpy(toy.mean)
-    x0 = sample(denoiser, process, times, (n, toy.elements), streams, kernel=kernel, mean=mean)
+    plan = SamplingPlan(denoiser, process, times, kernel, mean=mean)
+    x0 = run_sampler(plan, (n, toy.elements), streams)
     return histogram(x0, toy.levels)
 
 

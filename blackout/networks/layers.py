@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import ensure
-from blackout.random import streams
+from blackout.random.words import random_words
 
 
 def full_precision(x: Tensor) -> torch.autocast:
@@ -84,7 +84,7 @@ class GroupNorm(nn.GroupNorm):
     def active(self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None) -> Tensor:
         """SiLU of the normalised features, `modulated` before by film [B, 2 C], and masked by a dropout after it.
 
-        On a CPU this is one pass over many features (`blackout.cpu_kernels`).
+        On a CPU this is one pass over many features (`blackout.networks.numba_layers`).
         """
         if (activated := self._in_one_pass(x, film, dropout, silu=True)) is not None:
             return activated
@@ -174,8 +174,7 @@ class Dropout(DropoutOfShare):
             return x.new_empty(0, dtype=torch.int16)
         processes = self._processes(x)
         seed, number = int(torch.empty((), dtype=torch.int64).random_()), math.ceil(processes * x.numel() / 4)
-        kernels = compiled_kernels() if x.numel() >= _LARGE else None
-        bits = (kernels or streams).words(seed, number).view(torch.int16)[: processes * x.numel()]
+        bits = random_words(seed, number).view(torch.int16)[: processes * x.numel()]
         return self._own(bits).flatten() if processes > 1 else bits
 
     def forward(self, x: Tensor) -> Tensor:
@@ -207,7 +206,7 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
 
 
 class Convolution3x3(nn.Conv2d):
-    """PyTorch's; where it is quicker, on a CPU, by Winograd's products (`blackout.cpu_kernels`)."""
+    """PyTorch's; where it is quicker, on a CPU, by Winograd's products (`blackout.networks.numba_layers`)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, in_channels, H, W] -> [B, out_channels, H, W]; where it is quicker by Winograd's F(4x4, 3x3)
@@ -230,12 +229,12 @@ def _compilable(x: Tensor) -> bool:
 
 @cache
 def compiled_kernels() -> ModuleType | None:
-    """`blackout.cpu_kernels`, or None where there is no numba."""
+    """Return `blackout.networks.numba_layers`, or None where numba is switched off."""
     try:
-        from blackout import cpu_kernels
-    except ImportError:  # numba is switched off
+        from blackout.networks import numba_layers
+    except ImportError:
         return None
-    return cpu_kernels
+    return numba_layers
 
 
 def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:

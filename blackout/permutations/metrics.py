@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from blackout.errors import ensure
+from blackout.errors import ensure, refuse
 from blackout.permutations.group import compose, inverse, kendall_distance
 
 _SHORTEST = 1e-6
@@ -25,6 +25,18 @@ SHARPNESS = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
 """By what logits and scores may be multiplied, so that validation orders are likeliest; by 0 all are alike."""
 MOST_RELEVANT = 30
 """Above it gains of 2^relevance - 1 say nothing but which item is the best."""
+
+
+def read_sharpness(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the fitted sharpness among the tensors of a model, float64; 1 if there is none.
+
+    Raises:
+        UserError: it is not a number from 0 to 1.
+    """
+    sharpness = tensors.get("sharpness", torch.ones((), dtype=torch.float64))
+    valid = sharpness.ndim == 0 and sharpness.is_floating_point() and 0 <= float(sharpness) <= 1
+    refuse(not valid, "the sharpness of the model is not a number from 0 to 1")
+    return sharpness.double()
 
 
 def checked_sharpness(sharpness: float | None) -> float | None:

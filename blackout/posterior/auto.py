@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
-from blackout.diffusion.samplers import StatefulKernel
 from blackout.distributed import rank
 from blackout.errors import ensure, refuse
 from blackout.posterior.method import Method, Run, check_levels

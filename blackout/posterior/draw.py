@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from blackout.diffusion.particles import taken_apart
 from blackout.diffusion.plots import grid
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
 from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
 from blackout.posterior.problem import STRIDE, Measured, Measurements, Prior, read_measurements
@@ -45,9 +44,9 @@ def _asked(request: Mapping[str, Any]) -> Any:
 
 
 _UNUSED = {
-    "guidance": (1, "p(x | y) has no guided law"), "guidance_between": (None, "p(x | y) has no guided law"),
-    "corrector_steps": (0, "reverse runs take none"),
-    "corrector": (None, "reverse runs take none"), "corrector_between": (None, "reverse runs take none"),
+    "guidance.scale": (1, "p(x | y) has no guided law"), "guidance.between": (None, "p(x | y) has no guided law"),
+    "correction.steps": (0, "reverse runs take none"),
+    "correction.corrector": (None, "reverse runs take none"), "correction.between": (None, "reverse runs take none"),
     "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
 }  # fmt: skip
 """Settings of a sampler that posteriors have no use for, what leaves them out, and why."""
@@ -63,7 +62,9 @@ def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
     """
     whole = "_target_" in given
     for name, (neutral, why) in _UNUSED.items():
-        if given.get(name, neutral) not in (None, neutral) and not (whole and name == "corrector"):
+        part, _, setting = name.rpartition(".")
+        settings = (given.get(part) or {}) if part else given
+        if settings.get(setting, neutral) not in (None, neutral) and not (whole and setting == "corrector"):
             raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
     for name in () if whole or walks else ("num_steps", "poisson_start"):
         why = "a reverse run takes one step per unit of the logit of survival; posterior.sweeps, moves or steps set it"
@@ -74,7 +75,7 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
-    mean, sampler = model.mean if sampler.poisson_start else None, taken_apart(sampler)
+    mean, sampler = model.mean if sampler.poisson_start else None, sampler.memoryless
     times = model.times(sampler)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 

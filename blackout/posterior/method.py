@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, per_row
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.errors import ensure
 from blackout.posterior.diagnostics import FIELDS, projections
 from blackout.posterior.draw import PosteriorDraw, requested

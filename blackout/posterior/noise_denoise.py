@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import sample_particles, weighs
-from blackout.diffusion.samplers import StatefulKernel
+from blackout.diffusion.kernels import StatefulKernel
+from blackout.diffusion.particles import Particles, has_step_probability, run_particles
+from blackout.diffusion.sampling import SamplingPlan
 from blackout.errors import ensure
 from blackout.posterior.method import Method, Run, accepted, check_levels, where_rows
 from blackout.posterior.problem import Measured, Prior, Problem
@@ -35,7 +36,7 @@ class NoiseDenoise(Method):
 
     Of elements that are known exactly hardly a proposal would agree with all. There z is drawn as ever, but several
     particles run back from it beside the known elements' own path, x's path among them, and one is taken by its weight
-    (`sample_particles`, `held`): the law given the known elements is as invariant.
+    (`run_particles`, `retain_first`): the law given the known elements is as invariant.
 
     Args:
         levels: taken in turn; as a command none for 1, .4, .1 near a measurement, or 3, 1, .4 where chains begin far
@@ -77,11 +78,12 @@ class NoiseDenoise(Method):
             t, turn = self.levels[number % len(self.levels)], streams.fold(number)
             if mask is not None:
                 before = x
-                x = sample_particles(
-                    prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), turn, number=self.candidates,
-                    kernel=prior.kernel, known=KnownElements(x, mask.to(x.device).expand(x.shape)), threshold=0.0,
-                    held=True, device=x.device,
-                ).samples  # fmt: skip
+                known = KnownElements(x, mask.to(x.device).expand(x.shape))
+                plan = SamplingPlan(
+                    prior.denoiser, prior.process, prior.walk(t), prior.kernel, known=known, device=x.device
+                )
+                particles = Particles(self.candidates, threshold=0.0, retain_first=True)
+                x = run_particles(plan, tuple(x.shape), turn, particles).samples
                 moved = (before != x).flatten(1).any(1).double()
                 run.record(t, x, before, acceptance=moved, evaluations=self.candidates * run.spent)
                 continue
@@ -102,6 +104,6 @@ def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:
 
 def known_mask(prior: Prior, problem: Problem) -> Tensor | None:
     """Which elements are known exactly, bool [*shape], where particles can be weighed beside them; else None."""
-    possible = weighs(prior.process) and not isinstance(prior.kernel, StatefulKernel)
+    possible = has_step_probability(prior.process) and not isinstance(prior.kernel, StatefulKernel)
     known = problem.known(prior.shape) if possible and isinstance(problem, Measured) else None
     return None if known is None else known[1]

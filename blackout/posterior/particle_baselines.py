@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import THRESHOLD, Steering, guarded, normalised, sample_particles
+from blackout.diffusion.particles import (
+    THRESHOLD,
+    Particles,
+    Steering,
+    floor_values,
+    normalise_weights,
+    run_particles,
+)
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import CountingDenoiser, sample
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
 from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
 from blackout.posterior.noise_denoise import polished
@@ -42,10 +49,10 @@ class SMC(Method):
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
-    therefore raised (`guarded`), every number of y by itself, since of many nearly all guesses contradict one. Only L
-    itself, at the end, is 0 where y is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the
-    product of the mean weights is Z on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours;
-    tests/posterior/test_laws.py.
+    therefore raised (`floor_values`), every number of y by itself, since of many nearly all guesses contradict one.
+    Only L itself, at the end, is 0 where y is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any
+    M the product of the mean weights is Z on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2].
+    Ours; tests/posterior/test_laws.py.
 
     Args:
         particles: M, of every sample.
@@ -93,7 +100,7 @@ class SMC(Method):
             log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
-            cast(CountingDenoiser, prior.denoiser).go_on(rows, s)
+            cast(CountingDenoiser, prior.denoiser).reuse(rows, s)
             run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
         run.log_evidence = torch.empty(0) if self.greedy else log_mean
         x = x[::copies].clamp(max=prior.process.max_count)
@@ -113,12 +120,12 @@ class SMC(Method):
     def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
         """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself.
 
-        [Chu 2025, eq. 55] over groups of M particles, raised by `guarded` as the class says; ahead is data
+        [Chu 2025, eq. 55] over groups of M particles, raised by `floor_values` as the class says; ahead is data
         [n M, *shape] each.
         """
         terms = problem.terms if isinstance(problem, Measured) else lambda x: problem.log_likelihood(x)[:, None]
         groups = torch.cat([terms(x).unflatten(0, (-1, self.particles)) for x in ahead], 1)
-        log_l = (guarded(groups) if guess else groups).sum(2).view(len(groups), -1, self.particles)
+        log_l = (floor_values(groups) if guess else groups).sum(2).view(len(groups), -1, self.particles)
         return torch.logsumexp(log_l, 1) - math.log(len(ahead))
 
     def _choose(
@@ -132,7 +139,7 @@ class SMC(Method):
         log_weight, stay = log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
         if self.greedy:
             return now.argmax(1, keepdim=True).expand(-1, len(stay)), torch.zeros_like(now), torch.zeros_like(now[:, 0])
-        weight = normalised(log_weight)
+        weight = normalise_weights(log_weight)
         few = (1 / (weight**2).sum(1, keepdim=True) < self.threshold * len(stay)) | last
         gained = torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
@@ -180,8 +187,9 @@ class Steered(Method):
 
         asked, kernel = (classifier, None) if self.guided else (None, prior.kernel)
         how = self.particles, asked, self.guided, self.draws, self.every, kernel
-        walk = prior.denoiser, prior.times, (run.number, *prior.shape), run.streams
-        drawn = Steering(prior.process, likelihood, *how).walk(*walk, mean=prior.mean, device=prior.device)
+        steering = Steering(prior.process, likelihood, *how)
+        plan = SamplingPlan(prior.denoiser, prior.process, prior.times, mean=prior.mean, device=prior.device)
+        drawn = steering.run(plan, (run.number, *prior.shape), run.streams)
         spent = self.particles * (len(prior.times) - 1) * (self.neighbours(prior) + 2 if self.guided else 1)
         run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
         run.log_evidence = drawn.log_normaliser
@@ -212,15 +220,15 @@ class Overwrite(Method):
         """Samples, counts [n, *shape]: see `Method.draw`."""
         prior, shape = run.prior, (run.number, *run.prior.shape)
         times = prior.times if self.steps is None else prior.walk(prior.final_time, self.steps - 1)
-        given = (prior.denoiser, prior.process, times.to(prior.device), shape, run.streams)
         y, mask = self._known(run.problem, prior)
         known = KnownElements(repeated(y, run.number).expand(shape), mask.expand(shape))
-        options: dict[str, Any] = {"kernel": prior.kernel, "mean": prior.mean, "known": known, "device": prior.device}
+        plan = SamplingPlan(
+            prior.denoiser, prior.process, times, prior.kernel, mean=prior.mean, known=known, device=prior.device
+        )
         if self.particles == 1:
-            x = sample(*given, **options)
+            x = run_sampler(plan, shape, run.streams)
         else:
-            drawn = sample_particles(*given, number=self.particles, **options)
-            x, run.log_evidence = drawn.samples, drawn.log_normaliser
+            x, run.log_evidence = run_particles(plan, shape, run.streams, Particles(self.particles))
         run.record(prior.final_time, x, calls=self.particles, evaluations=self.particles * run.spent)
         return x
 

@@ -21,18 +21,11 @@ from torch import Tensor
 
 from blackout.counts import count_dtype, time_on
 from blackout.data.file_formats import COUNTS, read_store
+from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    CountingDenoiser,
-    Kernel,
-    LevelBridge,
-    ReverseStep,
-    Sampler,
-    sample,
-    source_at,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler, source_at
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size
@@ -128,16 +121,15 @@ class Prior:
             Counts [n, *shape].
         """
         times = self.walk(t, steps)
-        return sample(
-            self.denoiser, self.process, times, tuple(z.shape), source, kernel=self.kernel, start=z, device=z.device
-        )
+        plan = SamplingPlan(self.denoiser, self.process, times, self.kernel, device=z.device)
+        return run_sampler(plan, tuple(z.shape), source, start=z)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         """Unconditional samples, counts [number, *shape]."""
-        return sample(
-            self.denoiser, self.process, self.times, (number, *self.shape), source, kernel=self.kernel,
-            mean=self.mean, device=self.device,
-        )  # fmt: skip
+        plan = SamplingPlan(
+            self.denoiser, self.process, self.times, self.kernel, mean=self.mean, device=self.device
+        )
+        return run_sampler(plan, (number, *self.shape), source)
 
     def begin(self, number: int, source: Streams = None) -> Tensor:
         """Where an unconditional run over `times` begins, states [number, *shape]."""

@@ -310,7 +310,8 @@ class Results(ExitStack):
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:
-            write_scores({**made, **scored, "values": values, **how}, self._out / "metrics.json")
+            report = {**made, **scored, "values": values, **how}
+            write_scores(report, self._out / "metrics.json", self._draw.references)
             print(f"scores in {self._out / 'metrics.json'}")
 
 

@@ -495,7 +495,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     for line in left_out:
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data.source)}
-    write_scores(with_earlier(report, run), run / "metrics.json")
+    write_scores(with_earlier(report, run), run / "metrics.json", draw.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)

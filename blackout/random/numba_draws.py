@@ -216,3 +216,17 @@ def _counts(
             else:
                 drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
     return finite
+
+
+@compiled("void(i8, i8[::1])")
+def _fill_words(seed: int, numbers: Any) -> None:
+    """Fill `numbers`, int64 [n], with the words of a seed, as `blackout.random.streams.words` does."""
+    for k in range(numbers.size):
+        numbers[k] = mixed(seed + k * _GOLDEN)
+
+
+def words(seed: int, number: int) -> Tensor:
+    """Return what `blackout.random.streams.words` does, int64 [number]."""
+    numbers = torch.empty(number, dtype=torch.int64)
+    _fill_words(seed, numbers.numpy())
+    return numbers

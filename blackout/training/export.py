@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from blackout.component import Plain, leaves
+from blackout.component import Plain, leaves, thaw
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.allowed_components import check, plain
@@ -63,7 +63,7 @@ def export_model(model: Any, directory: Path, scores: Plain | None = None, licen
         raise UserError("a model put together by hand has no description to be saved: make it with `from_data`")
     weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
-    description = {"format": FORMAT, "blackout": __version__, **model.config}
+    description = {"format": FORMAT, "blackout": __version__, **thaw(model.config)}
     parameters = sum(p.numel() for p in model.averaged.parameters())
     card = model_card(description, parameters, scores or {}, license)
     with replacing_folder(directory) as part:
@@ -81,7 +81,7 @@ def check_loadable(description: Plain) -> None:
     Raises:
         UserError: which of its values it is, and why.
     """
-    written = {"format": FORMAT, "blackout": __version__, **description}
+    written = {"format": FORMAT, "blackout": __version__, **thaw(description)}
     try:
         for form in (written, json.loads(json.dumps(written))):
             read = checked(form, Path("its description"))

@@ -143,7 +143,7 @@ class ComponentFamily(ABC):
             training |= self.training(settings)
         with error_context("model"):
             made = self.assemble(description, tensors, **training)
-        made.config = dict(description)
+        made.config = description
         return made
 
     def check(self, description: Plain) -> None:

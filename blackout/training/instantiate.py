@@ -126,6 +126,8 @@ def check_arguments(
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any] | None:
     try:
+        if dataclasses.is_dataclass(target):  # whose fields may be a base class's, of another module
+            return typing.get_type_hints(target)
         return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, AttributeError, TypeError):  # names that only type checkers import
         return None
@@ -143,7 +145,8 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(value, list):
         length = len(inner) if kind is tuple and inner[1:] != (...,) else len(value)
         return _is_sequence(kind) and len(value) == length and all(fits(item, inner[0]) for item in value if inner)
-    return kind in (type(value), _ALSO.get(type(value), type(value)))
+    own = dict if isinstance(value, dict) else type(value)  # descriptions are immutable ones
+    return kind in (own, _ALSO.get(own, own))
 
 
 def in_words(hint: Any) -> str:

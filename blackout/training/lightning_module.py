@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from blackout.component import thaw
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
 from blackout.networks.layers import DropoutOfShare
@@ -161,7 +162,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the checkpoint describe its model."""
-        checkpoint["blackout"] = {"format": FORMAT, **self.model.config}
+        checkpoint["blackout"] = {"format": FORMAT, **thaw(self.model.config)}
 
     def mean(self, name: str) -> HeldOutMean:
         """The mean of a validation metric over all held-out samples."""
@@ -427,7 +428,7 @@ class Standalone(TrainingModule):
         super().__init__(model, optimization)
         self._data_module = data_module
         shown = {"lr": optimization.lr, "batch_size": data_module.batch_size, "seed": model.seed}
-        self.save_hyperparameters({**shown, **model.config.get("model", {})})  # for Lightning's loggers
+        self.save_hyperparameters({**shown, **thaw(model.config.get("model", {}))})  # for Lightning's loggers
         self._validated = 0  # samples of a DataLoader of the user's own, in this validation
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

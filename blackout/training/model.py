@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from blackout.component import Plain, freeze
 from blackout.distributed import has_bfloat16
 from blackout.errors import UserError, refuse
 from blackout.protocols import Drawn, Source
@@ -98,14 +99,22 @@ class Model(Pretrained, nn.Module, ABC):
         self.network = network
         self.ema = None if ema_decay is None else EMA(network, ema_decay)
         self.seed = seed
-        self.config: dict[str, Any] = {}
-        """The plain description this model was made from; saved with every checkpoint and exported."""
+        self._config: Plain = freeze({})
         self.log: Callable[[str, Tensor], None] = unheard
         """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
         self.record: Callable[[str, Tensor], None] = unheard
         """Adds a value of each sample of the batch, [b], to one of the `means`, exact in float64; set as `log`."""
         self.source: Callable[[], Source] | None = None
         """How to get what the model was trained on; set by the programs."""
+
+    @property
+    def config(self) -> Plain:
+        """The plain description this model was made from, immutable; it is saved and exported."""
+        return self._config
+
+    @config.setter
+    def config(self, description: Plain) -> None:
+        self._config = freeze(description)
 
     @abstractmethod
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:

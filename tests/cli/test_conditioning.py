@@ -6,8 +6,10 @@ import torch
 from PIL import Image
 
 from blackout import load_model
+from blackout.diffusion.conditions import Conditions
+from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.plots import grid
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from tests.cli.conftest import TINY
 
 # a network whose classes matter
@@ -41,9 +43,9 @@ def test_classes_are_chosen_and_guided(run, conditional):
     drawn = {}
     for name, options in {
         "none": (), "three": ("classes=[3]",), "turns": ("classes=[3,5]",),
-        "one": ("classes=[3]", "sampler.guidance=1"), "zero": ("classes=[3]", "sampler.guidance=0.0"),
-        "far": ("classes=[3]", "sampler.guidance=3"),
-        "nowhere": ("classes=[3]", "sampler.guidance=3", "sampler.guidance_between=[50,60]"),
+        "one": ("classes=[3]", "sampler.guidance.scale=1"), "zero": ("classes=[3]", "sampler.guidance.scale=0.0"),
+        "far": ("classes=[3]", "sampler.guidance.scale=3"),
+        "nowhere": ("classes=[3]", "sampler.guidance.scale=3", "sampler.guidance.between=[50,60]"),
     }.items():  # fmt: skip
         outcome = run("sample", f"ckpt={conditional}", "num_samples=24", *options)
         assert outcome.code == 0, outcome.err
@@ -69,7 +71,7 @@ def test_pictures_during_training_show_the_classes_in_turn(conditional):
 def test_every_sampler_runs_with_correctors(run, conditional, sampler):
     options = (
         f"ckpt={conditional}", f"sampler={sampler}", "sampler.num_steps=5",
-        "sampler.corrector_steps=2", "sampler/corrector=level", "sampler.batch_size=2",
+        "sampler.correction.steps=2", "sampler/correction=level", "sampler.batch_size=2",
     )  # fmt: skip
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
@@ -121,7 +123,7 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
 
 def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
     guided = (f"ckpt={conditional}", "classes=[3]")
-    options = ("sampler=posterior_bridge", "sampler.guidance=2")
+    options = ("sampler=posterior_bridge", "sampler.guidance.scale=2")
     run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")
     for wrong in ("0", "2.5"):
         run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused("inpainting_particles")
@@ -135,10 +137,10 @@ def test_guidance_of_other_processes(run, tmp_path):
         assert outcome.code == 0, outcome.err
         trained = tmp_path / process / "digits" / "a"
         guided = (f"ckpt={trained}", "classes=[3]", "num_samples=2")
-        first = run("sample", *guided, "sampler.guidance=2", "sampler.num_steps=8")
+        first = run("sample", *guided, "sampler.guidance.scale=2", "sampler.num_steps=8")
         if word:
             first.assert_refused("guided", word)
-            leaps = ("sampler=tau_leap", "+sampler.guidance=2", "sampler.num_steps=8")
+            leaps = ("sampler=tau_leap", "+sampler.guidance.scale=2", "sampler.num_steps=8")
             first = run("sample", *guided, *leaps)
         assert first.code == 0, first.err
         if word:
@@ -152,9 +154,9 @@ def test_guidance_of_other_processes(run, tmp_path):
 def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_path):
     run("sample", f"ckpt={conditional}", "classes=[10]").assert_refused("0..9")
     run("sample", f"ckpt={conditional}", "classes=3").assert_refused("classes")
-    run("sample", f"ckpt={conditional}", "sampler.guidance=2").assert_refused("guidance")
-    run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance=-1").assert_refused("guidance")
-    run("sample", f"ckpt={conditional}", "sampler.corrector_between=[3,1]").assert_refused("corrector_between")
+    run("sample", f"ckpt={conditional}", "sampler.guidance.scale=2").assert_refused("guidance")
+    run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance.scale=-1").assert_refused("guidance")
+    run("sample", f"ckpt={conditional}", "sampler.correction.between=[3,1]").assert_refused("sampler.correction")
     short = [option for option in RECIPE if not option.startswith("run_id")]
     refused = run("train", *short, "sampler=posterior_bridge", f"runs_dir={tmp_path}", "run_id=b")
     refused.assert_refused("sampler", "distribution")
@@ -166,11 +168,11 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
 
 def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     model = load_model(conditional).double()  # rounding by the shape of a batch moves no draw
-    sampler = Sampler(num_steps=5, guidance=2.0)
+    sampler = Sampler(num_steps=5, guidance=Guidance(2.0))
     classes = torch.arange(6) % 10
     whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
-    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
+    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=Guidance(2.0), batch_size=4), classes=classes)
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
-        next(model.batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))
+        next(model.batches(torch.arange(6), sampler=sampler, conditions=Conditions(torch.arange(5))))
     assert torch.equal(model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2])))

@@ -14,6 +14,7 @@ from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
+from blackout.diffusion.latent_features import latent_features
 from blackout.files import CONF
 from blackout.programs.train import make_callbacks, make_trainer, with_precision
 
@@ -237,9 +238,10 @@ def test_few_samples_are_passed_a_hundred_times():
     few, many = CountData("few", cells[:560], cells[560:600], 20), CountData("many", cells[:3400], cells[3400:], 20)
     assert [CountDiffusion().length(settings, of) for of in (few, many)] == [437, 2500]
     model = from_data(few)
-    latent = model.latent(cells[:5])
-    assert latent.shape == (5, 256) and torch.allclose(latent[3:], model.latent(cells[3:5]), atol=1e-6)
+    features = latent_features(model, cells[:5])
+    assert features.shape == (5, 256)
+    assert torch.allclose(features[3:], latent_features(model, cells[3:5]), atol=1e-6)
     with pytest.raises(ValueError, match=r"counts must be \[n, "):
-        model.latent(cells[:5, :3])
+        latent_features(model, cells[:5, :3])
     with pytest.raises(ValueError, match="perceptron"):
-        from_data(cells[:40].view(40, 1, 2, 3)).latent(cells[:1].view(1, 1, 2, 3))
+        latent_features(from_data(cells[:40].view(40, 1, 2, 3)), cells[:1].view(1, 1, 2, 3))

@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from blackout import load_model
+from blackout.diffusion.latent_features import latent_features
 from blackout.diffusion.plots import heat_map
 from tests.cli.conftest import TINY
 
@@ -215,7 +216,8 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     assert [set(made.obs[name]) for name in ("type", "total", "dose", "index")] == [{"b"}, {12.5}, {0.25}, {"two"}]
     assert list(made.obs_names) == [f"sample {k}" for k in range(30)]
     assert (made.layers["counts"] != made.X).nnz == 0
-    assert np.array_equal(made.obsm["X_blackout"], load_model(tmp_path / "x/a").latent(torch.tensor(made.X.toarray())))
+    features = latent_features(load_model(tmp_path / "x/a"), torch.tensor(made.X.toarray()))
+    assert np.array_equal(made.obsm["X_blackout"], features)
     outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
     assert outcome.code == 0 and f"data: {tmp_path / 'x.h5ad'}" in outcome.out, outcome.err
     assert np.array_equal(made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"])

@@ -83,7 +83,7 @@ BESIDE = {
     ("sampler", "posterior_bridge"): ["head=logistic_mixture"],
     ("sampler", "posterior_trapezoidal"): ["head=logistic_mixture"],
     ("sampler", "tau_leap"): ["process=uniform"],
-    ("sampler/corrector", "level"): ["process=uniform"],
+    ("sampler/correction", "level"): ["process=uniform"],
     ("schedule", "steps"): ["process=discrete_absorbing"],
 }
 

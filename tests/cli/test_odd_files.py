@@ -174,7 +174,7 @@ NUMBERS = {
     "evaluate=perhaps": "true or false",
     "num_samples=1000000000": "100,000,000",
     "sampler.num_steps=1000000000": "num_steps",
-    "sampler.corrector_steps=1000000000": "corrector_steps",
+    "sampler.correction.steps=1000000000": "steps",
 }
 
 

@@ -316,7 +316,7 @@ def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, mo
     def instead(command, check):
         settings = dict(word.split("=", 1) for word in command[2:])
         result = settings.get("out") or f"{settings['runs_dir']}/{settings['experiment_name']}/{settings['run_id']}"
-        if settings.get("sampler.corrector_steps"):  # a signal asks this one to leave
+        if settings.get("sampler.correction.steps"):  # a signal asks this one to leave
             return subprocess.CompletedProcess(command, 75)
         os.makedirs(result)
         value = {"fid": next(scores), "is": 9.0} if "out" in settings else {}

@@ -82,7 +82,7 @@ PUBLISHED = {
     "blackout/table2_celeba64": BLACKOUT | {"batch_size": 100, "flip": False},
     "blackout/table2_d3pm_absorbing": D3PM,
     "blackout/table2_d3pm_gaussian": D3PM,
-    "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.corrector_steps": 10, "dataset.validation": 0},
+    "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.correction.steps": 10, "dataset.validation": 0},
     **{
         f"symmetric/table1/mnist_{n}": SYMMETRIC | LATENT | {"shuffle.schedule": schedule, "dataset.pieces": n}
         for n, schedule in JIGSAWS.items()

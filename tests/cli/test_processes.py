@@ -32,7 +32,7 @@ def test_correctors(run, tmp_path, process):
     samples = {}
     for steps in (0, 2):
         ckpt, out = next(tmp_path.glob("*/a")), tmp_path / str(steps)
-        outcome = run("sample", f"ckpt={ckpt}", "num_samples=4", f"out={out}", f"sampler.corrector_steps={steps}")
+        outcome = run("sample", f"ckpt={ckpt}", "num_samples=4", f"out={out}", f"sampler.correction.steps={steps}")
         assert outcome.code == 0, outcome.err
         assert f"{8 + 7 * steps} network evaluations" in outcome.out
         samples[steps] = np.load(out / "samples.npz")["samples"]
@@ -42,7 +42,7 @@ def test_correctors(run, tmp_path, process):
 
 
 REFUSED = {
-    "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.corrector_steps=1"], "no rates"),
+    "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.correction.steps=1"], "no rates"),
     "a law of levels of an endless process": (
         ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"], "finitely many",
     ),

@@ -13,7 +13,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, measure
 
 MEAN = torch.tensor([2.0, 8.0])
@@ -112,7 +112,7 @@ def test_guided_samples_start_from_what_is_guided_to_where_nothing_is_known(scal
     def blind(mean):
         return lambda xt, t: CountPrediction(mean.expand(xt.shape), mean.log().expand(xt.shape))
 
-    denoiser = GuidedDenoiser(blind(CLASSES[classes]), blind(MEAN), scale, 100)
+    denoiser = GuidedDenoiser(blind(CLASSES[classes]), blind(MEAN), Guidance(scale), 100)
     expected = denoiser(torch.zeros(2, 2, dtype=torch.uint8), torch.tensor(30.0)).mean
     torch.testing.assert_close(start_mean(MEAN, CLASSES, classes, scale, 100).expand(2, 2), expected)
 
@@ -120,7 +120,7 @@ def test_guided_samples_start_from_what_is_guided_to_where_nothing_is_known(scal
 def test_without_classes_or_their_means_samples_start_from_the_average():
     classes = torch.tensor([1])
     assert start_mean(MEAN, CLASSES, None) is MEAN and start_mean(MEAN, None, classes, 3.0) is MEAN
-    assert Guidance(3.0).at(15.0) == 3.0 and Guidance(3.0, [-2.0, 5.0]).at(15.0) == 1.0
+    assert Guidance(3.0).scale_at(15.0) == 3.0 and Guidance(3.0, [-2.0, 5.0]).scale_at(15.0) == 1.0
     assert float(start_mean(MEAN, CLASSES, classes, 6.0, 100.0).max()) == 100.0
 
 
@@ -131,12 +131,14 @@ def test_a_model_starts_every_sample_from_its_class():
     parts = {"sampler": Sampler(num_steps=2), "mean": MEAN}
     model = BlackoutDiffusion(network, ScaledHead(2.0), PureDeath(200), class_mean=CLASSES, **parts).eval()
     for scale in (1.0, 2.0):
-        sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=scale)
+        sampler = Sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=Guidance(scale))
         starts = []
         model.sample(
-            12_000, 0, sampler, lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,
-            classes=torch.arange(3).repeat_interleave(4000), known=None,
-        )  # fmt: skip
+            12_000,
+            sampler=sampler,
+            callback=lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,
+            classes=torch.arange(3).repeat_interleave(4000),
+        )
         found = torch.cat(starts)[:12_000].view(3, 4000, 2).mean(1)
         expected = MEAN ** (1 - scale) * CLASSES**scale * 0.99005
         torch.testing.assert_close(found, expected.double(), rtol=0.05, atol=0.05)

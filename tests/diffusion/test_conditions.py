@@ -14,13 +14,13 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
-from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion.conditions import Conditions, parse_labels
 from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
@@ -36,21 +36,21 @@ def decoded(labels: torch.Tensor) -> torch.Tensor:
 
 
 def test_values_between_levels_have_the_mean_asked_for() -> None:
-    labels = labels_asked(MODEL, ["T"], {"total": 250.0, "dose": 1})
+    labels = parse_labels(MODEL, ["T"], {"total": 250.0, "dose": 1})
     assert labels is not None
     found = decoded(labels)
     assert set(found[:, 0].tolist()) == {1} and set(found[:, 1].tolist()) == {1}
     assert float(torch.tensor(TOTALS)[found[:, 2]].mean()) == 250.0
-    exact = labels_asked(MODEL, [0], {"total": 400, "dose": 0})
+    exact = parse_labels(MODEL, [0], {"total": 400, "dose": 0})
     assert exact is not None and set(decoded(exact)[:, 2].tolist()) == {2}
 
 
 def test_what_is_not_asked_for_takes_every_value() -> None:
-    labels = labels_asked(MODEL, None, {"total": 100})
+    labels = parse_labels(MODEL, None, {"total": 100})
     assert labels is not None
     found = decoded(labels)
     assert len(set(map(tuple, found.tolist()))) == 4 and set(found[:, 2].tolist()) == {0}
-    assert labels_asked(MODEL, None, None) is None
+    assert parse_labels(MODEL, None, None) is None
 
 
 def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
@@ -58,15 +58,15 @@ def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
     counts = torch.zeros(2, 2, 3)
     counts[0, :, 0], counts[1, 0], counts[1, 1, 2] = 5, torch.tensor([1.0, 2.0, 5.0]), 24
     model: Any = SimpleNamespace(num_classes=12, config={"data": {**DATA, "label_counts": counts.flatten().tolist()}})
-    labels = labels_asked(model, ["T", "B"], None)
+    labels = parse_labels(model, ["T", "B"], None)
     assert labels is not None and torch.equal(labels // 6, torch.tensor([1, 0]).repeat(len(labels) // 2))
     shares = torch.bincount(labels, minlength=12).view(2, 6) / len(labels) * 2
     expected = counts.flatten(1) / counts.flatten(1).sum(1, keepdim=True)
     assert torch.allclose(shares, expected, atol=1 / 1024)
-    between = labels_asked(model, None, {"total": 300, "dose": 0})
+    between = parse_labels(model, None, {"total": 300, "dose": 0})
     assert between is not None and float(torch.tensor(TOTALS)[between % 3].mean()) == 300
     assert set((between // 6).tolist()) == {1}  # B never has such totals
-    exact = labels_asked(model, None, {"total": 400, "dose": 1})
+    exact = parse_labels(model, None, {"total": 400, "dose": 1})
     assert exact is not None and set(exact.tolist()) == {11}
 
 
@@ -76,16 +76,16 @@ def test_a_design_names_columns_by_their_values() -> None:
     counts = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
     data = {"class_names": ["B, 1", "B, 2", "T, 1"], "class_values": columns, "covariates": {"total": TOTALS}}
     model: Any = SimpleNamespace(num_classes=9, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
-    assert labels_asked(model, None, {"type": ["T", "B"], "batch": 1, "total": 200}).unique().tolist() == [1, 7]  # type: ignore[union-attr]
-    assert labels_asked(model, None, {"batch": 2, "total": 100}).unique().tolist() == [3]  # type: ignore[union-attr]
+    assert parse_labels(model, None, {"type": ["T", "B"], "batch": 1, "total": 200}).unique().tolist() == [1, 7]  # type: ignore[union-attr]
+    assert parse_labels(model, None, {"batch": 2, "total": 100}).unique().tolist() == [3]  # type: ignore[union-attr]
     with pytest.raises(UserError, match="no sample of training is type T, batch 2"):
-        labels_asked(model, None, {"type": "T", "batch": "2"})
+        parse_labels(model, None, {"type": "T", "batch": "2"})
     with pytest.raises(UserError, match="there is no 'C', only 'B', 'T'"):
-        labels_asked(model, None, {"type": "C"})
+        parse_labels(model, None, {"type": "C"})
     with pytest.raises(UserError, match="choose the same"):
-        labels_asked(model, [0], {"type": "B"})
+        parse_labels(model, [0], {"type": "B"})
     with pytest.warns(UserWarning, match="class T, 1 had total 200 to 400 in training: these samples are an extrapol"):
-        labels_asked(model, None, {"type": "T", "total": 150})
+        parse_labels(model, None, {"type": "T", "total": 150})
 
 
 def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_said() -> None:
@@ -96,17 +96,17 @@ def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_sai
     model: Any = SimpleNamespace(num_classes=12, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        both = labels_asked(model, None, {"condition": ["b", "a"], "kind": "B", "dose": 0})
-        under_b = labels_asked(model, None, {"condition": "b"})
+        both = parse_labels(model, None, {"condition": ["b", "a"], "kind": "B", "dose": 0})
+        under_b = parse_labels(model, None, {"condition": "b"})
     assert both is not None and both.bincount().tolist() == [16, 0, 0, 16] and under_b is not None
     assert set((under_b // 6).tolist()) == {0} and float((under_b == 3).double().mean()) == pytest.approx(0.6, abs=1e-3)
     with pytest.warns(UserWarning, match="class T had condition a in training: these samples are an extrapolation"):
-        unseen = labels_asked(model, None, {"condition": "b", "kind": "T"})
+        unseen = parse_labels(model, None, {"condition": "b", "kind": "T"})
     assert unseen is not None and (unseen // 3).unique().tolist() == [3]
     with pytest.warns(UserWarning, match="class T had dose 1 to 2 in training"):
-        labels_asked(model, None, {"condition": "a", "kind": "T", "dose": 0.5})
+        parse_labels(model, None, {"condition": "a", "kind": "T", "dose": 0.5})
     with pytest.raises(UserError, match=r"given\.condition: there is no 'c', only 'a', 'b'"):
-        labels_asked(model, None, {"condition": "c"})
+        parse_labels(model, None, {"condition": "c"})
 
 
 @pytest.mark.parametrize(("classes", "covariates", "message"), [
@@ -117,11 +117,11 @@ def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_sai
 ])  # fmt: skip
 def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        labels_asked(MODEL, classes, covariates)
+        parse_labels(MODEL, classes, covariates)
     assert "\n" not in str(error.value)
     plain: Any = SimpleNamespace(num_classes=None, config={})
     with pytest.raises(UserError, match="without classes"):
-        labels_asked(plain, [0], None)
+        parse_labels(plain, [0], None)
 
 
 def test_totals_are_those_that_were_asked_for() -> None:
@@ -130,7 +130,7 @@ def test_totals_are_those_that_were_asked_for() -> None:
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     measure(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
-    drawn = list(model.batches(torch.arange(300), sampler=Sampler(num_steps=30), total=120.0))
+    drawn = list(model.batches(torch.arange(300), sampler=Sampler(num_steps=30), conditions=Conditions(total=120.0)))
     totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
     assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
 
@@ -185,12 +185,13 @@ def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
 
 def test_what_was_asked_for_is_the_condition(tmp_path: Path) -> None:
     model, _ = conditional()
-    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
-    asked = {"classes": ["b"], "sampler": {"guidance": 2.0}}
+    described = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
+    model.config = {**model.config, "model": {"sampler": described}}
+    asked = {"classes": ["b"], "sampler": {"guidance": {"scale": 2.0}}}
     assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
     assert requested(model, {}).condition == {}
     np.savez(tmp_path / "known.npz", x0=np.ones(5, dtype=int), mask=np.arange(5) < 3)
-    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 40}
+    model.config = {**model.config, "model": {"sampler": {**described, "num_steps": 40}}}
     given = {"inpaint": str(tmp_path / "known.npz"), "num_samples": 2, "sampler": {"num_steps": None}}
     ours, theirs = (requested(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
     assert (ours.num_steps, ours.inpainting_particles) == (13, 4) and theirs.num_steps == 2

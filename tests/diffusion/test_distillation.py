@@ -15,9 +15,9 @@ from blackout.diffusion import (
     Student,
     energy_score,
     logit_times,
-    sample,
 )
 from blackout.diffusion.distillation import noised
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.networks import CountNetwork, StandardisedInputs, UNet
 from blackout.random import SampleStreams
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
@@ -68,11 +68,13 @@ def of_means(xt, t):
 @pytest.mark.parametrize("num_steps", [1, 2, 4])
 def test_joint_draws_keep_a_law_that_independent_births_cannot(num_steps):
     number, times = 2000, logit_times(num_steps, 0.5, -9.0)
-    walk = PureDeath(4), times, (number, 1, 1, 2), SampleStreams(0, torch.arange(number))
-    drawn = sample(of_the_truth, *walk, kernel=JointBridge(1)).reshape(-1, 2).tolist()
+    shape, streams = (number, 1, 1, 2), SampleStreams(0, torch.arange(number))
+    plan = SamplingPlan(of_the_truth, PureDeath(4), times, JointBridge(1))
+    drawn = run_sampler(plan, shape, streams).reshape(-1, 2).tolist()
     assert all(tuple(pair) in TRUTH for pair in drawn)
     assert abs(drawn.count([4, 0]) - number / 2) < 4 * math.sqrt(number) / 2
-    apart = sample(of_means, *walk, kernel=BinomialBridge()).reshape(-1, 2).tolist()
+    plan = SamplingPlan(of_means, PureDeath(4), times, BinomialBridge())
+    apart = run_sampler(plan, shape, streams).reshape(-1, 2).tolist()
     assert sum(tuple(pair) in TRUTH for pair in apart) < 0.9 * number
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from blackout.diffusion.heads import ScaledHead, SoftplusHead
+from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import PoissonLeap, Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
 from blackout.random import SampleStreams
@@ -84,5 +85,5 @@ def test_memory_does_not_grow():
     module.sample(4, sampler=sampler)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in range(2):
-        module.sample(4, seed, sampler)
+        module.sample(4, seed, sampler=sampler)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 5 * 1024

@@ -7,7 +7,8 @@ import pytorch_lightning as pl
 import torch
 
 from blackout import from_data
-from blackout.diffusion import Sampler, ThinAndBridge
+from blackout.diffusion import Correction, Sampler
+from blackout.diffusion.conditions import Conditions
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
 from blackout.random import fold_seed, streams
@@ -55,9 +56,9 @@ def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
 @pytest.mark.parametrize("particles", [1, 4])
 def test_a_sample_draws_from_no_key_twice(keys, particles):
     model = from_data(COUNTS, BODY, seed=0).model.eval()
-    sampler = Sampler(num_steps=5, corrector_steps=2, corrector=ThinAndBridge(), inpainting_particles=particles)
+    sampler = Sampler(num_steps=5, correction=Correction(2), inpainting_particles=particles)
     known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
-    list(model.batches(torch.arange(6), 0, sampler=sampler, known=known))
+    list(model.batches(torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known)))
     assert len(keys) == len(set(keys)) > 6 * 5
 
 

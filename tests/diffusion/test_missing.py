@@ -8,7 +8,7 @@ import torch
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
 from blackout.diffusion.data_stats import elements_of
-from blackout.diffusion.likelihood import likelihood_bound, of_seen
+from blackout.diffusion.likelihood import likelihood_bound, mask_missing_entries
 from blackout.diffusion.predictions import Denoiser
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
 from blackout.random import SampleStreams
@@ -40,7 +40,7 @@ def of(x0: torch.Tensor, seen: torch.Tensor) -> dict[str, object]:
 def test_what_is_missing_has_no_part_in_bounds(max_count: int) -> None:
     trained = model(max_count)
     nothing = torch.zeros_like(SEEN)
-    denoiser, mean, share = of_seen(nothing, trained.denoiser(), trained.mean, trained.mean)
+    denoiser, mean, share = mask_missing_entries(nothing, trained.denoiser(), trained.mean, trained.mean)
     v = (torch.arange(64).double() + 0.5) / 64
 
     def bound(of: Denoiser, x0: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_what_is_missing_has_no_part_in_bounds(max_count: int) -> None:
     nats = bound(denoiser, X0 * 0, mean)
     assert float(nats.abs().max()) < 1e-9 and float(share.max()) == pytest.approx(1 / 6)  # type: ignore[union-attr]
     everything = torch.ones_like(SEEN)
-    kept, mean, _ = of_seen(everything, trained.denoiser(), trained.mean, trained.mean)
+    kept, mean, _ = mask_missing_entries(everything, trained.denoiser(), trained.mean, trained.mean)
     assert torch.allclose(bound(kept, X0, mean), bound(trained.denoiser(), X0, trained.mean))
 
 

@@ -11,28 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead
-from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
-from blackout.diffusion.model import BlackoutDiffusion
-from blackout.diffusion.predictions import Prediction
-from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import (
+from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
-    CountingDenoiser,
     LevelBridge,
-    LevelCorrector,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    Sampler,
     TauLeap,
-    ThinAndBridge,
     Trapezoidal,
     nearest_rounding,
 )
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
+from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.predictions import Prediction
+from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
@@ -76,7 +75,8 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
         def plain(xt: Tensor, t: Tensor) -> Prediction:
             return head(raw, xt, t)
 
-        denoiser = CountingDenoiser(GuidedDenoiser(plain, plain, 2.0, 16) if kernel == PoissonLeap() else plain)
+        guided = GuidedDenoiser(plain, plain, Guidance(2.0), 16)
+        denoiser = CountingDenoiser(guided if kernel == PoissonLeap() else plain)
         xt = torch.zeros(2, *SHAPE, dtype=torch.uint8)
         streams = SampleStreams(0, torch.arange(2))
         s, t = (torch.tensor(time, dtype=torch.float64, device="cpu") for time in (0.0 if last else 0.3, 0.4))

@@ -40,7 +40,7 @@ FAMILIES = {
 """A training run of one step of every family."""
 REQUESTS = (
     *((name, option) for name, options in {
-        "digits": ("classes", "inpaint", "sampler.guidance", "sampler.inpainting_particles", "passes"),
+        "digits": ("classes", "inpaint", "sampler.guidance.scale", "sampler.inpainting_particles", "passes"),
         "flow": ("path", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
         "energy": ("path", "simulation.num_steps", "likelihood"),
         "shuffle": ("input", "decoder.width", "passes"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, guided
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, guided
 from blackout.diffusion.predictions import CountPrediction
 from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy, pixel_pair
@@ -42,7 +42,7 @@ def test_guided_counts_are_the_birth_rates_of_the_tilted_law(scale):
     p, p_c = ALL.marginal(Q), SHARES[1] * CLASSES[1].marginal(Q)
     tilted = p * (p_c / p) ** scale
     x = torch.from_numpy(ALL.states).to(torch.uint8)
-    denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), scale, 15)
+    denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(scale), 15)
     y = denoiser(x, T).mean
     for state in INNER:
         for pixel in range(2):
@@ -57,11 +57,11 @@ def refuse(xt, t):
 def test_scales_0_and_1_and_levels_outside_the_interval_are_the_plain_models_exactly():
     x = torch.from_numpy(ALL.states).to(torch.uint8)
     conditional, unconditional = ExactDenoiser(CLASSES[0]), ExactDenoiser(ALL)
-    assert torch.equal(GuidedDenoiser(conditional, refuse, 1.0, 15)(x, T).mean, conditional(x, T).mean)
-    assert torch.equal(GuidedDenoiser(refuse, unconditional, 0.0, 15)(x, T).mean, unconditional(x, T).mean)
-    outside = GuidedDenoiser(conditional, refuse, 3.0, 15, between=(2.0, 9.0))
+    assert torch.equal(GuidedDenoiser(conditional, refuse, Guidance(1.0), 15)(x, T).mean, conditional(x, T).mean)
+    assert torch.equal(GuidedDenoiser(refuse, unconditional, Guidance(0.0), 15)(x, T).mean, unconditional(x, T).mean)
+    outside = GuidedDenoiser(conditional, refuse, Guidance(3.0, (2.0, 9.0)), 15)
     assert torch.equal(outside(x, T).mean, conditional(x, T).mean)
-    inside = GuidedDenoiser(conditional, unconditional, 3.0, 15, between=(-9.0, 2.0))
+    inside = GuidedDenoiser(conditional, unconditional, Guidance(3.0, (-9.0, 2.0)), 15)
     assert not torch.allclose(inside(x, T).mean, conditional(x, T).mean)
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import sample_particles
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
+from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
-from blackout.diffusion.samplers import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
+from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times, step_times
 from blackout.laws import claims as steps
 from blackout.laws import toys as markov_toys
@@ -54,7 +55,7 @@ def test_guided_rates_are_those_of_the_tilted_law(case):
     process, (given, plain) = case
     g, t, x = 2.0, 0.7, torch.from_numpy(plain.states).to(torch.uint8)
     time = torch.tensor(t, dtype=torch.float64)
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), g, 2)(x, time)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(g), 2)(x, time)
     rates = pair.tilt(*(process.rates(one.expected, x, time) for one in pair.both))
     law, _ = tilted(plain.marginal(t), given.marginal(t), g)
     generator, likely = plain.rates, np.flatnonzero(plain.marginal(t) > 1e-12)
@@ -77,7 +78,7 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
     process, (given, plain) = case
     x, g = torch.from_numpy(plain.states).to(torch.uint8), 2.5
     s, t = (torch.tensor(time, dtype=torch.float64) for time in ((3.0, 4.0) if process is CHAIN[0] else (0.7, 0.701)))
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), g, 2)(x, t)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(g), 2)(x, t)
     steps_of = [process.step_pmf(one.expected, x, s, t) for one in pair.both]
     law = pair.tilt(*steps_of)
     exact = [toy.before(float(s), float(t)) for toy in (given, plain)]
@@ -104,7 +105,7 @@ def test_one_element_is_guided_exactly_in_one_step():
     rng, matrices = np.random.default_rng(0), markov_toys.of_generator(process.generator().numpy())
     given, plain = (JumpToy("one", rng.dirichlet(np.ones(5)), matrices) for _ in range(2))
     x, t = torch.arange(5, dtype=torch.uint8)[:, None], torch.tensor(1.3, dtype=torch.float64)
-    pair = GuidedDenoiser(*denoisers(process, (given, plain)), 3.0, 4)(x, t)
+    pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(3.0), 4)(x, t)
     law = pair.tilt(*(process.step_pmf(one.expected, x, 0.0, t) for one in pair.both))[:, 0].numpy()
     for state in range(5):
         forward = plain.forward(1.3)[:, state]
@@ -120,8 +121,12 @@ def test_known_elements_of_other_processes(case):
     times = grid_of(process, 40 if process is not CHAIN[0] else 60)
     known = KnownElements(torch.ones(1, 2, dtype=torch.uint8), torch.tensor([[True, False]]))
     n, (denoiser,) = 1500, denoisers(process, [given])
-    drawn = sample_particles(denoiser, process, times, (n, 2), SampleStreams(0, torch.arange(n)), number=16,
-                             kernel=LevelBridge(), known=known)  # fmt: skip
+    drawn = run_particles(
+        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known),
+        (n, 2),
+        SampleStreams(0, torch.arange(n)),
+        Particles(16),
+    )
     assert bool((drawn.samples[:, 0] == 1).all()) and distance(drawn.samples[:, 1:], law, 3)[0] < 0.04
     assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(given.cube[1].sum(), rel=0.1)
 
@@ -129,11 +134,16 @@ def test_known_elements_of_other_processes(case):
 def test_what_has_no_guided_step_or_no_likelihood_is_refused():
     x, t = torch.ones(1, 2, dtype=torch.uint8), torch.tensor(0.7, dtype=torch.float64)
     s, times = t / 2, logit_times(5, 4.5, -6.0)
-    pair = GuidedDenoiser(*denoisers(*IMMIGRATION), 2.0, 2)
+    pair = GuidedDenoiser(*denoisers(*IMMIGRATION), Guidance(2.0), 2)
     with pytest.raises(ValueError, match="use sampler=tau_leap"):
         BirthDeathBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     with pytest.raises(ValueError, match="LevelBridge does not fit"):
         LevelBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     known = KnownElements(x, torch.tensor([[True, False]]))
     with pytest.raises(ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"):
-        sample_particles(pair, IMMIGRATION[0], times, (1, 2), number=2, known=known, kernel=TauLeap())
+        run_particles(
+            SamplingPlan(pair, IMMIGRATION[0], times, known=known, kernel=TauLeap()),
+            (1, 2),
+            None,
+            Particles(2),
+        )

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.diffusion.correctors import LevelCorrector
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
-from blackout.diffusion.samplers import BirthDeathBridge, LevelBridge, LevelCorrector, ReverseStep, TauLeap
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import claims as verify
 from blackout.laws.toys import total_variation

@@ -11,22 +11,21 @@ import torch
 
 from blackout.data import digits
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
-from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import (
+from blackout.diffusion.kernels import (
     BinomialBridge,
     MultistepLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    Sampler,
     Trapezoidal,
-    _extrapolated,
-    count_evaluations,
     nearest_rounding,
-    sample,
 )
+from blackout.diffusion.kernels.multistep import extrapolate
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
@@ -215,7 +214,12 @@ def excess_of_totals(kernel, num_steps, n=20_000):
         assert float(total.mean()) == pytest.approx(8 * q, abs=4 * (8 * q * (1 + 2 * q) / n) ** 0.5)
 
     mean = torch.full((16,), 0.5, dtype=torch.float64)
-    sample(toy, PureDeath(255), times, (n, 16), SampleStreams(0, torch.arange(n)), look, kernel=kernel, mean=mean)
+    run_sampler(
+        SamplingPlan(toy, PureDeath(255), times, kernel=kernel, mean=mean),
+        (n, 16),
+        SampleStreams(0, torch.arange(n)),
+        callback=look,
+    )
     return found
 
 
@@ -227,7 +231,7 @@ def test_a_multistep_walk_has_the_covariance_of_the_law_from_its_first_step_on()
 
 def test_what_is_cut_of_an_extrapolation_adds_no_births():
     y, expected = torch.tensor([[1.0, 2.0, 0.1], [0.0, 0.0, 0.0]]), torch.tensor([[0.5, 1.0, 1.0], [0.0, 0.0, 1.0]])
-    rate = _extrapolated(y, expected, 3.0)  # at most once: 1.5, 3.0, -0.8
+    rate = extrapolate(y, expected, 3.0)  # at most once: 1.5, 3.0, -0.8
     torch.testing.assert_close(rate, torch.tensor([[1.5, 3.0, 0.0], [0.0, 0.0, 0.0]]) * (3.7 / 4.5), check_dtype=False)
 
 
@@ -236,9 +240,9 @@ def test_a_multistep_leap_by_itself_or_after_a_corrector_knows_no_step_before():
     xt, one = torch.ones(5, 16, dtype=torch.uint8), SampleStreams(3, torch.arange(5))
     plain = PoissonLeap()(ReverseStep(toy, process, xt, times[2], times[3], one.at(1)))
     kernel = MultistepLeap()
-    walker = kernel.fresh()
+    walker = kernel.start(None)
     walker(ReverseStep(toy, process, xt, times[2], times[4], one.at(2)))  # which does not end where the next one begins
-    for leap in (kernel, kernel, kernel.fresh(), walker):
+    for leap in (kernel, kernel, kernel.start(None), walker):
         assert torch.equal(leap(ReverseStep(toy, process, xt, times[2], times[3], one.at(1))), plain)
     last = walker(ReverseStep(toy, process, xt, times[1], times[2], one.at(1)))
     assert not torch.equal(last, PoissonLeap()(ReverseStep(toy, process, xt, times[1], times[2], one.at(1))))
@@ -262,7 +266,7 @@ def brightness(kernel, first, last, num_steps, n=600):
     mean, denoiser = around_digits()
     times = logit_times(num_steps, first, last)
     streams = SampleStreams(0, torch.arange(n))
-    drawn = sample(denoiser, PureDeath(255), times, (n, 64), streams, kernel=kernel, mean=mean)
+    drawn = run_sampler(SamplingPlan(denoiser, PureDeath(255), times, kernel=kernel, mean=mean), (n, 64), streams)
     return float(drawn.double().mean() / mean.mean()) - 1
 
 

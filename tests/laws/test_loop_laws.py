@@ -7,21 +7,16 @@ import pytest
 import torch
 
 from blackout import from_data
+from blackout.diffusion.conditions import Conditions
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import (
-    Correction,
-    LevelCorrector,
-    PoissonLeap,
-    ReverseStep,
-    Sampler,
-    ThinAndBridge,
-    Trapezoidal,
-    count_evaluations,
-    sample,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
@@ -49,8 +44,19 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
         streams = SampleStreams(1, torch.tensor(indices))
         known = KnownElements(torch.full((1, 2), 7, dtype=torch.uint8), torch.tensor([[False, True]]))
         shape, mean = (len(indices), 2), torch.tensor(PAIR.mean)
-        return sample(ExactDenoiser(PAIR), PureDeath(15), fisher_times(9), shape, streams,
-                      kernel=kernel, correction=correction, mean=mean, known=known)  # fmt: skip
+        return run_sampler(
+            SamplingPlan(
+                ExactDenoiser(PAIR),
+                PureDeath(15),
+                fisher_times(9),
+                kernel=kernel,
+                correction=correction,
+                mean=mean,
+                known=known,
+            ),
+            shape,
+            streams,
+        )
 
     together = draw(list(range(12)))
     assert torch.equal(draw([7, 2]), together[[7, 2]]) and int(together.max()) <= 15
@@ -60,8 +66,12 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
 def test_the_callback_sees_every_level_and_counts_only_grow():
     levels = []
     streams = SampleStreams(9, torch.arange(50))
-    sample(ExactDenoiser(PAIR), PureDeath(15), fisher_times(12), (50, 2), streams,
-           lambda k, x, _: levels.append((k, x)), kernel=Trapezoidal())  # fmt: skip
+    run_sampler(
+        SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), fisher_times(12), kernel=Trapezoidal()),
+        (50, 2),
+        streams,
+        callback=lambda k, x, _: levels.append((k, x)),
+    )
     assert [k for k, _ in levels] == list(range(12, -1, -1))
     assert all(bool((after >= before).all()) for (_, before), (_, after) in pairwise(levels))
 
@@ -80,9 +90,12 @@ def test_evaluations_are_counted(kernel, correction, expected):
         calls.append(float(t))
         return CountPrediction(torch.ones(xt.shape), torch.zeros(xt.shape))
 
-    sample(denoiser, PureDeath(50), times, (1, 1), torch.Generator(), kernel=kernel, correction=correction)
-    steps, corrector, between = correction.steps, correction.corrector, correction.between
-    how = Sampler(kernel, corrector_steps=steps, corrector=corrector, corrector_between=between, guidance=2.0)
+    run_sampler(
+        SamplingPlan(denoiser, PureDeath(50), times, kernel=kernel, correction=correction),
+        (1, 1),
+        torch.Generator(),
+    )
+    how = Sampler(kernel, correction=correction, guidance=Guidance(2.0))
     assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), how) == expected
     assert count_evaluations(times, PureDeath(50), SoftplusHead(), how, guided=True) == 2 * expected
 
@@ -195,9 +208,18 @@ def test_known_elements_follow_the_forward_process_and_end_exact():
     known = KnownElements(x0, torch.tensor([[True, False]]))
     times, n = logit_times(6, 3.0, -4.0), 20_000
     seen = {}
-    sample(lambda x, t: CountPrediction(torch.ones(x.shape), torch.zeros(x.shape)), PureDeath(30), times, (n, 2),
-           SampleStreams(0, torch.arange(n)), lambda k, x, _: seen.update({k: x}),
-           kernel=PoissonLeap(), known=known)  # fmt: skip
+    run_sampler(
+        SamplingPlan(
+            lambda x, t: CountPrediction(torch.ones(x.shape), torch.zeros(x.shape)),
+            PureDeath(30),
+            times,
+            kernel=PoissonLeap(),
+            known=known,
+        ),
+        (n, 2),
+        SampleStreams(0, torch.arange(n)),
+        callback=lambda k, x, _: seen.update({k: x}),
+    )
     assert bool((seen[0][:, 0] == 30).all()) and len(seen[0][:, 1].unique()) > 3
     for k in range(1, 7):
         counts = np.bincount(seen[k][:, 0].long().numpy(), minlength=31)
@@ -212,7 +234,14 @@ def test_every_sample_may_have_known_elements_of_its_own_whatever_the_batch():
     mask = torch.eye(6, 4).bool() | (torch.arange(6) > 3)[:, None]
     known = KnownElements(COUNTS[:6], mask)
     drawn = [
-        torch.cat([part["samples"] for _, part in model.batches(torch.arange(6), 0, sampler=sampler, known=known)])
+        torch.cat(
+            [
+                part["samples"]
+                for _, part in model.batches(
+                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known)
+                )
+            ]
+        )
         for sampler in (Sampler(num_steps=3), Sampler(num_steps=3, batch_size=4))
     ]
     assert torch.equal(*drawn) and torch.equal(drawn[0][mask].int(), COUNTS[:6][mask])

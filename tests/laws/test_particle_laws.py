@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.particles import normalised, sample_particles
-from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import (
-    Correction,
-    LevelCorrector,
+from blackout.diffusion.kernels import (
     PosteriorBridge,
     PosteriorTrapezoidal,
     ReverseStep,
-    ThinAndBridge,
     Trapezoidal,
-    sample,
 )
+from blackout.diffusion.particles import Particles, normalise_weights, run_particles
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
 from blackout.laws.claims import ExactDenoiser, fraction, landing, poisson_pmf
@@ -85,8 +83,13 @@ def test_particles_complete_known_elements_where_overwriting_does_not(pixel, y):
         streams = SampleStreams(0, torch.arange(n))
         how = {"kernel": Trapezoidal(), "known": known, "mean": torch.tensor(PAIR.mean)}
         if number == 1:
-            return sample(ExactDenoiser(PAIR), PureDeath(15), TIMES, (n, 2), streams, **how), None
-        drawn = sample_particles(ExactDenoiser(PAIR), PureDeath(15), TIMES, (n, 2), streams, number=number, **how)
+            return run_sampler(SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), TIMES, **how), (n, 2), streams), None
+        drawn = run_particles(
+            SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), TIMES, **how),
+            (n, 2),
+            streams,
+            Particles(number),
+        )
         return drawn.samples, drawn.log_normaliser
 
     overwritten, _ = draw(1, 4000)
@@ -124,13 +127,28 @@ def test_correctors_mend_overwriting_and_keep_what_particles_found(corrector):
     found = []
     for number in (0, 4):
         streams = SampleStreams(0, torch.arange(1500))
-        x = sample(ExactDenoiser(PAIR), PureDeath(15), TIMES, (1500, 2), streams,
-                   correction=Correction(number, corrector), **how)  # fmt: skip
+        x = run_sampler(
+            SamplingPlan(
+                ExactDenoiser(PAIR),
+                PureDeath(15),
+                TIMES,
+                correction=Correction(number, corrector),
+                **how,
+            ),
+            (1500, 2),
+            streams,
+        )
         found.append(distance(x[:, :1], law)[0])
     assert found[1] < 0.8 * found[0]
     streams = SampleStreams(0, torch.arange(1500))
-    drawn = sample_particles(ExactDenoiser(PAIR), PureDeath(15), TIMES, (1500, 2), streams, number=16,
-                             correction=Correction(1, corrector), **how)  # fmt: skip
+    drawn = run_particles(
+        SamplingPlan(
+            ExactDenoiser(PAIR), PureDeath(15), TIMES, correction=Correction(1, corrector), **how
+        ),
+        (1500, 2),
+        streams,
+        Particles(16),
+    )
     assert distance(drawn.samples[:, :1], law)[0] < 0.05
 
 
@@ -143,11 +161,22 @@ HELD = KnownElements(torch.tensor([[0, 5]], dtype=torch.uint8), torch.tensor([[F
 @pytest.mark.parametrize("correction", [Correction(), Correction(1, ThinAndBridge())])
 def test_a_sample_is_a_function_of_seed_and_number(correction):
     def draw(indices):
-        denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.5, 15)
+        denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(2.5), 15)
         streams = SampleStreams(3, torch.tensor(indices))
-        drawn = sample_particles(denoiser, PureDeath(15), TIMES, (len(indices), 2), streams,
-                                 kernel=Trapezoidal(), correction=correction, known=HELD, mean=torch.tensor(ALL.mean),
-                                 number=5, threshold=0.9)  # fmt: skip
+        drawn = run_particles(
+            SamplingPlan(
+                denoiser,
+                PureDeath(15),
+                TIMES,
+                kernel=Trapezoidal(),
+                correction=correction,
+                known=HELD,
+                mean=torch.tensor(ALL.mean),
+            ),
+            (len(indices), 2),
+            streams,
+            Particles(5, threshold=0.9),
+        )
         return drawn.samples, drawn.log_normaliser
 
     together, weights = draw(list(range(10)))
@@ -167,20 +196,22 @@ def test_particles_have_streams_of_their_own():
 
 
 def test_resampling_is_systematic():
-    weight = normalised(torch.log(torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)))
+    weight = normalise_weights(
+        torch.log(torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64))
+    )
     u = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
     counts = torch.stack(
         [torch.stack([row.bincount(minlength=4) for row in systematic(weight, v.expand(2, 1))]) for v in u]
     )
     assert torch.allclose(counts.double().mean(0), 4 * weight, atol=0.01)
     assert bool(((counts - 4 * weight).abs() < 1).all())
-    assert normalised(torch.full((1, 4), -math.inf)).tolist() == [[0.25] * 4]
+    assert normalise_weights(torch.full((1, 4), -math.inf)).tolist() == [[0.25] * 4]
 
 
 def test_what_has_no_such_law_is_refused():
     x, t = torch.ones(1, 2, dtype=torch.uint8), torch.tensor(0.7, dtype=torch.float64)
     s = t / 2
-    counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.0, 15)
+    counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(2.0), 15)
     with pytest.raises(ValueError, match="guidance leaves no distribution"):
         PosteriorBridge()(ReverseStep(counts, PureDeath(15), x, s, t))
     with pytest.raises(ValueError, match="guidance leaves no distribution"):

@@ -21,7 +21,7 @@ from blackout.diffusion.processes import (
 )
 from blackout.diffusion.schedules import half_width, time_of_logit
 from blackout.laws import toys as chains
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, low_discrepancy
 from tests.laws import brute_force, toys
 
 P0 = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
@@ -156,7 +156,7 @@ def test_the_bound_with_the_exact_law_is_the_entropy(name):
 def test_the_estimator_of_the_bound_agrees(name):
     process, denoiser = WITH_ORACLES[name]
     n = 20_000
-    v = torch.frac((torch.arange(n, dtype=torch.float64) + 0.5) * 0.6180339887498949)
+    v = low_discrepancy(torch.arange(n))
     streams = SampleStreams(0, torch.arange(n)).at(0)
     nats = likelihood_bound(denoiser, process, draw_data(P0, n), v, streams)
     error = float(nats.std()) / n**0.5

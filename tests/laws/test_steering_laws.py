@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.particles import Steering, neighbour_ratios
+from blackout.diffusion.kernels import LevelBridge
+from blackout.diffusion.particles import Steering, neighbour_log_ratios
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, LevelBridge
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import JumpToy, Toy, of_generator
@@ -47,9 +48,9 @@ class Steered:
 
     def draw(self, number, indices=None, denoiser=None, threshold=0.5, **how):
         indices = torch.arange(DRAWS) if indices is None else indices
-        walk = denoiser or self.denoiser, TIMES, (len(indices), 2), SampleStreams(0, indices)
         steering = Steering(self.process, self.likelihood, number, **how)
-        return steering.walk(*walk, mean=self.mean, threshold=threshold)
+        plan = SamplingPlan(denoiser or self.denoiser, self.process, TIMES, mean=self.mean)
+        return steering.run(plan, (len(indices), 2), SampleStreams(0, indices), threshold)
 
 
 def off(drawn):
@@ -71,7 +72,7 @@ def test_steered_walks_have_the_posterior_as_their_law_and_its_normaliser(name):
 
 
 def test_resampled_particles_are_told_from_those_they_replace():
-    """Without what `follow` keeps, differences of worth would be between strangers."""
+    """Without what `select` keeps, differences of worth would be between strangers."""
     toy = Steered("uniform")
     drawn = toy.draw(16, classifier=toy.classifier, threshold=1.0)  # after every step
     assert off(drawn) < 0.03 and float(drawn.log_normaliser.exp().mean()) == pytest.approx(Z, rel=0.02)
@@ -102,7 +103,7 @@ def test_valuing_states_costs_no_evaluation_and_a_sample_is_its_own():
 def test_neighbours_are_those_of_one_jump():
     x = torch.tensor([[0, 3], [2, 1]], dtype=torch.uint8)
     value = lambda states, rows: states.double() @ torch.tensor([10.0, 1.0], dtype=torch.float64) + 0.01 * rows  # noqa: E731
-    found = neighbour_ratios(value, Uniform(3), x, value(x, torch.arange(2)))
+    found = neighbour_log_ratios(value, Uniform(3), x, value(x, torch.arange(2)))
     assert found.shape == (2, 4, 2)
     assert torch.allclose(found[0, :, 1], torch.arange(4).double() - 3) and float(found[1, 0, 0]) == pytest.approx(-20)
 

@@ -187,7 +187,7 @@ def test_sequences_refuse_what_they_are_not() -> None:
 def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     """Samples of one element with the exact head have its law: mean and zeros within four standard errors."""
     from blackout.diffusion.model import BlackoutDiffusion
-    from blackout.diffusion.samplers import Sampler
+    from blackout.diffusion.sampler import Sampler
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
     silent = CountNetwork(ResidualMLP((1,), width=8, depth=1, knots=9), CountInputs([1]))  # at first

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blackout import cpu_kernels
-from blackout.cpu_kernels import Winograd
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
@@ -24,7 +22,7 @@ from blackout.networks.layers import (
     sinusoids,
 )
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
-from blackout.random import streams
+from blackout.networks.numba_layers import Winograd
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]
@@ -62,11 +60,6 @@ def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
     assert torch.equal(layer(x), Winograd.apply(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
-
-
-def test_masks_are_of_the_same_words_with_numba_and_without() -> None:
-    for seed in (0, 2**63 - 1):
-        assert torch.equal(cpu_kernels.words(seed, 1000), streams.words(seed, 1000))
 
 
 def test_norms_in_one_pass_drop_all_or_nothing_and_then_leave_the_generator_alone() -> None:

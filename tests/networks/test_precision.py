@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, SequenceConvolution, UNet
 from blackout.networks.layers import best_memory_format, group_norm

@@ -319,4 +319,4 @@ def test_a_network_that_is_too_sure_is_no_worse_than_uniform(reverse):
     before = float(model.nll_bits(batch["items"], streams.at(0)).mean())
     model.calibrate(10**6)
     after = float(model.nll_bits(batch["items"], streams.at(0)).mean())
-    assert model.config["sharpness"] < 0.1 and after < math.log2(6) + 0.1 < 4 < before
+    assert model.sharpness < 0.1 and after < math.log2(6) + 0.1 < 4 < before

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
+from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.diffusion.samplers import Trapezoidal
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.laws.claims import ExactDenoiser, histogram, numbers, p_value

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from blackout import from_data
 from blackout.data import digits
-from blackout.diffusion import CountDiffusion, PoissonLeap, Sampler
+from blackout.diffusion import CountDiffusion, Guidance, PoissonLeap, Sampler
 from blackout.errors import UserError
 from blackout.networks import ResidualMLP
 from blackout.programs.dry_run import dry_run
@@ -68,7 +68,7 @@ def test_a_network_without_numbers_is_refused_before_training() -> None:
 
 
 def test_guidance_needs_classes_in_scripts_too() -> None:
-    guided = Sampler(PoissonLeap(), num_steps=4, guidance=2.0)
+    guided = Sampler(PoissonLeap(), num_steps=4, guidance=Guidance(2.0))
     with pytest.raises(UserError, match="guidance needs classes to guide towards"):
         from_data(digits(), network=ResidualMLP, sampler=guided)
     family = CountDiffusion()

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from blackout.random import SampleStreams, binomial, counts, poisson
+from blackout.random import SampleStreams, binomial, counts, poisson, words
+from blackout.random.streams import words as plain_words
 from tests.random.kernel_cases import differences
 
 CPU = torch.device("cpu")
@@ -71,3 +72,10 @@ def test_every_function_has_a_name_of_its_own(compiled):
     """Or caches that two processes filled together mix up two that share one, and draws never end."""
     names = [function.py_func.__qualname__ for function in vars(compiled).values() if hasattr(function, "py_func")]
     assert len(set(names)) == len(names) > 7
+
+
+def test_words_are_the_same_by_numba_and_without(compiled, monkeypatch):
+    for seed in (0, 2**63 - 1):
+        assert torch.equal(compiled.words(seed, 1000), plain_words(seed, 1000))
+    monkeypatch.setattr(words, "MIN_COMPILED_WORDS", 1)
+    assert torch.equal(words.random_words(3, 100), plain_words(3, 100))

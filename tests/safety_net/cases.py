@@ -158,9 +158,9 @@ def _processes() -> Iterator[Case]:
         choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")
     }
     grids = _all_choices("sampler/grid")
-    correctors = _all_choices("sampler/corrector")
+    correctors = _all_choices("sampler/correction")
     corrected = {
-        f"{sampler} {corrector}": (*overrides, corrector, "++sampler.corrector_steps=1")
+        f"{sampler} {corrector}": (*overrides, corrector, "++sampler.correction.steps=1")
         for corrector in correctors
         for sampler, overrides in samplers.items()
     }
@@ -202,7 +202,7 @@ def _losses_and_networks() -> Iterator[Case]:
 
 def _conditions() -> Iterator[Case]:
     """Yield classes, guidance, known elements and distillation."""
-    guided = ("classes=[1]", "sampler.guidance=2")
+    guided = ("classes=[1]", "sampler.guidance.scale=2")
     yield Case(
         "classes",
         (*COUNTS, *MLP, "++dataset.labels=true", "conditional=true", *FEW_STEPS),
@@ -211,7 +211,7 @@ def _conditions() -> Iterator[Case]:
             "one class": ("classes=[1]",),
             "classes in turn": ("classes=[2,0]",),
             "guidance": guided,
-            "guidance between": (*guided, "++sampler.guidance_between=[-6,0]"),
+            "guidance between": (*guided, "++sampler.guidance.between=[-6,0]"),
         },
     )
     yield Case(
@@ -223,8 +223,8 @@ def _conditions() -> Iterator[Case]:
             "start from zeros": ("++sampler.poisson_start=false",),
             "correctors between": (
                 "sampler=poisson",
-                "++sampler.corrector_steps=2",
-                "++sampler.corrector_between=[0,2]",
+                "++sampler.correction.steps=2",
+                "++sampler.correction.between=[0,2]",
                 *FEW_STEPS,
             ),
         },

@@ -95,7 +95,7 @@ ATTACKS = {
     "interpolation in the sampler": Attack(put("model", "sampler", "num_steps", make=interpolation)),
     "interpolation in the dataset": Attack(put("dataset", "holdout", make=interpolation), EVALUATE),
     "interpolation in the metrics": Attack(put("metrics", "batch_size", make=interpolation), EVALUATE),
-    "a fact that is none": Attack(put("data", "guidance_between", make=action), ("sampler.num_steps=3",)),
+    "a fact that is none": Attack(put("data", "between", make=action), ("sampler.num_steps=3",)),
     "scores by a program": Attack(scored_by_a_program, EVALUATE),
     "scores kept in a folder of its choice": Attack(put("metrics", "cache", make=owned), EVALUATE),
     "a classifier kept in a folder of its choice": Attack(put("metrics", "extractor", "cache", make=owned), EVALUATE),
@@ -110,4 +110,4 @@ ATTACKS = {
 
 def hide_in_a_tuple(description: Description, place: Path) -> None:
     """Only checkpoints have tuples."""
-    description["model"]["sampler"]["corrector_between"] = (action(place),)
+    description["model"]["sampler"]["correction"]["between"] = (action(place),)

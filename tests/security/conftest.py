@@ -13,6 +13,7 @@ def good(tmp_path_factory):
     """An exported model, and a checkpoint of the same one beside it."""
     import torch
 
+    from blackout.component import thaw
     from blackout.programs.train import make_model
     from blackout.training.export import export_model
     from blackout.training.instantiate import make
@@ -23,7 +24,8 @@ def good(tmp_path_factory):
     family = make(config["family"], "family")
     model = make_model(family, config, family.source(config))
     export_model(model, folder / "model")
-    torch.save({"state_dict": dict(model.state_dict()), "blackout": {"format": 1, **model.config}}, folder / "x.ckpt")
+    description = {"format": 1, **thaw(model.config)}
+    torch.save({"state_dict": dict(model.state_dict()), "blackout": description}, folder / "x.ckpt")
     return folder
 
 

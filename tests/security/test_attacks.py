@@ -98,7 +98,7 @@ def many_times_the_same():
     (lambda d: d["model"]["head"].update(colour=3), "colour"),
     (lambda d: d["model"]["schedule"]["grid"].update(num_steps=3), "num_steps"),
     (lambda d: d["model"]["schedule"]["grid"].update(_partial_=False), "not one of"),
-    (lambda d: d["model"]["sampler"].update(grid={"_target_": "blackout.diffusion.sample", "_partial_": True}),
+    (lambda d: d["model"]["sampler"].update(grid={"_target_": "blackout.diffusion.run_sampler", "_partial_": True}),
      "not one of"),
     (lambda d: d["model"]["network"].update(body={"_target_": "torch.nn.Flatten"}), "torch.nn.Flatten"),
     (lambda d: d["model"]["network"].update(body={"_target_": "blackout.networks.mlp.nn.Flatten"}), "not one of"),

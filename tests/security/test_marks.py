@@ -121,7 +121,8 @@ def test_a_mark_is_of_the_very_object_and_of_this_package():
     assert mark_of(Foreign) and marked(f"{__name__}.Foreign", "model") is None
     for address in (
         f"{__name__}.Foreign", "blackout.diffusion.heads.SoftplusHead", "blackout.diffusion.heads.torch.load",
-        "blackout.data.cifar10", "blackout.diffusion.__all__", "blackout.diffusion.sample", "blackout.networks.nowhere",
+        "blackout.data.cifar10", "blackout.diffusion.__all__", "blackout.diffusion.run_sampler",
+        "blackout.networks.nowhere",
         "blackout.component.component", "blackout.diffusion.family.make", "blackout.networks", "BLACKOUT.networks.UNet",
     ):  # fmt: skip
         with pytest.raises(UserError, match=r"not one of this package|does not exist"):
@@ -196,7 +197,7 @@ def test_trusted_modules_are_the_users_own_door():
 @pytest.mark.parametrize("name, says", [
     ("blackout.diffusion.make_sampler", "does not exist in this version of blackout"),
     ("blackout.networks.mlp.nn.Flatten", "not one of this package's components"),
-    ("blackout.diffusion.sample", "not one of this package's components"),
+    ("blackout.diffusion.run_sampler", "not one of this package's components"),
 ])  # fmt: skip
 def test_of_addresses_inside_the_package_nobody_is_told_to_trust_them(name, says):
     with pytest.raises(UserError, match=says) as error:

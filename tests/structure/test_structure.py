@@ -13,8 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "cpu_kernels")
-    + ("comparisons",),
+    ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "comparisons"),
     ("networks", "files", "distributed"),
     ("data", "preemption"),
     ("evaluation",),

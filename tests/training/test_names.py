@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from blackout import load_model
+from blackout.component import thaw
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
@@ -78,7 +79,8 @@ def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, writ
         export_model(model, tmp_path / "model")
         assert load_model(tmp_path / "model").config["data"] == model.config["data"]
         state = {f"network.{key}": value for key, value in model.network.state_dict().items()} | model.tensors()
-        write_checkpoint({"state_dict": state, "blackout": {"format": FORMAT, **model.config}}, tmp_path / "x.ckpt")
+        described = {"format": FORMAT, **thaw(model.config)}
+        write_checkpoint({"state_dict": state, "blackout": described}, tmp_path / "x.ckpt")
         assert read_checkpoint(tmp_path / "x.ckpt")["blackout"]["data"] == model.config["data"]
     good, bad = {"日本語", "a: b", "???"}, {"a" * 20_000, "\udcff", "${oc.env:HOME}"}
     assert bad - ({"${oc.env:HOME}"} if what == "covariate" else set()) <= refused.keys() and not good & refused.keys()

@@ -23,7 +23,8 @@ from blackout.diffusion import (
     logit_times,
     nearest_rounding,
 )
-from blackout.diffusion.samplers import named_sampler
+from blackout.diffusion.correctors import Correction
+from blackout.diffusion.sampler import named_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
@@ -100,7 +101,7 @@ def test_named_samplers_are_the_commands():
     "sampler",
     [
         Sampler(MultistepLeap(), num_steps=6, grid=partial(logit_times, first=3.0, last=-4.0)),
-        Sampler(BinomialBridge(nearest_rounding), num_steps=5, corrector_steps=1),
+        Sampler(BinomialBridge(nearest_rounding), num_steps=5, correction=Correction(1)),
     ],
     ids=["multistep", "binomial_bridge_nearest"],
 )

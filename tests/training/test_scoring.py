@@ -17,7 +17,7 @@ from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampler import Sampler
 from blackout.errors import Unobtainable, UserError
 from blackout.evaluation import Scorer
 from blackout.evaluation.extractors import Classifier

@@ -18,7 +18,7 @@ from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes.base import CountProcess, Observation, check_max_count
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import missing_fraction, step_fraction
 from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson
 
@@ -108,7 +108,7 @@ class BirthDeath(CountProcess):
         [B, ...]. Ours, see the class.
         """
         s, t = expand_time(s, xt), expand_time(t, xt)
-        after, before = -torch.expm1(s - t), torch.expm1(-s) / torch.expm1(-t)
+        after, before = -torch.expm1(s - t), missing_fraction(s, t)
         born = binomial(missing, step_fraction(s, t), generator, complement=before).long()
         kept = before * torch.exp(s - t)
         gone = binomial(immigrants, after / -torch.expm1(-t), generator, complement=kept).long()

@@ -13,7 +13,7 @@ from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes.base import CountProcess, check_max_count
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import missing_fraction, step_fraction
 from blackout.random import RandomSource, binomial
 
 
@@ -68,8 +68,7 @@ class PureDeath(CountProcess):
         r = (e^-s - e^-t) / (1 - e^-t): the factor s printed in eq. 13 is an error, which appendix D does not have.
         """
         s, t = expand_time(s, x0), expand_time(t, x0)
-        stays = torch.expm1(-s) / torch.expm1(-t)
-        return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=stays)
+        return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=missing_fraction(s, t))
 
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Birth rate y e^-t / (1 - e^-t) given y = E[X_0 - X_t | X_t] [B, ...], float64 [B, 1, ...]

@@ -24,7 +24,7 @@ from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import Layer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
-from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness
+from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, read_sharpness
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
@@ -467,11 +467,13 @@ class CodeModel(Model):
         kept: Mapping[str, Tensor] | None = None, sharpness: float | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
-        self.sharpness = checked_sharpness(sharpness)
+        self.sharpness_setting = checked_sharpness(sharpness)
+        self.sharpness: Tensor
         self.code, self.objective = CODES[code], str(objective)
         self.length = int(network.num_items)  # type: ignore[arg-type]
         for name, values in (kept or {}).items():
             self.register_buffer(name, values)
+        self.register_buffer("sharpness", read_sharpness(kept or {}))
         self.passes = passes.checked(self.length, objective)
 
     @property
@@ -507,7 +509,7 @@ class CodeModel(Model):
 
         Logits of averaged weights are multiplied by the sharpness of `calibrate`.
         """
-        net, sharpness = (self.averaged, self.config.get("sharpness", 1.0)) if network is None else (network, 1.0)
+        net, sharpness = (self.averaged, float(self.sharpness)) if network is None else (network, 1.0)
         shown = {name: context[name] for name in ("items", "condition") if name in context}
 
         def logits(codes: Tensor) -> Tensor:
@@ -552,8 +554,8 @@ class CodeModel(Model):
 
         A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
-        if self.sharpness is not None:
-            self.config["sharpness"] = self.sharpness
+        if self.sharpness_setting is not None:
+            self.sharpness.fill_(self.sharpness_setting)
             return
         source = self.require_source()
         available = min(_JUDGED[1], source.size("val") or 0)
@@ -566,11 +568,11 @@ class CodeModel(Model):
 
         def nats(sharpness: float) -> float:
             """The mean of `nll` at a sharpness: a float of a float."""
-            self.config["sharpness"] = sharpness
+            self.sharpness.fill_(sharpness)
             streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
             return float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
 
-        self.config["sharpness"] = min(SHARPNESS, key=nats)
+        self.sharpness.fill_(min(SHARPNESS, key=nats))
 
     @property
     def validation_cost(self) -> int:

@@ -41,6 +41,8 @@ class ShuffleDraw(Draw):
         asked: of each besides a solution.
     """
 
+    references = (*Draw.references, "by_borders", "of_polar_tour_with_two_opt")
+
     model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]

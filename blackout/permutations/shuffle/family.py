@@ -18,7 +18,7 @@ from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
-from blackout.permutations.metrics import arranged, ceilings, order_scores
+from blackout.permutations.metrics import arranged, ceilings, order_scores, read_sharpness
 from blackout.permutations.shuffle.draw import make_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffles import Shuffle, default_schedule
@@ -97,11 +97,11 @@ class ShuffleFamily(ComponentFamily):
 
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
         """The model of a description."""
-        data, sharpness = description["data"], description.get("sharpness", 1.0)
-        whole = min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
-        whole = whole and type(sharpness) is float and 0 <= sharpness <= 1
-        refuse(not whole, "the description of the puzzles a model is of is impossible")
-        return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
+        data = description["data"]
+        possible = min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
+        refuse(not possible, "the description of the puzzles a model is of is impossible")
+        parts = self.made_parts(description, *self.parts)
+        return ShuffleDiffusion(data=data, fitted_sharpness=read_sharpness(tensors), **parts, **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
         """Solved puzzles: held-out ones or, with `input`, the user's, by the model's own decoder or `decoder`."""

@@ -74,6 +74,7 @@ class ShuffleDiffusion(Model):
         data: facts of the puzzles: num_items, item_shape, first_fixed, kind, std.
         ema_decay, seed: as for `Model`.
         sharpness: what scores are multiplied by after training; None chooses it on validation data.
+        fitted_sharpness: what they are multiplied by now, a float64 scalar; None for 1.
     """
 
     means = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
@@ -81,14 +82,18 @@ class ShuffleDiffusion(Model):
     def __init__(
         self, network: nn.Module, shuffle: ForwardProcess, reverse: Reverse, loss: ShuffleLoss, decoder: Decoder,
         data: Mapping[str, Any], ema_decay: float | None = None, seed: int = 0, sharpness: float | None = None,
+        fitted_sharpness: Tensor | None = None,
     ) -> None:  # fmt: skip
         super().__init__(network, ema_decay, seed)
-        self.sharpness = checked_sharpness(sharpness)
+        self.sharpness_setting = checked_sharpness(sharpness)
+        self.sharpness: Tensor
+        one = torch.ones((), dtype=torch.float64)
+        self.register_buffer("sharpness", one if fitted_sharpness is None else fitted_sharpness)
         self.shuffle, self.reverse, self.loss, self.decoder, self.data = shuffle, reverse, loss, decoder, dict(data)
 
     def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
         """Steps back of lists of items [b, n, ...] with a network; None for the averaged one."""
-        sharpness = self.config.get("sharpness", 1.0) if network is None else 1.0
+        sharpness = float(self.sharpness) if network is None else 1.0
         network = self.averaged if network is None else network
         features: Tensor = network.encode(items)  # type: ignore[operator]
         return Denoiser(network, self.reverse, features, self.data["first_fixed"], items, sharpness)
@@ -137,8 +142,8 @@ class ShuffleDiffusion(Model):
 
         A number in `SHARPNESS`, by `nll_bits` [b]. Ours (tests/permutations/test_shuffle.py).
         """
-        if self.sharpness is not None:
-            self.config["sharpness"] = self.sharpness
+        if self.sharpness_setting is not None:
+            self.sharpness.fill_(self.sharpness_setting)
             return
         source = cast(Puzzles, self.require_source())
         size = min(_JUDGED // source.num_items, source.size("val") or 0, max(1, evaluations // 64))
@@ -149,12 +154,12 @@ class ShuffleDiffusion(Model):
 
         def bits(sharpness: float) -> float:
             """The mean of `nll_bits` at a sharpness: a float of a float."""
-            self.config["sharpness"] = sharpness
+            self.sharpness.fill_(sharpness)
             streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
             return float(self.nll_bits(items, streams).mean())
 
         with torch.no_grad(), evaluating(self.averaged):
-            self.config["sharpness"] = min(SHARPNESS, key=bits)
+            self.sharpness.fill_(min(SHARPNESS, key=bits))
 
     # --- sampling
 

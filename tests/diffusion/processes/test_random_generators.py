@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blackout.diffusion.kernels.tau_leap import leap
 from blackout.diffusion.processes import DiscreteTimeChain, from_generator
-from blackout.diffusion.samplers import leap
 from blackout.errors import UserError
 from blackout.laws import toys as chains
 from blackout.random import SampleStreams

@@ -235,7 +235,7 @@ def test_sharpness_is_that_of_the_validation_permutations(objective):
     )
     model.source = lambda: source
     model.calibrate(len(x))
-    assert "sharpness" not in model.config
+    assert model.sharpness == 1
 
     def mean_nats() -> float:
         with torch.no_grad():
@@ -243,7 +243,7 @@ def test_sharpness_is_that_of_the_validation_permutations(objective):
 
     before = mean_nats()
     model.calibrate(10**6)
-    assert model.config["sharpness"] == 0 and before > math.log(120) + 0.1
+    assert model.sharpness == 0 and before > math.log(120) + 0.1
     assert mean_nats() == pytest.approx(math.log(120), abs=1e-5)
 
 
@@ -251,10 +251,10 @@ def test_without_validation_permutations_nothing_is_chosen():
     model, x = model_of("insertion", n=4), all_permutations(4)
     model.source = lambda: PermutationData("all", lambda index, _: {"x": x[index]}, {"x": x}, train_size=len(x))
     model.calibrate(10**6)
-    assert "sharpness" not in model.config
-    model.sharpness = 0.7  # a setting
+    assert model.sharpness == 1
+    model.sharpness_setting = 0.7
     model.calibrate(0)
-    assert model.config["sharpness"] == 0.7
+    assert model.sharpness == 0.7
 
 
 def test_perfect_networks_get_the_published_shares():

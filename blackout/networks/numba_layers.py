@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.random.numba_draws import compiled, mixed
-from blackout.random.streams import GOLDEN, signed
+from blackout.random.numba_draws import compiled
 
 _POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
 _PIXELS = 4096
@@ -244,23 +243,6 @@ def _active_back(
             for c in range(channels):
                 normal = (x[n, p, c] - mean[c]) * rate[c]
                 of_x[n, p, c] = rate[c] * (factor[n, c] * of_x[n, p, c] - lift[c] - normal * tilt[c])
-
-
-_GOLDEN = signed(GOLDEN)
-
-
-@compiled("void(i8, i8[::1])")
-def _fill(seed: int, numbers: Any) -> None:
-    """Numbers int64 [n] of a seed, mixed as in [Steele 2014]: see `blackout.random.streams`."""
-    for k in range(numbers.size):
-        numbers[k] = mixed(seed + k * _GOLDEN)
-
-
-def words(seed: int, number: int) -> Tensor:
-    """`streams.words`, int64 [number]."""
-    numbers = torch.empty(number, dtype=torch.int64)
-    _fill(seed, numbers.numpy())
-    return numbers
 
 
 def _rows(x: Tensor) -> Tensor:

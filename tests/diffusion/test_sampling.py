@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -13,28 +14,23 @@ from blackout.diffusion.heads import (
     ScaledHead,
     SoftplusHead,
 )
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    LevelBridge,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+)
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
-from blackout.diffusion.samplers import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Correction,
-    CountingDenoiser,
-    LevelBridge,
-    LevelCorrector,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    Sampler,
-    StatefulKernel,
-    TauLeap,
-    ThinAndBridge,
-    Trapezoidal,
-    count_evaluations,
-    sample,
-)
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, count_evaluations, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 
@@ -59,21 +55,41 @@ def test_a_walk_in_two_parts_is_the_walk_in_one(process, head, kernel, cut):
     """Stopped at any state, which may be one that no data have, and continued from there."""
     whole, correction = {}, Correction(1, LevelCorrector())
     denoiser = of_head(head)
-    x0 = sample(denoiser, process, TIMES, SHAPE, streams(), lambda k, x, _: whole.update({k: x}),
-                kernel=kernel, correction=correction)  # fmt: skip
+    x0 = run_sampler(
+        SamplingPlan(denoiser, process, TIMES, kernel=kernel, correction=correction),
+        SHAPE,
+        streams(),
+        callback=lambda k, x, _: whole.update({k: x}),
+    )
     path = {}
-    part = sample(denoiser, process, TIMES[: cut + 1], SHAPE, streams(), lambda k, x, _: path.update({k: x}),
-                  kernel=kernel, correction=correction, start=whole[cut])  # fmt: skip
+    part = run_sampler(
+        SamplingPlan(denoiser, process, TIMES[: cut + 1], kernel=kernel, correction=correction),
+        SHAPE,
+        streams(),
+        start=whole[cut],
+        callback=lambda k, x, _: path.update({k: x}),
+    )
     assert torch.equal(part, x0) and part.dtype == torch.uint8
     assert sorted(path) == list(range(cut + 1)) and all(torch.equal(path[k], whole[k]) for k in path)
 
 
 def test_a_grid_that_ends_above_0_gives_the_state_there():
     process = Absorbing(9)
-    state = sample(of_head(LevelHead(process, 9)), process, TIMES[5:], SHAPE, streams(), kernel=LevelBridge())
+    state = run_sampler(
+        SamplingPlan(of_head(LevelHead(process, 9)), process, TIMES[5:], kernel=LevelBridge()),
+        SHAPE,
+        streams(),
+    )
     assert int(state.max()) == process.mask == 10  # no data level: masks are still there
     assert (
-        int(sample(of_head(LevelHead(process, 9)), process, TIMES, SHAPE, streams(), kernel=LevelBridge()).max()) < 10
+        int(
+            run_sampler(
+                SamplingPlan(of_head(LevelHead(process, 9)), process, TIMES, kernel=LevelBridge()),
+                SHAPE,
+                streams(),
+            ).max()
+        )
+        < 10
     )
 
 
@@ -84,7 +100,7 @@ def test_a_grid_that_ends_above_0_gives_the_state_there():
 ])  # fmt: skip
 def test_impossible_walks_are_refused(times, start, word):
     with pytest.raises(ValueError, match=word):
-        sample(of_head(ScaledHead(4.0)), PureDeath(9), times, SHAPE, start=start)
+        run_sampler(SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), times), SHAPE, start=start)
 
 
 @pytest.mark.parametrize("kernel, per_step", [(PoissonLeap(), 1), (Trapezoidal(), 2)])
@@ -95,19 +111,25 @@ def test_the_callback_sees_the_last_prediction_of_every_step(kernel, per_step):
         made.append(CountPrediction(torch.full(xt.shape, float(t)), torch.zeros(xt.shape)))
         return made[-1]
 
-    sample(denoiser, PureDeath(9), TIMES, SHAPE, streams(), lambda k, _, p: seen.append((k, p)), kernel=kernel)
+    run_sampler(
+        SamplingPlan(denoiser, PureDeath(9), TIMES, kernel=kernel),
+        SHAPE,
+        streams(),
+        callback=lambda k, _, p: seen.append((k, p)),
+    )
     assert seen[0] == (8, None) and [k for k, _ in seen] == list(range(8, -1, -1))
     last = [made[min(i, len(made) - 1)] for i in range(per_step - 1, 8 * per_step, per_step)]
     assert all(found is expected for (_, found), expected in zip(seen[1:], last, strict=True))
 
 
 @dataclass
-class TwoSteps:
+class TwoSteps(StatefulKernel):
     """Poisson leaps with the mean of this and the last step's prediction (Adams-Bashforth), as a multistep method."""
 
+    memoryless = PoissonLeap()
     last: list = field(default_factory=list)
 
-    def fresh(self):
+    def start(self, mean):
         return TwoSteps()
 
     def __call__(self, at):
@@ -123,10 +145,19 @@ def test_every_run_has_a_fresh_kernel():
     kernel = TwoSteps()
     assert isinstance(kernel, StatefulKernel) and not isinstance(PoissonLeap(), StatefulKernel)
     first, again = (
-        sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=kernel) for _ in "ab"
+        run_sampler(
+            SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, kernel=kernel),
+            SHAPE,
+            streams(),
+        )
+        for _ in "ab"
     )
     assert torch.equal(first, again) and kernel.last == []
-    plain = sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=PoissonLeap())
+    plain = run_sampler(
+        SamplingPlan(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, kernel=PoissonLeap()),
+        SHAPE,
+        streams(),
+    )
     assert not torch.equal(first, plain)
     assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), Sampler(kernel)) == 8 and kernel.last == []
 
@@ -159,33 +190,13 @@ BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
 @pytest.mark.parametrize("times, process, head, kernel, correction, guidance, expected", BY_HAND)
 def test_network_evaluations_are_those_counted_by_hand(times, process, head, kernel, correction, guidance, expected):
     state = torch.random.get_rng_state()
-    corrected = {"steps": correction.steps, "between": correction.between}
-    corrected = {f"corrector_{name}": value for name, value in corrected.items()} | {"corrector": correction.corrector}
-    how = Sampler(kernel, guidance=guidance.scale, guidance_between=guidance.between, **corrected)
+    how = Sampler(kernel, correction=correction, guidance=guidance)
     assert count_evaluations(times, process, head, how, guided=True) == expected
     assert torch.equal(torch.random.get_rng_state(), state)
     if guidance == Guidance():
         counting = CountingDenoiser(of_head(head, 0.0))
-        sample(counting, process, times, SHAPE, streams(), kernel=kernel, correction=correction)
+        run_sampler(SamplingPlan(counting, process, times, kernel=kernel, correction=correction), SHAPE, streams())
         assert counting.evaluations == expected
-
-
-def test_flat_settings_make_the_parts():
-    made = Sampler(PoissonLeap(), 7, None, False, 2, LevelCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
-    assert made.correction == Correction(2, LevelCorrector(), [1, 2]) and made.towards == Guidance(1.5, [0, 3])
-    assert replace(made, guidance=2.0).towards == Guidance(2.0, [0, 3])
-
-
-@pytest.mark.parametrize("wrong, word", [
-    ({"num_steps": 0}, "num_steps"), ({"num_steps": None}, "num_steps"), ({"batch_size": None}, "batch_size"),
-    ({"num_steps": 2.0}, "num_steps"), ({"batch_size": 0}, "batch_size"),
-    ({"batch_size": True}, "batch_size"), ({"guidance": -1.0}, "guidance"), ({"guidance": float("nan")}, "guidance"),
-    ({"guidance_between": [3, 1]}, "guidance_between"), ({"corrector_steps": -1}, "corrector_steps"),
-    ({"corrector_between": [1]}, "corrector_between"),
-])  # fmt: skip
-def test_impossible_settings_are_refused(wrong, word):
-    with pytest.raises(ValueError, match=word):
-        Sampler(**wrong)
 
 
 def test_components_say_what_they_need():
@@ -193,18 +204,26 @@ def test_components_say_what_they_need():
     counting = (BinomialBridge(), PoissonLeap(), PosteriorBridge(), PosteriorTrapezoidal(), Trapezoidal())
     for kernel in (*counting, BirthDeathBridge()):
         with pytest.raises(ValueError, match=f"{type(kernel).__name__} does not fit the process Uniform"):
-            sample(categorical, Uniform(9), TIMES, SHAPE, kernel=kernel)
+            run_sampler(SamplingPlan(categorical, Uniform(9), TIMES, kernel=kernel), SHAPE)
     with pytest.raises(ValueError, match="TauLeap does not fit the process PureDeath"):
-        sample(categorical, PureDeath(9), TIMES, SHAPE, kernel=TauLeap())
+        run_sampler(SamplingPlan(categorical, PureDeath(9), TIMES, kernel=TauLeap()), SHAPE)
     with pytest.raises(ValueError, match=r"TauLeap does not fit the process UniformChain .* continuous time"):
-        sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=TauLeap())
+        run_sampler(SamplingPlan(categorical, UniformChain(9, 8), step_times(8, 8), kernel=TauLeap()), SHAPE)
     for corrector, word in (
         (ThinAndBridge(), "no rates"),
         (LevelCorrector(), "no rates"),
     ):
         with pytest.raises(ValueError, match=word):
-            sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=LevelBridge(),
-                   correction=Correction(1, corrector))  # fmt: skip
+            run_sampler(
+                SamplingPlan(
+                    categorical,
+                    UniformChain(9, 8),
+                    step_times(8, 8),
+                    kernel=LevelBridge(),
+                    correction=Correction(1, corrector),
+                ),
+                SHAPE,
+            )
     with pytest.raises(ValueError, match="bound of the process PureDeath needs a CountPrediction"):
         likelihood_bound(categorical, PureDeath(9), torch.zeros(SHAPE).byte(), torch.full((6,), 0.5).double())
 

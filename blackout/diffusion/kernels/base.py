@@ -1,0 +1,181 @@
+"""What all kernels share: the reverse step they are to make, and their protocols.
+
+A kernel makes a reverse step, from X_t to X_s with s < t, with the help of a denoiser. The loop that
+walks a grid of times with a kernel is `blackout.diffusion.sampling.sample`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, cast, runtime_checkable
+
+from torch import Tensor
+
+from blackout.diffusion.guidance import GuidedCount, GuidedPair
+from blackout.diffusion.predictions import (
+    CountPrediction,
+    Denoiser,
+    Kind,
+    MissingCount,
+    Prediction,
+    require,
+)
+from blackout.diffusion.processes import Process
+from blackout.diffusion.schedules import DataEnds, reverse_clock, step_fraction
+from blackout.random import RandomSource, poisson
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """One reverse step to be made, from time t to s < t.
+
+    Args:
+        denoiser: evaluated as often as the method needs.
+        process: the forward process that is reversed.
+        x: states X_t [B, ...].
+        s, t: float64 scalars.
+        generator: source of the step's random numbers.
+    """
+
+    denoiser: Denoiser
+    process: Process
+    x: Tensor
+    s: Tensor
+    t: Tensor
+    generator: RandomSource = None
+
+    def predict_count(self, part: object) -> CountPrediction:
+        """Evaluate the denoiser at (X_t, t), for a `part` that needs the missing count.
+
+        Args:
+            part: the kernel or corrector, for the message.
+
+        Raises:
+            ValueError: the denoiser predicts something else.
+        """
+        needed = "a head that predicts the missing count (and for some samplers its distribution)"
+        prediction = self.denoiser(self.x, self.t)
+        return require(prediction, CountPrediction, part, self.process, needed)
+
+    def predict_distribution(self, part: object, purpose: str) -> MissingCount:
+        """Evaluate the denoiser at (X_t, t), for a `part` that draws from P(N | X_t).
+
+        Args:
+            part: the kernel, for the message.
+            purpose: what the distribution is for, such as "bridge", for the message.
+
+        Raises:
+            ValueError: only a mean is predicted, or the count is guided, which leaves only a mean.
+        """
+        prediction = self.predict_count(part)
+        if isinstance(prediction, GuidedCount):
+            raise ValueError(
+                f"guidance leaves no distribution for the posterior {purpose}: "
+                "use sampler=trapezoidal"
+            )
+        if prediction.distribution is None:
+            raise ValueError(f"the posterior {purpose} needs a head that predicts a distribution")
+        return prediction.distribution
+
+    def poisson_leap(self, y: Tensor) -> Tensor:
+        """Return X_s = X_t + Poisson(y r) [B, ...], clipped to max_count.
+
+        References: Santos et al. 2023, Algorithm 2; see `PoissonLeap`.
+
+        Args:
+            y: expected missing count [B, ...], held constant over the step.
+        """
+        births = poisson(y * step_fraction(self.s, self.t), self.generator)
+        return add_births(self.x, births, self.process)
+
+    def bridge(self, missing: Tensor) -> Tensor:
+        """Return X_s [B, ...] by the exact bridge from X_0 = X_t + missing.
+
+        References: Santos et al. 2023, eq. 12.
+
+        Args:
+            missing: whole numbers [B, ...].
+        """
+        x0 = (self.x + missing).to(self.x.dtype)
+        return self.process.bridge(x0, self.x, self.s, self.t, self.generator)
+
+    def midpoint(self) -> Tensor:
+        """Return the time rho, a scalar, that halves the step by the clock -log(1 - e^-t).
+
+        References: this project; checked in tests/laws/test_kernel_laws.py.
+        """
+        middle = (reverse_clock(self.s) + reverse_clock(self.t)) / 2
+        return reverse_clock(middle)  # the clock is its own inverse
+
+    def until(self, time: Tensor) -> ReverseStep:
+        """Return the first part of the step, from t to `time`."""
+        return replace(self, s=time)
+
+    def continue_from(self, x: Tensor, time: Tensor) -> ReverseStep:
+        """Return the second part of the step, from states x at `time` to s."""
+        return replace(self, x=x, t=time)
+
+
+class Kernel(Protocol):
+    """One reverse step."""
+
+    def __call__(self, step: ReverseStep, /) -> Tensor:
+        """Return X_s given X_t: states of the shape [B, ...] and dtype of `step.x`.
+
+        Raises:
+            ValueError: the method needs another kind of prediction or process.
+        """
+
+
+@runtime_checkable
+class StatefulKernel(Kernel, Protocol):
+    """A kernel that uses earlier steps of the same run, such as a multistep method.
+
+    `blackout.diffusion.sampling.sample` starts a new run of it for every batch. Called by itself, it
+    makes a step without earlier ones.
+    """
+
+    memoryless: ClassVar[Kernel]  # its replacement where states are exchanged between steps
+
+    def start(self, mean: Tensor | None) -> Kernel:
+        """Return the kernel of one run.
+
+        Args:
+            mean: E[X_0] of a Poisson start; None for other starts.
+        """
+
+    def earliest_time(self, ends: DataEnds) -> float:
+        """Return the earliest final time at which a Poisson start is accurate enough.
+
+        Classes that derive from this one have the time of kernels that do not correct the start.
+        """
+        return ends.earliest_time()
+
+
+def add_births(x: Tensor, births: Tensor, process: Process) -> Tensor:
+    """Return x + births, clipped to max_count, in x's dtype and shape [B, ...].
+
+    References: Santos et al. 2023, Algorithm 2.
+    """
+    return (x + births).clamp_(max=process.max_count).to(x.dtype)
+
+
+def require_prediction(
+    prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str
+) -> Kind | GuidedPair:
+    """Return the prediction if it is of this kind, or a pair of this kind that is to be guided.
+
+    Args:
+        prediction: of a denoiser.
+        kind: the class that is needed.
+        part: the kernel or corrector, for the message.
+        process: the process it is used with, for the message.
+        needed: what it needs, in words.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    parts = prediction.both if isinstance(prediction, GuidedPair) else (prediction,)
+    for single in parts:
+        require(single, kind, part, process, needed)
+    return cast("Kind | GuidedPair", prediction)

@@ -1,0 +1,177 @@
+"""Settings of a sampler: its kernel, steps, grid, start, correction and guidance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from blackout.component import Stats, component
+from blackout.diffusion.correctors import MAX_STEPS, Correction
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
+from blackout.diffusion.schedules import DataEnds
+from blackout.errors import ensure, refuse
+from blackout.training.instantiate import described, make
+from blackout.training.model import evaluating
+
+DEFAULT_KERNEL = Trapezoidal()  # frozen, so that samplers can share it
+NO_CORRECTION = Correction()
+NO_GUIDANCE = Guidance()
+
+
+def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
+    """Return kernel and number of steps where the settings leave them to the data, `sampler=counts`.
+
+    Narrow counts are drawn from their predicted distribution, which is of first order and takes twice
+    as many steps.
+
+    References: this project; checked in tests/cli/test_configs.py.
+
+    Args:
+        given: settings of the sampler.
+        stats: of the data; `outputs` is more than one where a distribution is predicted.
+    """
+    predicts_distribution = stats.get("outputs", 1) > 1
+    bridges = "kernel" not in given and predicts_distribution
+    settings: dict[str, Any] = {}
+    if bridges:
+        settings["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
+    if given.get("num_steps", 0) is None:
+        settings["num_steps"] = 100 if bridges else 50
+    return settings
+
+
+@component("sampler", from_stats=kernel_of_data)
+@dataclass(frozen=True)
+class Sampler:
+    """How a model is sampled; by default as by `sampler=trapezoidal`.
+
+    Args:
+        kernel: the reverse step.
+        num_steps: steps along the grid; each costs as many network evaluations as kernel and
+            correctors need.
+        grid: num_steps -> times; None follows the family of the training schedule.
+        poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
+        correction: corrector steps after every step of the kernel.
+        guidance: how samples are guided to their classes.
+        batch_size: samples per evaluation of the network.
+        keep_dropout: leave the network in train mode, as the reference code did.
+        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay
+            exact.
+        inpainting_particles: of every sample with known elements; 1 overwrites them and uses no
+            weights; None is 16 where particles can be weighted, else 1.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    models: ClassVar[str] = "models of counts"  # that it draws from, for messages
+    choices: ClassVar[str] = "sampler=trapezoidal, poisson, ..."
+    kernel: Kernel = DEFAULT_KERNEL
+    num_steps: int = 100
+    grid: Callable[[int], Tensor] | None = None
+    poisson_start: bool = True
+    correction: Correction = NO_CORRECTION
+    guidance: Guidance = NO_GUIDANCE
+    batch_size: int = 256
+    keep_dropout: bool = False
+    bfloat16: bool = False
+    inpainting_particles: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self.num_steps, "num_steps")
+        check_number(self.batch_size, "batch_size")
+        if self.inpainting_particles is not None:
+            check_number(self.inpainting_particles, "inpainting_particles")
+
+    @property
+    def memoryless(self) -> Sampler:
+        """The sampler for runs whose states are exchanged or given between steps."""
+        if isinstance(self.kernel, StatefulKernel):
+            return replace(self, kernel=self.kernel.memoryless)
+        return self
+
+    def earliest_time(self, ends: DataEnds) -> float:
+        """Return the earliest final time at which samples of such data may start."""
+        if self.poisson_start and isinstance(self.kernel, StatefulKernel):
+            return self.kernel.earliest_time(ends)
+        return ends.earliest_time()
+
+    def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Evaluate a network like this inside; see `blackout.training.model.evaluating`."""
+        return evaluating(network, self.keep_dropout, self.bfloat16)
+
+
+def check_number(value: Any, name: str) -> None:
+    """Raise ValueError unless value is a whole number in 1..1,000,000."""
+    ensure(
+        type(value) is int and 1 <= value <= MAX_STEPS,
+        f"{name} must be a whole number in 1..{MAX_STEPS:,}, not {value!r}",
+    )
+
+
+def named_sampler(name: str) -> Sampler:
+    """Return the sampler that `sampler=<name>` is on the command line, with the corrector that goes with it.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    # Hydra is imported here, so that the package does without it
+    from omegaconf import OmegaConf
+
+    from blackout.config.choices import choices, load_choice
+    from blackout.config.compose import compose
+
+    known = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
+    refuse(name not in known, f"sampler={name!r}: there is no such sampler, only {', '.join(known)}")
+    config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])
+    return make(_without_null(config), "sampler")
+
+
+def _without_null(part: Any) -> Any:
+    """Plain containers without the settings that are null."""
+    if not isinstance(part, Mapping):
+        return part
+    return {name: _without_null(value) for name, value in part.items() if value is not None}
+
+
+def chosen_sampler(
+    default: Sampler, requested: Sampler | str | None, num_steps: int | None
+) -> Sampler:
+    """Return the requested sampler, or the model's own, with another number of steps if one is given.
+
+    A name stands for a kernel with its corrector and its usual number of steps. The grid and
+    everything else stay the model's. The name of the kernel that the model has changes nothing.
+
+    Args:
+        default: the model's sampler.
+        requested: a sampler, a name from the command line, or None for the model's own.
+        num_steps: None for those of the sampler.
+
+    Raises:
+        UserError: there is none of that name.
+        ValueError: not a positive number of steps.
+    """
+    sampler = requested or default
+    if isinstance(sampler, str):
+        named = named_sampler(sampler)
+        if type(named) is not type(default):
+            sampler = named
+        elif _same_kernel(named.kernel, default.kernel):
+            sampler = default
+        else:
+            correction = replace(default.correction, corrector=named.correction.corrector)
+            sampler = replace(
+                default, kernel=named.kernel, correction=correction, num_steps=named.num_steps
+            )
+    return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
+
+
+def _same_kernel(kernel: Kernel, other: Kernel) -> bool:
+    """Return whether two kernels are of one class with equal arguments."""
+    same_class = type(kernel) is type(other)
+    return same_class and described(kernel, "kernel") == described(other, "kernel")

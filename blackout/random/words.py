@@ -1,0 +1,25 @@
+"""Random words on a CPU, by numba where it is available and many are needed."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from blackout.random import streams
+
+MIN_COMPILED_WORDS = 16_384  # below this, PyTorch takes no longer than numba
+
+
+def random_words(seed: int, number: int) -> Tensor:
+    """Return the words of a seed, int64 [number], as `blackout.random.streams.words` does.
+
+    Args:
+        seed: any integer.
+        number: of words.
+    """
+    if number < MIN_COMPILED_WORDS:
+        return streams.words(seed, number)
+    try:
+        from blackout.random import numba_draws  # only here: numba takes long to load
+    except ImportError:  # numba is switched off
+        return streams.words(seed, number)
+    return numba_draws.words(seed, number)

@@ -1,0 +1,71 @@
+"""The settings of a sampler: what is refused, and what a run without memory takes in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from blackout.diffusion.correctors import Correction
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.kernels import MultistepLeap, PoissonLeap, Trapezoidal
+from blackout.diffusion.sampler import Sampler, chosen_sampler
+from blackout.diffusion.schedules import DataEnds
+
+
+@pytest.mark.parametrize(
+    "wrong, word",
+    [
+        ({"num_steps": 0}, "num_steps"),
+        ({"num_steps": None}, "num_steps"),
+        ({"num_steps": 2.0}, "num_steps"),
+        ({"batch_size": None}, "batch_size"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": True}, "batch_size"),
+        ({"inpainting_particles": 0}, "inpainting_particles"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        Sampler(**wrong)
+
+
+@pytest.mark.parametrize(
+    "part, wrong, word",
+    [
+        (Guidance, {"scale": -1.0}, "scale"),
+        (Guidance, {"scale": float("nan")}, "scale"),
+        (Guidance, {"between": [3, 1]}, "between"),
+        (Correction, {"steps": -1}, "steps"),
+        (Correction, {"between": [1]}, "between"),
+    ],
+)
+def test_impossible_parts_are_refused(part: type, wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        part(**wrong)
+
+
+def test_a_memoryless_sampler_differs_in_the_kernel_alone() -> None:
+    sampler = Sampler(MultistepLeap(), 7, guidance=Guidance(2.0))
+    assert sampler.memoryless == Sampler(Trapezoidal(), 7, guidance=Guidance(2.0))
+    assert Sampler(PoissonLeap()).memoryless == Sampler(PoissonLeap())
+
+
+def test_only_a_kernel_that_corrects_a_poisson_start_may_start_earlier() -> None:
+    ends = DataEnds(total_dispersion=1.0, covariance_excess=10.0, max_count=255)
+    usual = ends.earliest_time()
+    assert Sampler(MultistepLeap()).earliest_time(ends) < usual
+    assert Sampler(MultistepLeap(), poisson_start=False).earliest_time(ends) == usual
+    assert Sampler(PoissonLeap()).earliest_time(ends) == usual
+    ends.check(torch.tensor(usual))
+    with pytest.raises(ValueError, match="too early"):
+        ends.check(torch.tensor(usual - 0.1))
+
+
+def test_a_named_sampler_keeps_the_settings_of_the_models_own() -> None:
+    own = Sampler(MultistepLeap(), 7, correction=Correction(2), guidance=Guidance(2.0))
+    assert chosen_sampler(own, "multistep", None) is own
+    assert chosen_sampler(own, "poisson", 9) == Sampler(
+        PoissonLeap(), 9, correction=Correction(2), guidance=Guidance(2.0)
+    )
