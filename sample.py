@@ -1,6 +1,6 @@
 """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
 
-from blackout.programs.cli import run_sample
+from blackout.cli.programs import run_sample
 
 if __name__ == "__main__":
     run_sample()

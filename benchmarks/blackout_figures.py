@@ -28,9 +28,9 @@ from blackout.diffusion import fisher_times
 from blackout.diffusion.kernels import PosteriorBridge
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.laws.claims import ExactDenoiser
-from blackout.laws.toys import Toy, thinning
 from blackout.random import SampleStreams
+from blackout.verification.claims import ExactDenoiser
+from blackout.verification.toys import Toy, thinning
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -19,6 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from blackout.config.instantiate import make
 from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
@@ -31,7 +32,6 @@ from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
 from blackout.protocols import Draw, Drawn, refuse_unknown
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
-from blackout.training.instantiate import make
 from blackout.training.model import Model
 
 _REST = 128

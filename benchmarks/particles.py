@@ -22,9 +22,9 @@ from blackout.diffusion.particles import Particles, Steering, run_particles
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
-from blackout.laws.toys import Array, JumpToy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams
+from blackout.verification.claims import ExactDenoiser, ExactJumpDenoiser, numbers
+from blackout.verification.toys import Array, JumpToy, of_generator, pixel_pair, total_variation
 
 DRAWS = 10_000
 
@@ -38,7 +38,7 @@ def distances(x: torch.Tensor, law: Array) -> str:
 
 
 def completion(y: int, number: int, correctors: int = 0) -> str:
-    """The second pixel of the pair of `blackout.laws` given that the first is y."""
+    """The second pixel of the pair of `blackout.verification` given that the first is y."""
     pair = pixel_pair()
     law = pair.p0.reshape(16, 16)[y] / pair.p0.reshape(16, 16)[y].sum()
     n = DRAWS if number < 64 else DRAWS // 2

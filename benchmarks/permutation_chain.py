@@ -11,7 +11,7 @@ from torch import Tensor
 from blackout.errors import CommandParser, run_command
 from blackout.files import new_file, save_picture
 from blackout.permutations import all_permutations
-from tests.laws.permutation_claims import laws_of_chain
+from tests.verification.permutation_claims import laws_of_chain
 
 _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
 

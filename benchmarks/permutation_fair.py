@@ -18,6 +18,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from benchmarks.measure import report
+from blackout.config.instantiate import fill, make
 from blackout.permutations.coded import CodeModel, CodeTransformer
 from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.draw import CodeDraw
@@ -27,7 +28,6 @@ from blackout.permutations.distributions import GeneralizedPlackettLuce, Matchin
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import arranged
 from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
-from blackout.training.instantiate import fill, make
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
 Loss = Callable[[Tensor, Tensor], Tensor]

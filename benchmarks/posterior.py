@@ -188,7 +188,7 @@ class Bench:
 
 def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
     """Held-out and training counts."""
-    from blackout.training.instantiate import make
+    from blackout.config.instantiate import make
 
     source = make(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
     assert isinstance(source, CountData)

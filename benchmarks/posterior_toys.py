@@ -16,8 +16,6 @@ from torch import Tensor
 from benchmarks.exact_laws import Chain, Dna, Motif, Ring, Synthetic, hellinger
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Uniform
-from blackout.laws.claims import histogram
-from blackout.laws.toys import total_variation
 from blackout.posterior import (
     Auto,
     Binomial,
@@ -40,7 +38,9 @@ from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.problem import Measurements
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
-from tests.laws.posterior_claims import cases
+from blackout.verification.claims import histogram
+from blackout.verification.toys import total_variation
+from tests.verification.posterior_claims import cases
 
 Row = dict[str, Any]
 

@@ -29,13 +29,13 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
+from blackout.config.instantiate import make
 from blackout.data import CountData
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, ends_in_one_line
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
-from blackout.training.instantiate import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (

@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
+from blackout.config.allowed_components import plain
 from blackout.errors import CommandParser, UserError, run_command, summary
 from blackout.files import CONF, opened
-from blackout.training.allowed_components import plain
 
 TABLES = Path(__file__).with_name("tables")
 

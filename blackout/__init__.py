@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from blackout.version import __version__
 
 if TYPE_CHECKING:
+    from blackout.cli.from_data import from_data
     from blackout.diffusion.model import BlackoutDiffusion
-    from blackout.programs.from_data import from_data
     from blackout.training.export import load_model
 
 __all__ = ["BlackoutDiffusion", "__version__", "from_data", "load_model"]
 
 _HOMES = {
     "BlackoutDiffusion": "blackout.diffusion.model",
-    "from_data": "blackout.programs.from_data",
+    "from_data": "blackout.cli.from_data",
     "load_model": "blackout.training.export",
 }
 

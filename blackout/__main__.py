@@ -1,6 +1,6 @@
 """`python -m blackout <command> ...`."""
 
-from blackout.programs.main import main
+from blackout.cli.main import main
 
 if __name__ == "__main__":
     main()

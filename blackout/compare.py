@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from blackout.component import leaves
+from blackout.config.allowed_components import plain
 from blackout.errors import CommandParser, refuse, run_command
 from blackout.files import new_file
 from blackout.report import RIGHT, curve_panels, picture, save_page, scores_of, settings_of, under
-from blackout.training.allowed_components import plain
 
 Values: TypeAlias = Mapping[str, Any]
 Table: TypeAlias = Sequence[Sequence[Any]]

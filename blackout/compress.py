@@ -335,7 +335,7 @@ def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Ten
 
 
 def _first(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> _Law:
-    """Poisson(q_T E[X_0]), where sampling starts, [n] of a `shape`. Ours (tests/laws/test_toy_tables.py)."""
+    """Poisson(q_T E[X_0]), where sampling starts, [n] of a `shape`. Ours (tests/verification/test_toy_tables.py)."""
     mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
     rate = float(torch.exp(-times[-1])) * mean
     return _poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from blackout.cli.pictures import Trajectory
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import refuse_address
-from blackout.programs.pictures import Trajectory
 from blackout.protocols import Draw, Samples
 from blackout.random import SampleStreams
 from blackout.training.export import load_trained

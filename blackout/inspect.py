@@ -10,10 +10,10 @@ from pathlib import Path
 
 import yaml
 
+from blackout.config.instantiate import check_arguments
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
 from blackout.errors import CommandParser, UserError, run_command, shown
-from blackout.training.instantiate import check_arguments
 
 
 def inspect(path: Path, given: list[str]) -> int:

@@ -171,7 +171,7 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
 def noisy(values: list[float]) -> bool:
     """Whether a running mean helps to read a curve: not that of a learning rate, nor one of a few points.
 
-    Of values [n], whose steps add up to many times their range. Ours (tests/programs/test_curves.py).
+    Of values [n], whose steps add up to many times their range. Ours (tests/cli/test_curves.py).
     """
     return len(values) > _FEW and float(np.abs(np.diff(values)).sum()) > _ROUGH * float(np.ptp(values))
 
@@ -209,7 +209,7 @@ def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Map
 def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
     """A curve, steps and values [n], with the extremes of its stretches alone, to six digits.
 
-    Ours (tests/programs/test_curves.py).
+    Ours (tests/cli/test_curves.py).
     """
     x, chosen = np.array(values), np.arange(len(values))
     if len(x) > 2 * _STRETCHES:

@@ -13,11 +13,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout import load_model
+from blackout.config.instantiate import make
 from blackout.data import CountData
 from blackout.diffusion.plots import grid
 from blackout.files import CONF
 from blackout.random import SampleStreams
-from blackout.training.instantiate import make
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,8 +21,8 @@ from hydra import compose, initialize_config_dir
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from blackout.cli.train import train
 from blackout.errors import Preempted
-from blackout.programs.train import train
 
 
 def suggest(trial: optuna.Trial) -> list[str]:

@@ -26,8 +26,8 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch.nn.utils import get_total_norm
 
+from blackout.cli import train as program
 from blackout.config.compose import compose
-from blackout.programs import train as program
 
 FILE = Path(__file__).with_suffix(".json")
 RECIPES = {

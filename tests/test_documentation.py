@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from blackout.cli.run_directory import MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 from blackout.config.settings import KINDS
-from blackout.programs.run_directory import MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -65,10 +65,10 @@ def test_files_and_links_that_are_named_exist(page):
 
 
 def test_the_laws_that_limits_name_are_there():
-    """Claims in quotation marks are in `blackout/laws` and tests/laws, tests by name in tests/laws."""
+    """Claims in quotation marks are in both folders `verification`, tests by name in tests/verification."""
     page = (DOCS / "explanation" / "limits.md").read_text()
-    tests = "".join(path.read_text() for path in (ROOT / "tests" / "laws").glob("*.py"))
-    laws = tests + "".join(path.read_text() for path in (ROOT / "blackout" / "laws").glob("*.py"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "verification").glob("*.py"))
+    laws = tests + "".join(path.read_text() for path in (ROOT / "blackout" / "verification").glob("*.py"))
     claims, named = re.findall(r'"([^"\n]+)"', page), re.findall(r"`(test_\w+)`", page)
     assert len(claims) > 20 and [claim for claim in claims if claim not in laws] == []
     assert len(named) >= 2 and [name for name in named if f"def {name}(" not in tests] == []

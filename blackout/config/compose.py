@@ -12,9 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, OmegaConf
 
+from blackout.config.instantiate import find
 from blackout.errors import UserError
 from blackout.files import CONF
-from blackout.training.instantiate import find
 
 
 @contextmanager

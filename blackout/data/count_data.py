@@ -312,7 +312,7 @@ class CountData:
     def mean(self) -> float:
         """Mean count over all elements of the training split [N, *shape], a float.
 
-        Ours (tests/laws/test_end_laws.py).
+        Ours (tests/verification/test_end_laws.py).
         """
         return int(self.sums.element.sum()) / self.train.numel()
 
@@ -320,7 +320,7 @@ class CountData:
     def std(self) -> float:
         """Standard deviation of the counts over all elements of the training split [N, *shape], a float.
 
-        Ours (tests/laws/test_end_laws.py).
+        Ours (tests/verification/test_end_laws.py).
         """
         return max(float(self.sums.square.sum()) / self.train.numel() - self.mean**2, 0.0) ** 0.5
 

@@ -41,13 +41,13 @@ class Sums:
     def variance(self) -> Tensor:
         """Of every element, float64 [*shape]: the mean of squares less the square of the mean.
 
-        Ours (tests/laws/test_end_laws.py).
+        Ours (tests/verification/test_end_laws.py).
         """
         return self.square / len(self.sample) - (self.element.double() / len(self.sample)).square()
 
 
 def sums(counts: Tensor | Rows) -> Sums:
-    """One pass over counts, integers [N, *shape]: see `Sums`. Ours (tests/laws/test_end_laws.py)."""
+    """One pass over counts, integers [N, *shape]: see `Sums`. Ours (tests/verification/test_end_laws.py)."""
     known = counts.sparse_sums(CHUNK) if isinstance(counts, Rows) else None
     if known is not None:
         return Sums(*known)
@@ -81,7 +81,7 @@ def loaded(counts: Tensor | Rows, most: int = _LOADED) -> Tensor:
 def total_dispersion(counts: Tensor | Rows, known: Sums | None = None) -> float:
     """D = Var(sum X) / E(sum X) of the total count of a sample, float64; 1 for Poisson counts, 0 for constant ones.
 
-    Ours (tests/laws/test_end_laws.py).
+    Ours (tests/verification/test_end_laws.py).
 
     Args:
         counts: integers [N, *shape].
@@ -96,7 +96,7 @@ def covariance_excess(counts: Tensor | Rows, known: Sums | None = None) -> float
     """||M^-1/2 (Cov X - M) M^-1/2||_F, M = diag E[X]: 0 for independent Poisson counts.
 
     From the squared products of all pairs among at most 1,024 evenly spaced samples, without the bias that the square
-    of an estimated covariance has. Ours, with its law in `tests/laws/test_end_laws.py`.
+    of an estimated covariance has. Ours, with its law in `tests/verification/test_end_laws.py`.
 
     Args:
         counts: integers [N, *shape].

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline
 from blackout.component import Plain, component
+from blackout.config.allowed_components import check
+from blackout.config.instantiate import is_component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.kernels import BinomialBridge, Kernel, ReverseStep
@@ -29,9 +31,7 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, ensure, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, low_discrepancy, uniform
-from blackout.training.allowed_components import check
 from blackout.training.export import read_model
-from blackout.training.instantiate import is_component
 
 _ROUND = 1e-4
 """Added to squared distances: their root then has a gradient where two draws are equal, and the score stays proper."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from blackout.config.instantiate import make, resolve, with_defaults
 from blackout.data import CountData
 from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import divided
@@ -26,7 +27,6 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import with_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
-from blackout.training.instantiate import make, resolve, with_defaults
 
 if TYPE_CHECKING:
     from PIL import Image

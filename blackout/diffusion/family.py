@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component, leaves
+from blackout.config.instantiate import find, make, resolve
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.data.count_statistics import loaded, narrow, sums
@@ -52,7 +53,6 @@ from blackout.networks.inputs import CountInputs, Elements, concentration, measu
 from blackout.protocols import Draw, Split
 from blackout.random import low_discrepancy
 from blackout.training.family import ComponentFamily, make_dataset
-from blackout.training.instantiate import find, make, resolve
 from blackout.training.model import evaluating
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")

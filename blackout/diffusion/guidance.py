@@ -9,8 +9,8 @@ these rates does not sample p(x) p(c | x)^g for all that: the tilted laws of dif
 
     d/dtau pi = L* pi + V pi,   pi = p^(1 - g) p_c^g,   V = sum [kappa^(1 - g) kappa_c^g - (1 - g) kappa - g kappa_c],
 
-where L is the guided generator, and V >= 0 for g > 1 (tests/laws/test_particle_laws.py). Guided rates: [Nisonoff 2024];
-classifier-free guidance: [Ho 2022].
+where L is the guided generator, and V >= 0 for g > 1 (tests/verification/test_particle_laws.py).
+Guided rates: [Nisonoff 2024]; classifier-free guidance: [Ho 2022].
 """
 
 from __future__ import annotations

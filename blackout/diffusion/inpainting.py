@@ -3,7 +3,7 @@
 Where nothing else is done, as in RePaint [Lugmayr 2022], the others are born at the model's rates beside them and never
 look ahead: total variation .1 to .3 to the exact conditional law on a pixel pair, however many steps are taken. It is
 the weights that are missing: the model's probability of the known path's own births, given all elements, and a particle
-loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/laws/test_particle_laws.py).
+loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/verification/test_particle_laws.py).
 """
 
 from __future__ import annotations

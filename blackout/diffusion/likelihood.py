@@ -12,7 +12,7 @@ larger counts have ends further out, and what the ends cost is added:
 Finite time: the sampler that takes Poisson(y r_k) births per step is a latent variable model with an exactly known
 bound, the KL of its start and of each of its T steps; it falls to the continuous one as T grows. The paper has both up
 to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as bounds they are ours
-(tests/laws/test_likelihood_laws.py, test_end_laws.py).
+(tests/verification/test_likelihood_laws.py, test_end_laws.py).
 
 Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`mask_missing_entries`).
 
@@ -72,7 +72,7 @@ _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
     """nats per sample [B] -> bits per dimension [B] of a sample of `shape`: over log 2 and its elements.
 
-    The unit of likelihoods of images [Uria 2014]; tested in tests/laws/test_likelihood_laws.py.
+    The unit of likelihoods of images [Uria 2014]; tested in tests/verification/test_likelihood_laws.py.
     """
     return nats / (math.prod(shape) * math.log(2))
 
@@ -87,7 +87,7 @@ def likelihood_bound(
     final_time: Tensor | None = None,
     mean: Tensor | None = None,
 ) -> Tensor:
-    """One unbiased estimate per sample of the bound of any process. Ours (tests/laws/test_process_laws.py).
+    """One unbiased estimate per sample of the bound of any process. Ours (tests/verification/test_process_laws.py).
 
     The path's part (`path_bound`; for a chain `chain_bound`), plus the KL at the final time from where sampling starts,
     plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time. Pure death adds what its ends cost
@@ -172,7 +172,7 @@ def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
 def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
     """Logits u [B] of quantiles v [B] in (0, 1), and the density there: a logistic law cut to [last, limit].
 
-    Ours (tests/laws/test_end_laws.py).
+    Ours (tests/verification/test_end_laws.py).
 
     With a plateau of half-width a, flat between -a and a and logistic beyond: of density
 
@@ -197,7 +197,7 @@ def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tens
 def reach(process: Process) -> tuple[float, float]:
     """Logit of survival at the earliest time of a bound, and half the width of where all times tell as much.
 
-    Two numbers; ours (tests/laws/test_end_laws.py).
+    Two numbers; ours (tests/verification/test_end_laws.py).
 
     Pure death of counts beyond 255 reaches further out by log(max_count / 255), and is flat over log(max_count) to
     either side.
@@ -235,7 +235,7 @@ def adds_ends(process: PureDeath) -> bool:
 def end_bound(denoiser: Denoiser, process: PureDeath, x0: Tensor, mean: Tensor, source: RandomSource = None) -> Tensor:
     """What the ends of the continuous bound cost: KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
-    Ours (tests/laws/test_end_laws.py).
+    Ours (tests/verification/test_end_laws.py).
 
     Args:
         denoiser, process, x0, source: as for `likelihood_bound`; one evaluation at the earliest time.
@@ -284,7 +284,7 @@ def step_bound(
 
 
 def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tensor:
-    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts. Ours (tests/laws/test_end_laws.py).
+    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts. Ours (tests/verification/test_end_laws.py).
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity otherwise. Counts beyond
     4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 - q) - q, about q^2 / 2, which is never more
@@ -316,7 +316,7 @@ def _births_constant(max_count: int, s: float, t: float) -> Tensor:
     """-H(D) + E log D! for D ~ Binomial(N, r), the births of a step from t to s, float64 [max_count + 1] over N.
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)): what [Santos 2023, eq. 70] leaves out of eq. 69
-    (tests/laws/test_likelihood_laws.py).
+    (tests/verification/test_likelihood_laws.py).
     """
     beyond = f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
     ensure(max_count <= LARGEST_TABLE, beyond)
@@ -383,7 +383,8 @@ def path_log_weights(
 ) -> Tensor:
     """log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations [Burda 2016].
 
-    Births of p are Poisson(y r), of q binomial [Santos 2023, eq. 53]; checked in tests/laws/test_weighted_paths.py.
+    Births of p are Poisson(y r), of q binomial [Santos 2023, eq. 53];
+    checked in tests/verification/test_weighted_paths.py.
 
     Births are not clipped at max_count here, as in the finite-time bound: what the sampler clips only adds to p(X_0).
 
@@ -457,7 +458,7 @@ class Estimate:
     def of(nats: Tensor, shape: tuple[int, ...], place: Tensor | None = None) -> Estimate:
         """Mean, standard error and `interval` in bits of one estimate per image [n], in nats; `place` as for `spread`.
 
-        Ours (tests/laws/test_likelihood_laws.py).
+        Ours (tests/verification/test_likelihood_laws.py).
         """
         bits = bits_per_dim(nats.double(), shape)
         error = spread(bits, place) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf

@@ -9,9 +9,9 @@ Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
 
 The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density of the times twice.
 They favour global structure and gave the published FID; the likelihood's make the loss a bound on -log p (plus a
-constant), which is tested in tests/laws/test_likelihood_laws.py. Going back, counts grow by e-folds of q, and a share
-that is missing at one of them is missing in the end. The likelihood weighs an e-fold with its number of births, so that
-the first ones hardly matter; growth's weights lie half-way to equal ones.
+constant), which is tested in tests/verification/test_likelihood_laws.py. Going back, counts grow by e-folds of q, and
+a share that is missing at one of them is missing in the end. The likelihood weighs an e-fold with its number of births,
+so that the first ones hardly matter; growth's weights lie half-way to equal ones.
 
 Where a head predicts a distribution, its score is added (`count_loss`); the weights are the same for both.
 """
@@ -279,7 +279,7 @@ class RateLoss(_Weighted):
 class BirthDeathLoss(_Weighted):
     """Poisson losses y - N log y of the missing and of the immigrants, times their known factors q, 1 over 1 - q.
 
-    Ours (tests/laws/test_process_laws.py): `RateLoss` in terms of what is predicted.
+    Ours (tests/verification/test_process_laws.py): `RateLoss` in terms of what is predicted.
 
     Args:
         weighting: "paper" or "likelihood".

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
+from blackout.config.instantiate import described, make
 from blackout.diffusion.correctors import MAX_STEPS, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
 from blackout.diffusion.schedules import DataEnds
 from blackout.errors import ensure, refuse
-from blackout.training.instantiate import described, make
 from blackout.training.model import evaluating
 
 DEFAULT_KERNEL = Trapezoidal()  # frozen, so that samplers can share it

@@ -100,14 +100,14 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
 def widening(max_count: int) -> float:
     """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0, a number.
 
-    Ours (tests/laws/test_end_laws.py).
+    Ours (tests/verification/test_end_laws.py).
     """
     return max(0.0, math.log(max_count / 255))
 
 
 @dataclass(frozen=True)
 class DataEnds:
-    """The ends of time that data ask for. Ours (tests/laws/test_end_laws.py). The ends are floats.
+    """The ends of time that data ask for. Ours (tests/verification/test_end_laws.py). The ends are floats.
 
     Args:
         total_dispersion: D.
@@ -155,7 +155,10 @@ class DataEnds:
         return max(_FINAL_TIME, math.log1p(math.exp(-self.last)), self.first)
 
     def start_nats(self, t: Tensor | float) -> float:
-        """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4. Ours (tests/laws/test_end_laws.py)."""
+        """At most how far the start at a scalar t is from X_t: q^2 ||c||^2 / 4.
+
+        Ours (tests/verification/test_end_laws.py).
+        """
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
 
     def earliest_time(self, max_nats: float = MAX_START_NATS) -> float:
@@ -163,7 +166,7 @@ class DataEnds:
 
         There q_T D is at most 0.25, and the start at most `max_nats` off.
 
-        References: this project; checked in tests/laws/test_end_laws.py.
+        References: this project; checked in tests/verification/test_end_laws.py.
         """
         largest_survival = min(
             MAX_DISPERSION / max(self.total_dispersion, 1e-30),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import Plain
+from blackout.config.instantiate import make
 from blackout.errors import UserError, refuse
 from blackout.flows import diagnostics
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
@@ -31,7 +32,6 @@ from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.weights import estimates
 from blackout.protocols import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.random import fold_seed
-from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

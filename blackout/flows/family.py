@@ -11,6 +11,8 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline
 from blackout.component import Plain, component
+from blackout.config.allowed_components import pathless
+from blackout.config.instantiate import find, make, resolve
 from blackout.errors import UserError, refuse
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
@@ -22,9 +24,7 @@ from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw
-from blackout.training.allowed_components import pathless
 from blackout.training.family import ComponentFamily
-from blackout.training.instantiate import find, make, resolve
 
 _ANNEALED = 0.7
 """Share of a run in which the horizon grows."""

@@ -218,7 +218,7 @@ class _Stepwise(Simulation):
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> _Step:
         """Of states [B, d] the next, with gains (b - a) (xi_a + xi_b) / 2, jumps and evaluations [B].
 
-        Ours (tests/laws/flow_claims.py).
+        Ours (tests/verification/flow_claims.py).
         """
         g = scores(states, a) if states.scores is None else states.scores
         first = residual(states.dlogp_dt, g, a * states.ratios)

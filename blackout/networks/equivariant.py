@@ -108,7 +108,7 @@ class LocallyEquivariant(nn.Module):
 
     The heat-bath term is a(t, H_i) Delta max(pi_t(tau), pi_t(x_i)), where Delta are the target's log-ratios, pi_t the
     conditional law of site i at time t and a a learned gate that starts at 1/2. It solves every product target
-    (tests/laws/flow_claims.py).
+    (tests/verification/flow_claims.py).
 
     Args:
         body: the hollow features.

@@ -297,7 +297,7 @@ class GeneralizedPlackettLuce(SequentialLaw):
 
     log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} e^S[i, order_j]. Adding a number to a row changes
     nothing, nor does the last row; with equal rows it is Plackett-Luce. A row's scores do not depend on what earlier
-    places chose, so one such distribution cannot be any law, but a chain of them can (tests/laws).
+    places chose, so one such distribution cannot be any law, but a chain of them can (tests/verification).
 
     Args:
         scores: [..., n, n], rows are places and columns items; -inf where an item may not be. Whatever earlier

@@ -3,7 +3,7 @@
 A shuffle takes a list x to x[sigma], sigma drawn anew. Several of them compose to one permutation, pi_t = compose(
 pi_{t-1}, sigma_t), which is drawn directly here: t riffles are one 2^t-shuffle, t insertions one draw of t cards. What
 takes a step back is the inverse of its permutation; `sample_inverse` gives it as it comes, with the same law as
-`inverse(sample(...))`. All laws are checked in tests/laws.
+`inverse(sample(...))`. All laws are checked in tests/verification.
 
 How far from uniform t of them are is exact too: riffles after [Bayer 1992], insertions by the first run of the inverse,
 both in whole numbers; transpositions by the walk on cycle types, to 30 cards. The rule for schedules follows [Zhang

@@ -1,7 +1,7 @@
 """The method that suits a measurement, and the best there is: where the measurement is the forward process itself the
 posterior is one reverse run from y, without a Markov chain.
 
-Ours; tests/laws/posterior_claims.py checks that L(x) is proportional to K_t(x, z).
+Ours; tests/verification/posterior_claims.py checks that L(x) is proportional to K_t(x, z).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blackout.posterior.unknown_number import Blind
 def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
     """The state and level from which a reverse run draws from the posterior; None where there is none.
 
-    Ours (tests/laws/posterior_claims.py).
+    Ours (tests/verification/posterior_claims.py).
 
     Binomial thinning of all elements with one survival p is pure death after -log p; symmetric flips are the uniform
     process; known and hidden elements are absorption into a state of its own, whatever the mask, since p(x_0 | x_t)

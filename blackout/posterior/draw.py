@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from blackout.config.instantiate import make
 from blackout.diffusion.plots import grid
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
@@ -25,7 +26,6 @@ from blackout.posterior.problem import STRIDE, Measured, Measurements, Prior, re
 from blackout.posterior.unknown_number import Blind, unknown_of
 from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch
 from blackout.random import SampleStreams
-from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -217,7 +217,7 @@ class Binomial(Noise):
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """Of what is left every unit is seen with probability p / survival, maps or numbers, if that is one.
 
-        Ours (tests/laws/posterior_claims.py).
+        Ours (tests/verification/posterior_claims.py).
         """
         p = as_map(self.survival, "survival") / survival
         return None if bool((p > 1).any()) else Binomial(p.tolist())
@@ -280,7 +280,7 @@ class ThinnedPoisson(Poisson):
 
     With g(z) = b^z the average is a^m, a = 1 - q + q b; and z (g(z) + (1 / q - 1) g(z - 1)) averages to m times what g
     does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s. Ours; the
-    average is checked in tests/laws/posterior_claims.py.
+    average is checked in tests/verification/posterior_claims.py.
 
     Args:
         table: log g_y(z), float64 [largest y + 1, largest z + 1].
@@ -297,7 +297,7 @@ class ThinnedPoisson(Poisson):
 def _thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
     """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1], by its recursion in y; dark counts convolved.
 
-    Ours (tests/laws/posterior_claims.py).
+    Ours (tests/verification/posterior_claims.py).
     """
     z = torch.arange(largest + 1, dtype=torch.float64)
     g = z * math.log1p(math.expm1(-exposure) / survival)

@@ -32,7 +32,7 @@ class NoiseDenoise(Method):
     """z ~ K_t(x, .), x' ~ p(. | z), accepted with probability min(1, L(x') / L(x)).
 
     The proposal is reversible for p(x) when the reverse run is exact, so p(x) L(x) is stationary. Ours; checked by
-    tests/laws/posterior_claims.py.
+    tests/verification/posterior_claims.py.
 
     Of elements that are known exactly hardly a proposal would agree with all. There z is drawn as ever, but several
     particles run back from it beside the known elements' own path, x's path among them, and one is taken by its weight

@@ -269,7 +269,7 @@ class Measured:
     def thinned(self, survival: float, shape: Shape, max_count: int) -> Measured | None:
         """The problem of z whose likelihood averages to this one's over z ~ Binomial(x, survival); None if unknown.
 
-        Ours, see `Binomial.thinned` and `ThinnedPoisson` of the noise (tests/laws/posterior_claims.py).
+        Ours, see `Binomial.thinned` and `ThinnedPoisson` of the noise (tests/verification/posterior_claims.py).
         """
         if not self.operator.counting:
             return None

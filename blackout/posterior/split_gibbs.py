@@ -7,13 +7,13 @@ is off by N - 1 for every mismatch, and a Metropolis chain restarted at z = x in
 
 The split target is p(x) Lt(z) K_t(x, z) [Chu 2025, eq. 7], but with the process's own forward law K_t for the
 potential: x given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x)
-as t -> 0 for any Lt that tends to L. Ours; tests/laws/posterior_claims.py checks both.
+as t -> 0 for any Lt that tends to L. Ours; tests/verification/posterior_claims.py checks both.
 
 The likelihood step draws z given x and y, in law proportional to Lt(z) K_t(x, z) [Chu 2025, eq. 8], by what the
 likelihood offers. Where each of its terms depends on one element, all elements are drawn from their exact conditional
 at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs sampler over colours); of
 a black box it is Metropolis. The last two continue from the z before: started anew from x they leave no law of use
-invariant. The heat bath is ours; tests/laws/posterior_claims.py checks all three.
+invariant. The heat bath is ours; tests/verification/posterior_claims.py checks all three.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Coupling:
         return table
 
     def relaxed(self, problem: Problem, shape: tuple[int, ...], t: float) -> Relaxed:
-        """Lt: the likelihood of states. Ours (tests/laws/posterior_claims.py).
+        """Lt: the likelihood of states. Ours (tests/verification/posterior_claims.py).
 
         Pure death: where the problem knows a likelihood of z whose average over K_t is L itself, that one, and no bias
         is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone. Absorption:

@@ -19,9 +19,9 @@ from typing import IO, Any
 import torch
 
 from blackout.component import leaves
+from blackout.config.allowed_components import check_bounds, pathless, plain
 from blackout.errors import UserError, refuse
 from blackout.files import MAX_VALUES, opened, replacing
-from blackout.training.allowed_components import check_bounds, pathless, plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1

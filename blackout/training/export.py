@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.component import Plain, leaves, thaw
+from blackout.config.allowed_components import check, plain
+from blackout.config.instantiate import is_component, make
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
-from blackout.training.allowed_components import check, plain
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
-from blackout.training.instantiate import is_component, make
 from blackout.version import __version__
 
 _HASH, _CARD = "weights_sha256", "card_sha256"

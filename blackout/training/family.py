@@ -12,10 +12,10 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain
+from blackout.config.allowed_components import named_in_file, pathless
+from blackout.config.instantiate import fill, fits, in_words, is_component, make, with_defaults
 from blackout.errors import UserError, error_context, refuse
 from blackout.protocols import Draw, Source
-from blackout.training.allowed_components import named_in_file, pathless
-from blackout.training.instantiate import fill, fits, in_words, is_component, make, with_defaults
 from blackout.training.model import Model
 
 

@@ -82,11 +82,11 @@ def main(program: str, words: list[str]) -> None:
 
     strategy = SEVERAL_PROCESSES if "WORLD_SIZE" in os.environ else ONE_PROCESS
     sys.argv = [f"{program}.py", *SETTINGS[program], *(strategy if program == "train" else ()), *words]
-    from blackout.programs import cli
+    from blackout.cli import programs
 
     with register_module_forward_pre_hook(note):
         try:
-            cli.run({"train": cli.train, "sample": cli.sample}[program])
+            programs.run({"train": programs.train, "sample": programs.sample}[program], program)
         finally:
             print(f"evaluated on: {', '.join(devices)}", flush=True)
 

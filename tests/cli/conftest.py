@@ -107,7 +107,7 @@ def run(
     def run(program: str, *arguments: object) -> Outcome:
         GlobalHydra.instance().clear()
         monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *map(str, arguments)])
-        cli = importlib.import_module("blackout.programs.cli")
+        cli = importlib.import_module("blackout.cli.programs")
         code = 0
         try:
             getattr(cli, f"run_{program}")()

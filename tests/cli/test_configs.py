@@ -10,13 +10,13 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from blackout import from_data
+from blackout.cli.train import make_callbacks, make_trainer, with_precision
 from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.diffusion.latent_features import latent_features
 from blackout.files import CONF
-from blackout.programs.train import make_callbacks, make_trainer, with_precision
 
 
 def composed(*overrides, name="train"):

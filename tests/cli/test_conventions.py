@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
-from blackout.programs import choices
+from blackout.cli import choices
 from blackout.report import git_commit
 from tests.cli.conftest import ROOT, TINY
 

@@ -27,7 +27,7 @@ def model(tmp_path_factory):
         "run_id=a", "network.body.width=64", "callbacks.samples=null",
     ]  # fmt: skip
     GlobalHydra.instance().clear()
-    from blackout.programs.cli import train
+    from blackout.cli.programs import train
 
     train()
     sys.argv = old

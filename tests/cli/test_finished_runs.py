@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
+from blackout.cli.finished_runs import finished_steps, read_results, with_earlier
 from blackout.files import read_rows
-from blackout.programs.finished_runs import finished_steps, read_results, with_earlier
 from blackout.report import save_report, scores_of
 from blackout.training.checkpoint_files import read_checkpoint
 from tests import processes

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
+from blackout.cli.train import make_callbacks, make_model, make_trainer, with_length, with_precision
+from blackout.config.allowed_components import check, marked, named_in_file, plain
 from blackout.config.choices import choices, groups
+from blackout.config.instantiate import make
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.files import CONF
-from blackout.programs.train import make_callbacks, make_model, make_trainer, with_length, with_precision
-from blackout.training.allowed_components import check, marked, named_in_file, plain
-from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 from tests.cli.test_experiments import SHAPES, stand_in
 

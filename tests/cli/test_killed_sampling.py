@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from blackout.cli.sample import Results
 from blackout.diffusion.draw import CountDraw
 from blackout.files import remove_parts
-from blackout.programs.sample import Results
 from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 

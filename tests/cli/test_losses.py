@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, compress, inspect, load_model, report
+from blackout.cli import programs
+from blackout.cli.run_directory import check_run, running
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.flows import anneal, solve
-from blackout.laws import __main__ as laws
-from blackout.programs import cli
-from blackout.programs.run_directory import check_run, running
 from blackout.training.export import export_model
+from blackout.verification import __main__ as laws
 from tests.cli.conftest import TINY, Outcome, save_blank
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
@@ -366,7 +366,7 @@ def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
         monkeypatch.setattr(sys, "stdout", left)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
         with pytest.raises(SystemExit) as end:
-            cli.run(lambda: print("a line"), "train")
+            programs.run(lambda: print("a line"), "train")
         assert end.value.code == 1
         sys.stdout.flush()
 

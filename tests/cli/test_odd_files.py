@@ -206,14 +206,14 @@ def test_settings_that_would_not_end(run, tmp_path, argument):  # noqa: F811
 
 
 def test_a_run_is_refused_while_another_process_has_it(run, directory, tmp_path):  # noqa: F811
-    from blackout.programs.run_directory import running
+    from blackout.cli.run_directory import running
 
     longer = (*TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
     with running(directory):
         outcome = run("train", *longer)
         outcome.assert_refused(str(os.getpid()), "in use")
     code = f"""
-import os, pathlib, blackout.programs.run_directory as run_directory
+import os, pathlib, blackout.cli.run_directory as run_directory
 with run_directory.running(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """

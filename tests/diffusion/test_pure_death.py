@@ -5,7 +5,7 @@ from scipy import stats
 
 from blackout.diffusion.processes import PureDeath
 from blackout.random import SampleStreams
-from tests.laws import toys
+from tests.verification import toys
 
 
 def streams(n, seed=0):

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from blackout.config.instantiate import resolve
 from blackout.diffusion import GammaHead, PureDeath, poisson_loss
 from blackout.diffusion.data_stats import elements_of
 from blackout.networks import (
@@ -20,7 +21,6 @@ from blackout.networks import (
 )
 from blackout.networks.inputs import concentration
 from blackout.networks.mlp import OwnFunctions
-from blackout.training.instantiate import resolve
 
 T = torch.tensor(0.7, dtype=torch.float64)
 

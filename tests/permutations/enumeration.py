@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.laws.claims import p_value
 from blackout.permutations import all_permutations
 from blackout.permutations.coded.model import Blocks, Denoiser, fill_codes
 from blackout.permutations.group import number
 from blackout.random import RandomSource
+from blackout.verification.claims import p_value
 
 
 def assert_draws(orders: Tensor, law: Tensor) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hydra.utils import get_method
 
+from blackout.cli.train import make_model
+from blackout.config.allowed_components import check, named_in_file, plain
 from blackout.config.choices import choices, load_choice
+from blackout.config.instantiate import make
 from blackout.permutations import datasets, tours
 from blackout.permutations.shuffle import ShuffleDiffusion
-from blackout.programs.train import make_model
-from blackout.training.allowed_components import check, named_in_file, plain
-from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 
 CHOICES = [

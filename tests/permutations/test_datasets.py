@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.config.instantiate import fill, make
 from blackout.data import digits
 from blackout.errors import UserError
 from blackout.permutations import inverse
@@ -30,7 +31,6 @@ from blackout.permutations.tours import (
     tsp,
     two_opt,
 )
-from blackout.training.instantiate import fill, make
 
 SOURCES = {
     "jigsaw": lambda: jigsaw_digits(held_out=20), "sort": lambda: sort_digits(length=6, held_out=20),

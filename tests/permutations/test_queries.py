@@ -16,8 +16,8 @@ from blackout.permutations.queries import Condition, answers
 from blackout.permutations.shuffle import Best
 from blackout.permutations.shuffle.decoding import draws, exact_law, surely_best
 from blackout.random import SampleStreams
-from tests.laws.permutation_claims import point
 from tests.permutations.test_shuffle import CHAINS, denoiser
+from tests.verification.permutation_claims import point
 
 TEXTS = (
     "A before C, D first",

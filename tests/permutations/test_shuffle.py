@@ -7,7 +7,6 @@ import torch
 from torch import Size, nn
 
 from benchmarks.permutation_laws import laws
-from blackout.laws.claims import p_value
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
@@ -38,7 +37,8 @@ from blackout.permutations.shuffles import (
     default_schedule,
 )
 from blackout.random import SampleStreams
-from tests.laws.permutation_claims import point
+from blackout.verification.claims import p_value
+from tests.verification.permutation_claims import point
 
 CHAINS = {
     "gpl": (ReverseGPL(), ForwardProcess(Riffle(), [0, 2, 4])),

@@ -13,8 +13,6 @@ from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
-from blackout.laws.claims import ExactDenoiser, histogram, numbers, p_value
-from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.posterior import (
     SMC,
     Auto,
@@ -39,7 +37,9 @@ from blackout.posterior import (
 )
 from blackout.posterior.diagnostics import log_mean
 from blackout.random import SampleStreams, categorical
-from tests.laws.posterior_claims import (
+from blackout.verification.claims import ExactDenoiser, histogram, numbers, p_value
+from blackout.verification.toys import Toy, pixel_pair, total_variation
+from tests.verification.posterior_claims import (
     BlackBoxed,
     ExactPrior,
     SplitToy,

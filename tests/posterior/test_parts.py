@@ -9,7 +9,6 @@ from scipy import stats
 
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.schedules import logit_survival
-from blackout.laws.claims import p_value
 from blackout.posterior import (
     And,
     Binomial,
@@ -49,6 +48,7 @@ from blackout.posterior.diagnostics import (
 )
 from blackout.posterior.split_gibbs import Coupling, forests, make_step, possible_state
 from blackout.random import SampleStreams
+from blackout.verification.claims import p_value
 
 SHAPE = (2, 6, 6)
 OPERATORS = [

@@ -29,7 +29,7 @@ CONF = ROOT / "conf"
 PROGRAMS = ("train", "sample")
 GLOBAL_GROUPS = ("experiment", "recipe", "task")  # their choices set values everywhere
 # Modules that register config sources or resolvers when imported, as far as they exist
-REGISTERING_MODULES = ("blackout.programs.settings", "blackout.config")
+REGISTERING_MODULES = ("blackout.cli.settings", "blackout.config")
 MISSING = "???"
 
 

@@ -13,10 +13,10 @@ def good(tmp_path_factory):
     """An exported model, and a checkpoint of the same one beside it."""
     import torch
 
+    from blackout.cli.train import make_model
     from blackout.component import thaw
-    from blackout.programs.train import make_model
+    from blackout.config.instantiate import make
     from blackout.training.export import export_model
-    from blackout.training.instantiate import make
     from tests.cli.test_configs import composed
 
     folder = tmp_path_factory.mktemp("good")

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
+from blackout.cli.sample import _own_dataset
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
 from blackout.flows.energies import EnergyFamily
-from blackout.programs.sample import _own_dataset
 from tests.security.attacks import ATTACKS, EVALUATE, VICTIM, action, hide_in_a_tuple, interpolation
 
 
@@ -102,7 +102,7 @@ def many_times_the_same():
      "not one of"),
     (lambda d: d["model"]["network"].update(body={"_target_": "torch.nn.Flatten"}), "torch.nn.Flatten"),
     (lambda d: d["model"]["network"].update(body={"_target_": "blackout.networks.mlp.nn.Flatten"}), "not one of"),
-    (lambda d: d.update(family={"_target_": "blackout.programs.train.train"}), "not one of"),
+    (lambda d: d.update(family={"_target_": "blackout.cli.train.train"}), "not one of"),
     (lambda d: d.update(family="x"), "family"),
     (lambda d: d["data"].update(shape=[1, 8, -8]), "shape"),
     (lambda d: d["data"].update(std=float("inf")), "std"),

@@ -12,6 +12,7 @@ import zipfile
 import pytest
 import torch
 
+from blackout.cli.run_directory import kept_setting
 from blackout.compare import save_comparison
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
@@ -25,7 +26,6 @@ from blackout.files import (
     read_rows,
     taking_at_most,
 )
-from blackout.programs.run_directory import kept_setting
 from blackout.report import read_curves, save_report, scores_of, settings_of
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.export import load_model, read_model

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from blackout.component import component, mark_of
+from blackout.config.allowed_components import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
+from blackout.config.instantiate import find, make
 from blackout.diffusion import fisher_times
 from blackout.errors import UserError
 from blackout.permutations import Riffle
-from blackout.training.allowed_components import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
-from blackout.training.instantiate import find, make
 from tests import processes
 from tests.cli.conftest import ROOT
 from tests.security.walk import entries

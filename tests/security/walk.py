@@ -19,11 +19,11 @@ import torch
 import yaml
 
 from blackout.component import Mark
+from blackout.config.allowed_components import PACKAGES, check, marked, named_in_file, plain
+from blackout.config.instantiate import fill, find, make
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
 from blackout.networks import Elements
-from blackout.training.allowed_components import PACKAGES, check, marked, named_in_file, plain
-from blackout.training.instantiate import fill, find, make
 
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,

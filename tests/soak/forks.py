@@ -76,7 +76,7 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
     sys.modules["__main__"].__spec__ = None  # Lightning starts further processes with `python argv[0]`, not `python -m`
     sys.argv = [str(ROOT / f"{program}.py"), *arguments]
     module = importlib.import_module(program)
-    cli = importlib.import_module("blackout.programs.cli")
+    cli = importlib.import_module("blackout.cli.programs")
     before()
     try:
         with cli.one_line_errors():
@@ -91,7 +91,7 @@ def preload() -> None:
     """Import what the programs need, once."""
     sys.path.insert(0, str(ROOT))
     for name in (
-        "train", "sample", "blackout.programs.train", "blackout.programs.sample", "blackout.programs.score",
+        "train", "sample", "blackout.cli.train", "blackout.cli.sample", "blackout.cli.score",
         "blackout.diffusion", "blackout.flows.energies", "blackout.permutations.shuffle", "blackout.permutations.coded",
         "blackout.posterior.draw", "blackout.evaluation", "blackout.random.counts", "matplotlib.backends.backend_agg",
         "sklearn.datasets", "torch.optim", "torch._dynamo", "hydra._internal.core_plugins",

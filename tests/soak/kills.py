@@ -143,7 +143,7 @@ class Harness:
         def before() -> None:
             events = Events(report=report)
             events.install()
-            import blackout.programs.train as program
+            import blackout.cli.train as program
 
             close = program.close
             program.close = lambda *args: (close(*args), events.report())  # type: ignore[assignment]

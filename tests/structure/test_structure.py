@@ -15,19 +15,19 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "comparisons"),
     ("networks", "files", "distributed"),
+    ("config",),
     ("data", "preemption"),
     ("evaluation",),
     ("training",),
-    ("config",),
     ("diffusion", "flows", "permutations"),
-    ("laws", "posterior", "compress", "report"),
-    ("programs",),
+    ("verification", "posterior", "compress", "report"),
+    ("cli",),
     ("compare", "inspect", "solve", "watch", "demo"),
     ("", "__main__"),
 )
 """Folders and files of blackout/, from the ground floor up."""
-FAMILIES = (*FLOORS[6], "laws", "posterior", "compress")
-SHARED = ("training", "programs", "protocols.py")
+FAMILIES = (*FLOORS[6], "verification", "posterior", "compress")
+SHARED = ("training", "cli", "protocols.py")
 """What knows no family."""
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
@@ -92,7 +92,7 @@ def test_imports_go_down() -> None:
 
 
 def test_programs_import_no_family() -> None:
-    chosen = [(module, target) for module in MODULES if part(module) == "programs" for target in arrows()[module]]
+    chosen = [(module, target) for module in MODULES if part(module) == "cli" for target in arrows()[module]]
     assert [pair for pair in chosen if part(pair[1]) in FAMILIES] == []
 
 

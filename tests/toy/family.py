@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from blackout.config.instantiate import make, resolve
 from blackout.protocols import Draw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily
-from blackout.training.instantiate import make, resolve
 from blackout.training.model import Model
 
 

@@ -7,13 +7,13 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from blackout.cli.run_directory import kept_setting
+from blackout.cli.train import make_model
 from blackout.component import leaves
+from blackout.config.allowed_components import check, plain
+from blackout.config.instantiate import make, resolve, with_defaults
 from blackout.errors import UserError
 from blackout.flows.model import GraphFlow
-from blackout.programs.run_directory import kept_setting
-from blackout.programs.train import make_model
-from blackout.training.allowed_components import check, plain
-from blackout.training.instantiate import make, resolve, with_defaults
 from tests.cli.conftest import ROOT, TINY
 
 NARROW = ("network.width=8", "network.depth=1", "network.heads=2")

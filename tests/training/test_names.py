@@ -8,11 +8,11 @@ import torch
 import yaml
 
 from blackout import load_model
+from blackout.cli.run_directory import check_run, run_directory, running, write_settings
 from blackout.component import thaw
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
-from blackout.programs.run_directory import check_run, run_directory, running, write_settings
 from blackout.training.checkpoint_files import FORMAT, read_checkpoint, write_checkpoint
 from blackout.training.export import check_loadable, export_model
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)

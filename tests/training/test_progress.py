@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytorch_lightning as pl
 import torch
 
-from blackout.programs import sample
+from blackout.cli import sample
 from blackout.training import callbacks, lightning_module
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
+from blackout.config.instantiate import described, make
 from blackout.data import CountData
 from blackout.diffusion import (
     BinomialBridge,
@@ -29,7 +30,6 @@ from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
 from blackout.permutations.datasets import jigsaw_digits
-from blackout.training.instantiate import described, make
 from blackout.training.lightning_module import HeldOutMean, TrainingModule
 from tests import processes
 from tests.cli.conftest import ROOT

@@ -13,6 +13,7 @@ import torch
 from pytorch_lightning.loggers.logger import DummyLogger
 
 from blackout import load_model
+from blackout.cli.train import keep_affordable_scorer, out_of_reach
 from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
@@ -22,7 +23,6 @@ from blackout.errors import Unobtainable, UserError
 from blackout.evaluation import Scorer
 from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
-from blackout.programs.train import keep_affordable_scorer, out_of_reach
 from blackout.training.callbacks import Scores, score_samples
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule

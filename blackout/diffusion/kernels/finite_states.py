@@ -53,7 +53,7 @@ def step_distribution(
     Bridges from a draw of P(X_0 | X_t)^(1 - g) P_c^g have other rates: those of absorption, for one,
     are then the same whatever the class.
 
-    References: of a pair this project; checked in tests/laws/test_guided_processes.py.
+    References: of a pair this project; checked in tests/verification/test_guided_processes.py.
     """
     if not isinstance(prediction, GuidedPair):
         return process.step_pmf(prediction.expected, xt, s, t)
@@ -65,7 +65,7 @@ def draw_guided_step(process: FiniteProcess, pair: GuidedPair, step: ReverseStep
 
     States that both models hold impossible stay as they are.
 
-    References: this project; checked in tests/laws/test_guided_processes.py.
+    References: this project; checked in tests/verification/test_guided_processes.py.
     """
     mass = step_distribution(process, pair, step.x, step.s, step.t)
     possible = mass.sum(-1) > 0

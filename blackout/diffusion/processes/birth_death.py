@@ -2,7 +2,7 @@
 
 X_t = S + I: survivors S ~ Binomial(X_0, q) and immigrants I ~ Poisson(a (1 - q)), q = e^-t. The mean of the data as
 the stationary mean a keeps the total brightness, where pure death (a = 0) goes black. [Santos 2023] mention birth and
-death (appendix G); this one and its formulas are ours (tests/laws/test_process_laws.py).
+death (appendix G); this one and its formulas are ours (tests/verification/test_process_laws.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BirthDeath(CountProcess):
 
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q) and
     E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q). All formulas are ours
-    (tests/laws/test_process_laws.py).
+    (tests/verification/test_process_laws.py).
 
     Args:
         max_count: largest data level.
@@ -139,7 +139,7 @@ class BirthDeath(CountProcess):
         return torch.stack([xt.double(), torch.full_like(xt, self.mean, dtype=torch.float64)], dim=1)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
-        """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape. Ours (tests/laws/test_scores_and_limits.py).
+        """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape. Ours (tests/verification/test_scores_and_limits.py).
 
         Over the data that is KL(Poisson(m) || Poisson(a)) >= 0 more than from where `prior` starts given their mean, at
         m = q E[X_0] + a (1 - q): a bound with it holds for that start as well.

@@ -140,7 +140,7 @@ class FiniteProcess(Process):
 
         That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
         At u = t it is the ratio in the reverse rates [Campbell 2022, Proposition 1]; elsewhere it is ours
-        (tests/laws/test_guided_processes.py, test_particle_laws.py).
+        (tests/verification/test_guided_processes.py, test_particle_laws.py).
         """
         other, t = per_sample_time(other, xt), per_sample_time(t, xt)
         weights, seen = expected.double().movedim(1, -1), self.columns(xt.long(), torch.zeros_like(t), t)

@@ -16,6 +16,8 @@ from torch.nn.functional import one_hot
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
+from blackout.config.allowed_components import check, pathless
+from blackout.config.instantiate import make, resolve
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.errors import UserError, refuse
@@ -34,9 +36,7 @@ from blackout.flows.weights import effective_sample_size, jackknife, log_mean_ex
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw, Source
 from blackout.random import fold_seed
-from blackout.training.allowed_components import check, pathless
 from blackout.training.family import ComponentFamily, make_dataset
-from blackout.training.instantiate import make, resolve
 
 _CHAINS, _SWEEPS = 1024, 256
 """Of annealed importance sampling."""

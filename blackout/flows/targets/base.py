@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from blackout.config.instantiate import make
 from blackout.data.file_formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import tensors_hash
 from blackout.protocols import Source, Split
-from blackout.training.instantiate import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
 """Neighbouring states that brute force evaluates together, and states that enumeration does."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
+from blackout.config.instantiate import make, resolve
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
@@ -19,7 +20,6 @@ from blackout.permutations.coded.report import likelihood_baselines, likelihood_
 from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset
-from blackout.training.instantiate import make, resolve
 
 _OBJECTIVES = typing.get_args(Objective)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from blackout.component import Plain
+from blackout.config.instantiate import make
 from blackout.errors import refuse
 from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
@@ -23,7 +24,6 @@ from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
-from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
+from blackout.config.instantiate import fill, find, make, resolve
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
@@ -26,7 +27,6 @@ from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily, make_dataset
-from blackout.training.instantiate import fill, find, make, resolve
 from blackout.training.model import evaluating
 
 _AT_ONCE = 256

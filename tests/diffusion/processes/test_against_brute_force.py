@@ -15,9 +15,9 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.laws import claims as steps
-from blackout.laws import toys as chains
-from tests.laws import brute_force
+from blackout.verification import claims as steps
+from blackout.verification import toys as chains
+from tests.verification import brute_force
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from blackout.diffusion.kernels.tau_leap import leap
 from blackout.diffusion.processes import DiscreteTimeChain, from_generator
 from blackout.errors import UserError
-from blackout.laws import toys as chains
 from blackout.random import SampleStreams
-from tests.laws import brute_force
+from blackout.verification import toys as chains
+from tests.verification import brute_force
 
 
 @st.composite

@@ -15,12 +15,12 @@ import torch
 from benchmarks import graph_methods as compare
 from benchmarks.graph_methods import save_graph
 from blackout import load_model
+from blackout.cli.plan import cost_per_sample
 from blackout.flows import solve
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs
 from blackout.flows.model import GraphFlow
 from blackout.flows.path import States
-from blackout.programs.plan import cost_per_sample
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from blackout.cli.train import make_model
+from blackout.config.allowed_components import check, named_in_file, plain
+from blackout.config.instantiate import make
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
-from blackout.programs.train import make_model
-from blackout.training.allowed_components import check, named_in_file, plain
-from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 
 OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "items": "items.npz"}

@@ -10,7 +10,6 @@ import torch
 
 from benchmarks.permutation_codes import partitions, perfect_mass
 from blackout import protocols
-from blackout.laws.claims import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
@@ -27,6 +26,7 @@ from blackout.permutations.coded.model import (
 from blackout.permutations.coded.report import PermutationScores, exact_law
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
+from blackout.verification.claims import p_value
 
 FREE = ["lehmer", "fisher_yates", "insertion"]
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import shlex
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
-from blackout.programs import cli
 from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
@@ -111,16 +109,15 @@ def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
     run("sample", f"ckpt={model}", f"input={tmp_path / 'lists.npy'}").assert_refused("[m, 8]")
 
 
-def test_conditions_in_words_and_the_likeliest_orders(run, trained, tmp_path, monkeypatch):  # noqa: F811
+def test_conditions_in_words_and_the_likeliest_orders(run, trained, tmp_path):  # noqa: F811
     asked = (f"ckpt={trained}", "given=A before C and D first", "top=2", "num_samples=9", f"out={tmp_path / 'o'}")
     outcome = run("sample", *asked)
     assert outcome.code == 0, outcome.err
     drawn = np.load(tmp_path / "o/permutations.npz")
     assert (drawn["permutation"][:, 0] == 3).all() and drawn["top"].shape == (2, 6) and "order:" in outcome.out
     assert drawn["places"][0].argmax() == 3 and drawn["pairs"][0, 2] == pytest.approx(1)
-    monkeypatch.setattr("sys.argv", ["sample.py", "given=A before C, D first", "given={a: 1, b: 2}"])
-    cli.run(lambda: None)  # a comma is no sweep
-    assert sys.argv[1:] == ["given='A before C, D first'", "given={a: 1, b: 2}"]
+    unquoted = run("sample", f"ckpt={trained}", "given=A before C, D first")
+    unquoted.assert_refused("is a sweep, which needs -m", 'text is \'given="A before C, D first"\'')
     assert drawn["top_log_prob"][0] < 0 and drawn["given_log_prob"] == pytest.approx(np.log(1 / 12), abs=1)
 
 

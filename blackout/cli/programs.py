@@ -1,0 +1,93 @@
+"""`python train.py` and `python sample.py`: Hydra programs whose errors end in one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import hydra
+from omegaconf import DictConfig
+
+from blackout.cli.sweeps import failures, job, sweeping
+from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
+from blackout.errors import UserError, ends_in_one_line
+from blackout.files import CONF
+
+T = TypeVar("T")
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
+def train(cfg: DictConfig) -> Path:
+    """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+    from blackout.cli.train import train
+
+    return _run_job(train, cfg)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="sample")
+def sample(cfg: DictConfig) -> Path:
+    """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
+    from blackout.cli.sample import sample
+
+    return _run_job(sample, cfg)
+
+
+def _run_job(function: Callable[[DictConfig], T], cfg: DictConfig) -> T:
+    with ends_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
+        return job(function, cfg) if sweeping() else function(cfg)
+    raise AssertionError("unreachable")
+
+
+def run(main: Callable[[], object], program: str) -> None:
+    """Run a Hydra program on this process's command line; the process ends with its exit code.
+
+    Args:
+        main: what `hydra.main` made.
+        program: train or sample, as its configuration file is called.
+    """
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
+    words = sys.argv[1:]
+    with ends_in_one_line(continues=True):
+        _refuse_null_groups(words)
+        _refuse_remote_sweep(words)
+        try:
+            main()
+        except COMPOSITION_ERRORS as error:
+            raise UserError(explain(error, program, words)) from error
+        if failures:
+            print(f"{len(failures)} job(s) failed: {failures[-1]}", file=sys.stderr)
+            failures.clear()
+            sys.exit(1)
+
+
+def _refuse_null_groups(words: list[str]) -> None:
+    """Refuse `metrics=null`, for which Hydra raises a ValueError, as any job might.
+
+    Raises:
+        UserError: the group, and what to type.
+    """
+    for word in parse_command_line(words).overrides:
+        group, _, value = word.partition("=")
+        if value == "null" and (CONF / group).is_dir():
+            raise UserError(f"{word}: groups take the names of their files: {group}=none, or leave it out")
+
+
+def _refuse_remote_sweep(words: list[str]) -> None:
+    """Refuse a sweep whose runs go to an address, as Hydra would take it for a local folder.
+
+    Raises:
+        UserError: no folder is named for the sweep's own files.
+    """
+    line = parse_command_line(words)
+    settings = dict(word.partition("=")[::2] for word in line.overrides)
+    runs = settings.get("runs_dir", "").strip("'\"")
+    if line.multirun and "://" in runs and "hydra.sweep.dir" not in settings:
+        raise UserError(f"runs_dir={runs}: the table of a sweep needs a local folder: hydra.sweep.dir=sweeps/<name>")
+
+
+run_train = partial(run, train, "train")
+run_sample = partial(run, sample, "sample")

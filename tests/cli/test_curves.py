@@ -1,0 +1,67 @@
+"""The curves of a page say what metrics.csv holds."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from blackout.cli.pictures import Trajectory, in_characters, sparkline
+from blackout.diffusion.plots import with_scale
+from blackout.errors import UserError
+from blackout.report import curve_panels, read_curves
+
+
+def test_curves_are_the_finite_values_by_step(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,fd,train/loss\n1,,2.5\n2,nan,2.0\n3,7.5,inf\n")
+    assert read_curves(tmp_path / "metrics.csv") == {"train/loss": ([1, 2], [2.5, 2.0]), "fd": ([3], [7.5])}
+
+
+def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_path):
+    rng, steps = np.random.default_rng(0), np.arange(1, 3001)
+    rate = np.minimum(steps / 300, 1) * np.cos(steps / 2000)
+    loss = 1 / steps + rng.normal(0, 0.1, 3000)
+    loss[1234] = 7.0
+    rows = "".join(f"{step},{a},{b}\n" for step, a, b in zip(steps, rate, loss, strict=True))
+    (tmp_path / "metrics.csv").write_text("step,train/learning_rate,train/loss\n" + rows)
+    found = curve_panels({"a": tmp_path / "metrics.csv"}, {"a": {"train/loss": {"held_out_data": 0.1}}})
+    noise, calm = ({**panel, **panel["lines"][0]} for panel in found["panels"])
+    assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
+    assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100
+    assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"])
+def test_a_damaged_file_is_said_to_be(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        read_curves(tmp_path / "metrics.csv")
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,loss\n1,2\n")
+    assert read_curves(tmp_path / "metrics.csv") == {"loss": ([1], [2.0])}
+
+
+def test_a_curve_and_small_images_as_text():
+    assert sparkline([8.0, 4.0, 0.0]) == "█▅▁ 8 to 0" and sparkline([1.0, 1.0]).startswith("▁▁")
+    images = np.array([[[[0], [9]], [[9], [0]]], [[[0], [0]], [[9], [9]]]])
+    assert in_characters(images) == "  @@\n@@    @@@@"
+
+
+@pytest.mark.parametrize("width", [48, 102, 160, 300])
+def test_a_picture_fills_all_of_its_width_over_the_bar(width):
+    made = np.asarray(with_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
+    assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())
+
+
+def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
+    class Wide:
+        def picture(self, drawn, columns=None):
+            return Image.new("L", (20_000, len(drawn["samples"])))
+
+    film = Trajectory(1)
+    for step in (2, 1, 0):
+        film.add(step, 2, torch.zeros(1, 1, 1, 20_000))
+    film.save(Wide(), tmp_path)
+    assert capsys.readouterr().out.startswith("left out: trajectory.webp: a side of 20,000 pixels")
+    assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]

@@ -1,0 +1,49 @@
+"""What a run's directory is called, what a start removes of those before it, and what it leaves to others."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from blackout.cli.run_directory import check_run, run_directory, run_id, running
+from blackout.errors import UserError
+from blackout.files import PART
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
+def test_names_of_runs_and_experiments_lead_nowhere_else(name, tmp_path):
+    with pytest.raises(UserError, match="run_id must be a plain directory name"):
+        run_id({"run_id": name})
+    if name not in ("", ".", "a/b", "a\\b"):
+        config = {"experiment_name": name, "run_id": "a", "runs_dir": str(tmp_path)}
+        with pytest.raises(UserError, match="experiment_name must be a directory's name"):
+            run_directory(config, "digits")
+
+
+def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written(tmp_path):
+    run = tmp_path / "run"
+    (run / "samples/final").mkdir(parents=True)
+    (run / "checkpoints").mkdir()
+    name = f"-{'0' * 32}{PART}"
+    gone = [run / f".metrics{name}", run / f"checkpoints/.last{name}", run / f"samples/.final{name}.npz"]
+    gone += [run / f"samples/.step_0000010{name}", run / f"samples/final/.trajectory{name}"]
+    kept = [run / f"samples/.grid{name}", run / f"samples/.samples{name}.npz", run / f"samples/.drawn{name}.batches"]
+    for path in (*gone, *kept):
+        path.write_text("part")
+    for path in kept[1:]:
+        os.utime(path, (1, 1))
+    with running(run):
+        assert not [path for path in gone if path.exists()]
+        assert all(path.exists() for path in kept)
+
+
+def test_files_of_others_are_refused_and_settings_that_another_process_has_just_written_are_not(tmp_path, monkeypatch):
+    config = {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)}
+    (there := tmp_path / "a/b/config.yaml").parent.mkdir(parents=True)
+    there.write_text("{}")
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **how: path != there and exists(path, **how))
+    check_run(there.parent, config)
+    (there.parent / "letters.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds letters\.txt, which is no run's"):
+        check_run(there.parent, config)

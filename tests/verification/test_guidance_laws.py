@@ -1,0 +1,96 @@
+"""Classifier-free guidance on a toy whose classes can be enumerated."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, guided
+from blackout.diffusion.predictions import CountPrediction
+from blackout.random import SampleStreams
+from blackout.verification.claims import ExactDenoiser
+from blackout.verification.toys import Toy, pixel_pair
+
+_BUMPS = [np.exp(-((np.add.outer(np.arange(16), c * np.arange(16)) - m) ** 2) / 18) for c, m in ((1, 9), (-1, 4))]
+SHARES = 0.35, 0.65
+CLASSES = [Toy(str(k), bump + 1e-4) for k, bump in enumerate(_BUMPS)]
+ALL = Toy("all", sum(share * toy.p0.reshape(16, 16) for share, toy in zip(SHARES, CLASSES, strict=True)))
+T = torch.tensor(0.8, dtype=torch.float64)
+Q = math.exp(-0.8)
+INNER = [state for state in range(256) if (ALL.states[state] < 12).all()]
+
+
+def above(state, pixel):
+    """The state with one more unit in a pixel."""
+    return state + (16 if pixel == 0 else 1)
+
+
+def test_the_ratio_of_counts_is_that_of_class_probabilities():
+    p, p_c = ALL.marginal(Q), SHARES[1] * CLASSES[1].marginal(Q)
+    share = p_c / p
+    y, y_c = (toy.beliefs(Q).mean.reshape(-1, 2) for toy in (ALL, CLASSES[1]))
+    for state in INNER:
+        for pixel in range(2):
+            ratio = share[above(state, pixel)] / share[state]
+            assert y_c[state, pixel] / y[state, pixel] == pytest.approx(ratio, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 2.5])
+def test_guided_counts_are_the_birth_rates_of_the_tilted_law(scale):
+    """y_g = (1 - q) / q (x_i + 1) p_g(x + e_i) / p_g(x) with p_g = p(x) p(c | x)^scale: the posterior-mean identity."""
+    p, p_c = ALL.marginal(Q), SHARES[1] * CLASSES[1].marginal(Q)
+    tilted = p * (p_c / p) ** scale
+    x = torch.from_numpy(ALL.states).to(torch.uint8)
+    denoiser = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), Guidance(scale), 15)
+    y = denoiser(x, T).mean
+    for state in INNER:
+        for pixel in range(2):
+            exact = (1 - Q) / Q * (ALL.states[state, pixel] + 1) * tilted[above(state, pixel)] / tilted[state]
+            assert float(y[state, pixel]) == pytest.approx(min(exact, 15 - ALL.states[state, pixel]), rel=1e-9)
+
+
+def refuse(xt, t):
+    raise AssertionError("not to be evaluated")
+
+
+def test_scales_0_and_1_and_levels_outside_the_interval_are_the_plain_models_exactly():
+    x = torch.from_numpy(ALL.states).to(torch.uint8)
+    conditional, unconditional = ExactDenoiser(CLASSES[0]), ExactDenoiser(ALL)
+    assert torch.equal(GuidedDenoiser(conditional, refuse, Guidance(1.0), 15)(x, T).mean, conditional(x, T).mean)
+    assert torch.equal(GuidedDenoiser(refuse, unconditional, Guidance(0.0), 15)(x, T).mean, unconditional(x, T).mean)
+    outside = GuidedDenoiser(conditional, refuse, Guidance(3.0, (2.0, 9.0)), 15)
+    assert torch.equal(outside(x, T).mean, conditional(x, T).mean)
+    inside = GuidedDenoiser(conditional, unconditional, Guidance(3.0, (-9.0, 2.0)), 15)
+    assert not torch.allclose(inside(x, T).mean, conditional(x, T).mean)
+
+
+def test_guided_counts_are_clipped_to_the_room():
+    y, y_c = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([[5.0, 2.0, 0.1]])
+    room = torch.tensor([[6, 6, 0]])
+    found = guided(CountPrediction(y_c, y_c.log()), CountPrediction(y, y.log()), 3.0, room)
+    assert found.mean.tolist() == [[6.0, 2.0, 0.0]]
+    assert torch.isfinite(found.log_mean).all() and found.distribution is None
+
+
+def test_labels_are_dropped_at_the_given_rate_and_by_sample():
+    labels = torch.arange(20_000) % 10
+    found = drop_labels(labels, 10, 0.1, SampleStreams(0, torch.arange(20_000)).at(3))
+    dropped = found == 10
+    assert float(dropped.double().mean()) == pytest.approx(0.1, abs=0.01)
+    assert torch.equal(found[~dropped], labels[~dropped])
+    alone = drop_labels(labels[70:80], 10, 0.1, SampleStreams(0, torch.arange(70, 80)).at(3))
+    assert torch.equal(alone, found[70:80])
+
+
+def test_impossible_classes_are_refused():
+    check_classes(torch.tensor([0, 9]), 2, 10)
+    for classes, number, known in (([0], 1, None), ([10], 1, 10), ([-1], 1, 10), ([0], 2, 10), ([0.0], 1, 10)):
+        with pytest.raises(ValueError):
+            check_classes(torch.tensor(classes), number, known)
+
+
+def test_the_pair_of_the_law_command_is_correlated():
+    """Independent pixels would hide what the kernels neglect."""
+    p = pixel_pair().p0.reshape(16, 16)
+    assert 0.5 * np.abs(p - np.outer(p.sum(1), p.sum(0))).sum() > 0.3

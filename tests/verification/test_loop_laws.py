@@ -1,0 +1,248 @@
+"""The sampling loop: independence of the batch, correctors, known elements."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import from_data
+from blackout.diffusion.conditions import Conditions
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.heads import SoftplusHead
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.sampler import Sampler
+from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
+from blackout.random import SampleStreams
+from blackout.verification.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix
+from blackout.verification.toys import Toy, pixel_pair, total_variation
+from tests.training.test_python import BODY, COUNTS
+from tests.verification.test_toy_tables import final_law
+
+PAIR = pixel_pair()
+CORRECTIONS = {
+    "none": Correction(),
+    "thin and bridge": Correction(2, ThinAndBridge()),
+    "level": Correction(1, LevelCorrector()),
+}
+
+
+def draws_of(x, toy):
+    index = np.ravel_multi_index(tuple(x.long().numpy().T), (toy.max_count + 1,) * toy.pixels)
+    return np.bincount(index, minlength=len(toy.p0))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_samples_do_not_depend_on_their_batch(kernel, correction):
+    def draw(indices):
+        streams = SampleStreams(1, torch.tensor(indices))
+        known = KnownElements(torch.full((1, 2), 7, dtype=torch.uint8), torch.tensor([[False, True]]))
+        shape, mean = (len(indices), 2), torch.tensor(PAIR.mean)
+        return run_sampler(
+            SamplingPlan(
+                ExactDenoiser(PAIR),
+                PureDeath(15),
+                fisher_times(9),
+                kernel=kernel,
+                correction=correction,
+                mean=mean,
+                known=known,
+            ),
+            shape,
+            streams,
+        )
+
+    together = draw(list(range(12)))
+    assert torch.equal(draw([7, 2]), together[[7, 2]]) and int(together.max()) <= 15
+    assert together.unique(dim=0).shape[0] > 3 and bool((together[:, 1] == 7).all())
+
+
+def test_the_callback_sees_every_level_and_counts_only_grow():
+    levels = []
+    streams = SampleStreams(9, torch.arange(50))
+    run_sampler(
+        SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), fisher_times(12), kernel=Trapezoidal()),
+        (50, 2),
+        streams,
+        callback=lambda k, x, _: levels.append((k, x)),
+    )
+    assert [k for k, _ in levels] == list(range(12, -1, -1))
+    assert all(bool((after >= before).all()) for (_, before), (_, after) in pairwise(levels))
+
+
+@pytest.mark.parametrize("kernel, correction, expected", [
+    (PoissonLeap(), Correction(), 10),
+    (Trapezoidal(), Correction(), 19),
+    (PoissonLeap(), Correction(2), 28),
+    (Trapezoidal(), Correction(1, LevelCorrector()), 28),
+    (PoissonLeap(), Correction(2, between=(0.0, 100.0)), 20),
+])  # fmt: skip
+def test_evaluations_are_counted(kernel, correction, expected):
+    times, calls = logit_times(10, 6.0, -6.0), []
+
+    def denoiser(xt, t):
+        calls.append(float(t))
+        return CountPrediction(torch.ones(xt.shape), torch.zeros(xt.shape))
+
+    run_sampler(
+        SamplingPlan(denoiser, PureDeath(50), times, kernel=kernel, correction=correction),
+        (1, 1),
+        torch.Generator(),
+    )
+    how = Sampler(kernel, correction=correction, guidance=Guidance(2.0))
+    assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), how) == expected
+    assert count_evaluations(times, PureDeath(50), SoftplusHead(), how, guided=True) == 2 * expected
+
+
+class ExactJointKernel:
+    """Draws X_s from the toy's exact joint law given X_t, by table."""
+
+    def __call__(self, at):
+        table = torch.from_numpy(PAIR.reverse(float(torch.exp(-at.s)), float(torch.exp(-at.t))))
+        state = at.x[:, 0].long() * 16 + at.x[:, 1].long()
+        u = at.generator.next_draw().uniform((len(at.x), 1))
+        drawn = (table[state].cumsum(1) < u).sum(1).clamp(max=255)
+        return torch.stack([drawn // 16, drawn % 16], dim=1).to(at.x.dtype)
+
+
+@pytest.mark.parametrize("back", [0.3, 1.0])
+def test_thin_and_bridge_leaves_the_law_of_the_level_as_it_is(back):
+    n = 40_000
+    s, t = (time_of_logit(torch.tensor(u).double()) for u in (0.5, -1.5))
+    streams = SampleStreams(2, torch.arange(n))
+    x0 = torch.from_numpy(PAIR.states[np.random.default_rng(0).choice(256, n, p=PAIR.p0)]).to(torch.uint8)
+    xs = PureDeath(15).sample(x0, s, streams.at(1))
+    law = PAIR.marginal(float(torch.exp(-s)))
+    for step in (2, 3):
+        before = xs
+        xs = ThinAndBridge(back)(ExactJointKernel(), ReverseStep(None, PureDeath(15), xs, s, t, streams.at(step)))
+        assert float((xs != before).double().mean()) > 0.2
+        assert p_value(draws_of(xs, PAIR), law) > 1e-4
+    wrong = PureDeath(15).sample(xs, (t - s) * 0.05, streams.at(4))
+    assert p_value(draws_of(wrong, PAIR), law) < 1e-6  # the test would notice 5 % of a step too much
+
+
+def test_birth_and_death_keep_the_law_in_the_limit_of_short_steps():
+    """Exact matrices of one leap: the change of p_s per unit of length vanishes with the length."""
+    q = 0.4
+    law, levels = PAIR.marginal(q), np.arange(16)
+
+    def changed(length):
+        beliefs = PAIR.beliefs(q)
+        births = poisson_births(beliefs, length * q / (1 - q)).reshape(256, 2, 16)
+        survive = np.exp(-length)
+        per_pixel = np.zeros((256, 2, 16))
+        for pixel in range(2):
+            for state in range(256):
+                kept = np.zeros(16)
+                level = PAIR.states[state, pixel]
+                kept[: level + 1] = np.array([_binomial(level, k, survive) for k in range(level + 1)])
+                total = np.convolve(kept, births[state, pixel])
+                per_pixel[state, pixel] = total[:16]
+                per_pixel[state, pixel, 15] += 1 - total[:16].sum()
+        joint = (per_pixel[:, 0, levels][:, :, None] * per_pixel[:, 1][:, None, :]).reshape(256, 256)
+        return total_variation(law @ joint, law)
+
+    errors = [changed(length) for length in (0.1, 0.05, 0.025)]
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.15) and errors[1] / errors[2] == pytest.approx(4, rel=0.15)
+
+
+def _binomial(n, k, p):
+    from math import comb
+
+    return comb(int(n), k) * p**k * (1 - p) ** (int(n) - k)
+
+
+def corrected_law(toy, times, sigma, corrector_steps=0, seed=0):
+    """Final law of Poisson leaps when the network's mean is off by a fixed log-normal factor, with thin-and-bridge
+    correctors of half a step.
+    """
+    rng = np.random.default_rng(seed)
+    survivals = np.exp(-times.numpy())
+    # one fixed factor per (state, pixel), smooth in time because it does not depend on it
+    factor = np.exp(sigma * rng.standard_normal(len(toy.p0) * toy.pixels) - sigma**2 / 2)
+
+    def wrong_births(beliefs, r):
+        return poisson_births(type(beliefs)(beliefs.mean * factor, beliefs.missing, beliefs.headroom), r)
+
+    def step(toy, law, q_s, q_t):
+        law = step_law(toy, law, q_s, q_t, wrong_births)
+        if q_s == 1:
+            return law
+        odds = np.sqrt((1 / q_s - 1) * (1 / q_t - 1))  # half a step back in logit survival
+        earlier = 1 / (1 + odds)
+        for _ in range(corrector_steps):
+            law = law @ toy.thinning(earlier / q_s) @ step_matrix(toy, wrong_births, q_s, earlier)
+        return law
+
+    return final_law(toy, survivals, step)
+
+
+def test_correctors_mend_the_models_error_not_the_discretisation():
+    def error(num_steps, sigma, corrector_steps):
+        return total_variation(corrected_law(PAIR, logit_times(num_steps, 5.0, -8.0), sigma, corrector_steps), PAIR.p0)
+
+    # a perfect network: the same evaluations are better spent on the predictor
+    assert error(64, 0.0, 0) < error(32, 0.0, 1)
+    # a wrong one: the other way round
+    assert error(64, 0.3, 1) < error(128, 0.3, 0)
+    assert error(64, 0.1, 1) < error(128, 0.1, 0)
+
+
+@pytest.mark.parametrize("wrong", [lambda: Correction(-1), lambda: Correction(between=(1.0, 0.0)),
+                                   lambda: ThinAndBridge(0.0), lambda: LevelCorrector(-1.0)])  # fmt: skip
+def test_impossible_correctors_are_refused(wrong):
+    with pytest.raises(ValueError):
+        wrong()
+
+
+def test_known_elements_follow_the_forward_process_and_end_exact():
+    toy = Toy("line", np.eye(31)[30])
+    x0 = torch.tensor([[30, 0]], dtype=torch.uint8)
+    known = KnownElements(x0, torch.tensor([[True, False]]))
+    times, n = logit_times(6, 3.0, -4.0), 20_000
+    seen = {}
+    run_sampler(
+        SamplingPlan(
+            lambda x, t: CountPrediction(torch.ones(x.shape), torch.zeros(x.shape)),
+            PureDeath(30),
+            times,
+            kernel=PoissonLeap(),
+            known=known,
+        ),
+        (n, 2),
+        SampleStreams(0, torch.arange(n)),
+        callback=lambda k, x, _: seen.update({k: x}),
+    )
+    assert bool((seen[0][:, 0] == 30).all()) and len(seen[0][:, 1].unique()) > 3
+    for k in range(1, 7):
+        counts = np.bincount(seen[k][:, 0].long().numpy(), minlength=31)
+        assert p_value(counts, toy.marginal(float(torch.exp(-times[k])))) > 1e-4
+        assert bool((seen[k - 1][:, 0] >= seen[k][:, 0]).all())
+    with pytest.raises(ValueError, match="mask"):
+        KnownElements(x0, x0)
+
+
+def test_every_sample_may_have_known_elements_of_its_own_whatever_the_batch():
+    model = from_data(COUNTS, BODY, seed=0).model.eval().double()  # rounding by the shape of a batch moves no draw
+    mask = torch.eye(6, 4).bool() | (torch.arange(6) > 3)[:, None]
+    known = KnownElements(COUNTS[:6], mask)
+    drawn = [
+        torch.cat(
+            [
+                part["samples"]
+                for _, part in model.batches(
+                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known)
+                )
+            ]
+        )
+        for sampler in (Sampler(num_steps=3), Sampler(num_steps=3, batch_size=4))
+    ]
+    assert torch.equal(*drawn) and torch.equal(drawn[0][mask].int(), COUNTS[:6][mask])
+    assert not torch.equal(drawn[0][~mask].int(), COUNTS[:6][~mask])
