@@ -162,8 +162,8 @@ class CountProcess(JumpProcess):
 
         So pure death starts all black [Santos 2023, Algorithm 2], or with Poisson(e^-t E[X_0]) when the mean is given.
         The latter is ours (tests/verification/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit
-        left, which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.schedules` says
-        how much that is, and when it is little.
+        left, which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.schedules`
+        says how much that is, and when it is little.
 
         Args:
             shape: [B, ...].
