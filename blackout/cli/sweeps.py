@@ -109,12 +109,12 @@ def number_of_jobs(words: list[str]) -> int | None:
     line = parse_command_line(words)
     try:
         overrides = OverridesParser.create().parse_overrides(list(line.overrides))
-    except HydraException:  # words that only Hydra's own composition can read
+        if any(override.key_or_group == "hydra/sweeper" for override in overrides):
+            return None
+        swept = [override for override in overrides if override.is_sweep_override()]
+        return math.prod(len([*override.sweep_string_iterator()]) for override in swept)
+    except HydraException:  # what only Hydra's own composition can read, such as glob(...)
         return None
-    if any(override.key_or_group == "hydra/sweeper" for override in overrides):
-        return None
-    swept = [override for override in overrides if override.is_sweep_override()]
-    return math.prod(len([*override.sweep_string_iterator()]) for override in swept)
 
 
 def _add_row(table: Path, row: dict[str, Any]) -> None:

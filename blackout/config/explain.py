@@ -8,13 +8,13 @@ that the other words compose.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
@@ -87,12 +87,15 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
     """
     line = parse_command_line(words)
     parser = OverridesParser.create()
-    overrides = []
+    values: dict[str, list[str]] = {}  # of each word, the words that it stands for: several in a sweep
     for word in line.overrides:
         try:
             override = parser.parse_override(word)
         except HydraException:
             return f"{word} cannot be understood: {QUOTES}"
+        if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+            continue  # names choices that exist, or none
+        values[word] = [word]
         if override.is_sweep_override():
             name, _, value = word.partition("=")
             if not line.multirun:
@@ -100,14 +103,24 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
                     f"{name}={value} is a sweep, which needs -m; "
                     f"a list is {name}=[{value}], text is '{name}=\"{value}\"'"
                 )
-            word = f"{name}={next(iter(override.sweep_string_iterator()))}"
-            override = parser.parse_override(word)
-        overrides.append((word, override))
-    further = [*search_path(line.folders), *(w for w, o in overrides if o.key_or_group == SEARCH_PATH)]
-    overrides = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
+            values[word] = [f"{name}={text}" for text in override.sweep_string_iterator()]
     with configuration_folder():
-        mistake = _find_mistake(program, overrides, further)
-    return mistake or f"this command line cannot be understood: {_one_line(error)}"
+        for job in _jobs(values):
+            overrides = [(word, parser.parse_override(word)) for word in job]
+            paths = [word for word, override in overrides if override.key_or_group == SEARCH_PATH]
+            others = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
+            if mistake := _find_mistake(program, others, [*search_path(line.folders), *paths]):
+                return mistake
+    return f"this command line cannot be understood: {_one_line(error)}"
+
+
+def _jobs(values: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Command lines in which every value of a sweep occurs once; the other words have their first."""
+    first = {word: alternatives[0] for word, alternatives in values.items()}
+    yield [*first.values()]
+    for word, alternatives in values.items():
+        for alternative in alternatives[1:]:
+            yield [*(first | {word: alternative}).values()]
 
 
 def explain_values(config: DictConfig) -> str:

@@ -1,0 +1,82 @@
+"""`blackout <command>`, and what a command line that Hydra refuses is answered with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from blackout.cli import main
+from blackout.config.explain import explain, parse_command_line
+from tests.processes import ROOT
+
+
+def refused(*words: str) -> str:
+    """What is said of a command line of train.py, whatever Hydra says."""
+    return explain(ValueError("Hydra's own words"), "train", words)
+
+
+def test_every_command_is_there(capsys, monkeypatch):
+    for name, (module, function, text) in main.COMMANDS.items():
+        assert callable(getattr(import_module(module), function)) and text, name
+    monkeypatch.setattr(sys, "argv", ["blackout"])
+    main.main()
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in main.COMMANDS)
+
+
+def test_an_unknown_command_is_refused_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["blackout", "trian"])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.count("\n") == 1 and "one of train, sample" in error
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_every_command_has_help(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "blackout", command, "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout and not done.stderr, done.stderr
+
+
+def test_flags_of_hydra_are_no_overrides():
+    flags = ["--config-dir", "mine", "--cfg", "job", "--info", "searchpath"]
+    line = parse_command_line(["-m", "seed=1,2", *flags, "~callbacks"])
+    assert line.overrides == ["seed=1,2", "~callbacks"] and line.multirun and line.folders == ["mine"]
+
+
+@pytest.mark.parametrize("words, said", [
+    (["dataset=cifr10"], "dataset=cifr10: no such choice (did you mean cifar10?)"),
+    (["experiment=dnfs"], "which of these? Add a slash and one of figure1"),
+    (["dataset=tsp"], "dataset=tsp is not for family=blackout, but for family=codes or family=shuffle"),
+    (["network=unet", "network.channels=16"], "did you mean network.body.channels?"),
+    (["learning_rate=3"], "did you mean optimizer.lr?"),
+    (["seed=1,2"], "seed=1,2 is a sweep, which needs -m; a list is seed=[1,2]"),
+    (["dataset=["], "dataset=[ cannot be understood"),
+    (["+seed=3"], "seed is a setting already: leave out the +"),
+    (["optimizer.factory.amsgrad=true"], "+optimizer.factory.amsgrad=true sets it"),
+    (["baseline=borders"], "baseline=borders does not fit the other choices"),
+    (["dataset=counts"], "dataset.path must be given: dataset.path=..."),
+    (["trainer.max_epochs=3"], "lengths are in optimiser steps: trainer.max_steps=..."),
+    (["seed=3"], "this command line cannot be understood: Hydra's own words"),
+])  # fmt: skip
+def test_the_word_to_blame_is_named(words, said):
+    assert said in refused(*words)
+
+
+@pytest.mark.parametrize("values", ["adamw,sdg", "sdg,adamw"])
+def test_every_value_of_a_sweep_is_looked_at(values):
+    assert "did you mean sgd?" in refused("-m", "seed=1,2", f"optimizer={values}")
+
+
+def test_choices_of_a_folder_of_ones_own_are_known(tmp_path):
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head/mine.yaml").write_text("_target_: mine.Head\n")
+    for words in (["--config-dir", str(tmp_path)], [f"hydra.searchpath=[file://{tmp_path}]"]):
+        assert "did you mean mine?" in refused(*words, "head=mime")
+        assert "no such option" in refused(*words, "head=mine", "sampler.num_step=3")
