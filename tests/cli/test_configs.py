@@ -1,5 +1,6 @@
 """The experiments are what the papers say, and recipes what they were."""
 
+import inspect
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from blackout import from_data
 from blackout.cli.train import make_callbacks, make_trainer, with_precision
 from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
+from blackout.config.instantiate import find
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.diffusion.latent_features import latent_features
@@ -245,3 +247,88 @@ def test_few_samples_are_passed_a_hundred_times():
         latent_features(model, cells[:5, :3])
     with pytest.raises(ValueError, match="perceptron"):
         latent_features(from_data(cells[:40].view(40, 1, 2, 3)), cells[:1].view(1, 1, 2, 3))
+
+
+DELIBERATE = {
+    "callbacks=default": "progress.refresh_rate",
+    "decoder=beam_200": "inner width",
+    "decoder=beam_256": "inner width",
+    "decoder=beam_768": "inner width",
+    "family=energy": "rollout.points rollout.chains rollout.every rollout.kept",
+    "family=flow": "rollout.points rollout.chains rollout.resample_below",
+    "head=camera": "base.own_counts",
+    "head=counts": "components base.own_counts",
+    "head=gamma": "own_counts",
+    "loss=birth_death": "weighting",
+    "loss=finite_time": "kind",
+    "loss=likelihood": "weighting",
+    "metrics=custom": "scores",
+    "metrics=digits": "scores",
+    "metrics=inception": "scores",
+    "metrics=mnist": "scores",
+    "negative=pcd_dmala": "refine.alpha",
+    "network=counts": "channels_last",
+    "network=lesite_graph": "channels messages reach heat_bath",
+    "network=ncsnpp": "channels_last",
+    "network=ncsnpp_small": "channels_last body.channels body.multipliers body.blocks_per_level body.attention_resolutions",
+    "network=unet": "body.multipliers body.attention_resolutions",
+    "network=unet_8x8": "channels_last body.dense_blocks body.dropout",
+    "operator=and": "ratio",
+    "optimizer=sgd": "lr",
+    "posterior=dps": "particles guided",
+    "posterior=noise_denoise": "moves levels",
+    "posterior=sgdd_published": "sweeps start published",
+    "posterior=svdd": "greedy",
+    "posterior=tds": "particles guided",
+    "process=birth_death": "mean",
+    "refine=dmala": "alpha",
+    "sampler=binomial_bridge": "num_steps",
+    "sampler=binomial_bridge_nearest": "num_steps",
+    "sampler=birth_death_bridge": "num_steps",
+    "sampler=counts": "num_steps",
+    "sampler=level_bridge": "num_steps",
+    "sampler=multistep": "num_steps",
+    "sampler=poisson": "num_steps",
+    "sampler=posterior_bridge": "num_steps",
+    "sampler=tau_leap": "num_steps",
+    "sampler/grid=logit_data": "first last",
+    "sampler/grid=logit_neighbours": "first last",
+    "sampler/grid=logit_small": "last",
+    "schedule=counts": "continuous grid.first grid.last grid.location grid.scale grid.floor",
+    "schedule=logistic": "continuous",
+    "schedule=logistic_neighbours": "continuous grid.first grid.location grid.scale",
+    "schedule=logit": "continuous",
+    "schedule=steps": "num_steps",
+    "simulation=events": "num_steps",
+    "target=maxcut": "kind parameter",
+    "target=mis": "inverse_temperature",
+    "target=planar": "plane",
+    "target=potts": "beta",
+}  # fmt: skip
+"""Settings in which a choice differs from the constructor's defaults: what the choice is for."""
+
+
+def differing(part, where=""):
+    """Names of listed settings whose value is not the constructor's default; interpolations aside."""
+    if not isinstance(part, dict):
+        return
+    if str(part.get("_target_")).startswith("blackout."):
+        parameters = inspect.signature(find(part, where)).parameters
+        for name in part.keys() & parameters.keys():
+            value, default = part[name], parameters[name].default
+            default = list(default) if isinstance(default, tuple) else default
+            decided_elsewhere = isinstance(value, dict) or (isinstance(value, str) and ("${" in value or value == "???"))
+            if default is not inspect.Parameter.empty and value != default and not decided_elsewhere:
+                yield f"{where}.{name}".lstrip(".")
+    for name, value in part.items():
+        yield from differing(value, f"{where}.{name}")
+
+
+def test_what_yaml_lists_are_the_constructors_defaults_but_for_what_a_choice_is_for():
+    found = {}
+    for group in groups():
+        if group.partition("/")[0] not in ("experiment", "recipe", "task", "debug"):
+            for choice in choices(group):
+                if names := [*differing(load_choice(group, choice))]:
+                    found[f"{group}={choice}"] = sorted(names)
+    assert found == {choice: sorted(names.split()) for choice, names in DELIBERATE.items()}
