@@ -270,7 +270,8 @@ DELIBERATE = {
     "network=counts": "channels_last",
     "network=lesite_graph": "channels messages reach heat_bath",
     "network=ncsnpp": "channels_last",
-    "network=ncsnpp_small": "channels_last body.channels body.multipliers body.blocks_per_level body.attention_resolutions",
+    "network=ncsnpp_small": "channels_last body.channels body.multipliers body.blocks_per_level"
+    " body.attention_resolutions",
     "network=unet": "body.multipliers body.attention_resolutions",
     "network=unet_8x8": "channels_last body.dense_blocks body.dropout",
     "operator=and": "ratio",
@@ -317,7 +318,7 @@ def differing(part, where=""):
         for name in part.keys() & parameters.keys():
             value, default = part[name], parameters[name].default
             default = list(default) if isinstance(default, tuple) else default
-            decided_elsewhere = isinstance(value, dict) or (isinstance(value, str) and ("${" in value or value == "???"))
+            decided_elsewhere = isinstance(value, dict) or str(value).startswith(("${", "???"))
             if default is not inspect.Parameter.empty and value != default and not decided_elsewhere:
                 yield f"{where}.{name}".lstrip(".")
     for name, value in part.items():
