@@ -164,7 +164,8 @@ def _file(dataset: Any) -> tuple[str, Path]:
 
 def _request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
-    request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
+    given = {name: _without_null(value) for name, value in config.items() if name not in _SHARED}
+    request = {name: value for name, value in given.items() if _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
     elif "sampler" in request and not asked_for("sampler.num_steps") and _has_kernel(model, request["sampler"]):
@@ -179,6 +180,14 @@ def _has_kernel(model: Model, sampler: Mapping[str, Any]) -> bool:
     own = model.config.get("model", {}).get("sampler") or {}
     kernel = sampler.get("kernel")
     return kernel is not None and with_defaults(kernel, "sampler.kernel") == own.get("kernel")
+
+
+def _without_null(value: Any) -> Any:
+    """Groups of settings without those that are null, which are the model's own; other values as they are."""
+    if not isinstance(value, Mapping) or not value:
+        return value
+    parts = {name: _without_null(part) for name, part in value.items() if part is not None}
+    return {name: part for name, part in parts.items() if part != {}} or None
 
 
 def _is_given(value: Any) -> bool:

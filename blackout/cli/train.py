@@ -345,7 +345,7 @@ def make_trainer(
             plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
             enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
         )
-    except MisconfigurationException as error:  # as Lightning refuses its arguments and the devices
+    except (MisconfigurationException, ModuleNotFoundError) as error:  # as Lightning refuses arguments and devices
         raise UserError(f"trainer: {summary(error)}") from error
     return trainer
 

@@ -166,7 +166,8 @@ def _find_mistake(
 
 
 def _one_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """The first paragraph of an error's message, or its kind."""
+    return " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
 
 
 def _no_recipe(word: str, words: Sequence[str]) -> str:

@@ -142,7 +142,8 @@ def test_processes_exchange_the_loss_as_often_as_it_is_logged() -> None:
     reduced: list[int] = []
     trainer = SimpleNamespace(log_every_n_steps=5, global_step=0)
     trainer.strategy = SimpleNamespace(reduce=lambda x, reduce_op: reduced.append(trainer.global_step) or x)
-    module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: logged.append(value))
+    module: Any = SimpleNamespace(trainer=trainer)
+    module._log_in_this_step = lambda name, value, prog_bar: logged.append(value)
     for trainer.global_step in range(10):
         TrainingModule.log_scalar(module, "train/loss", torch.ones(()))
     assert reduced == [4, 9] and len(logged) == 2

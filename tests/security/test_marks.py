@@ -1,5 +1,6 @@
 """The components that model files may name: what carries a mark, and that none of it does anything but compute."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -82,11 +83,19 @@ def test_marks_are_of_this_package_alone():
         assert inspect.isclass(target) or passed or factory, address
 
 
+def type_hints(target):
+    """Annotations of the arguments; a dataclass may have some from a base class in another module."""
+    if dataclasses.is_dataclass(target):
+        hints = typing.get_type_hints(target)
+        return {name: hints[name] for name in inspect.signature(target).parameters}
+    return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+
+
 def test_text_is_given_to_few_arguments_and_none_of_them_is_a_path():
     texts = set()
     for _, _, address, _ in entries():
         target = find({"_target_": address}, "x")
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = type_hints(target)
         for name, hint in hints.items():
             options = [hint, *typing.get_args(hint)] if name != "return" else []
             texts |= {name} if any(one in (str, Path, typing.Any) for one in options) else set()

@@ -75,13 +75,10 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
     sys.path.insert(0, str(ROOT))
     sys.modules["__main__"].__spec__ = None  # Lightning starts further processes with `python argv[0]`, not `python -m`
     sys.argv = [str(ROOT / f"{program}.py"), *arguments]
-    module = importlib.import_module(program)
-    cli = importlib.import_module("blackout.cli.programs")
+    programs = importlib.import_module("blackout.cli.programs")
     before()
     try:
-        with cli.one_line_errors():
-            module.main()
-            cli.end_of_sweep()
+        getattr(programs, f"run_{program}")()
     except SystemExit as leaving:
         return int(leaving.code or 0)
     return 0

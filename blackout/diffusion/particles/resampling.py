@@ -47,8 +47,8 @@ class Particles:
         retain_first: the x0 of the known elements is a whole sample, which decays to the last time,
             where all particles begin; the first particle then follows its path back. Without
             resampling this is a move of iterated importance sampling on paths, which leaves the
-            distribution given the known elements as it is, for any number of particles (Andrieu et al.
-            2010, section 4.2).
+            distribution given the known elements as it is, for any number of particles
+            [Andrieu 2010, section 4.2].
     """
 
     number: int

@@ -29,7 +29,7 @@ SMALL = (
     "network=lesite_graph_relayed", "network.relayed=4", "refine@rollout.refine=dmala",
     "target.nodes=[5,7]", "target.number=12", "target.held_out=3", "network.channels=8", "network.messages=4",
     "rollout.points=5", "rollout.chains=16", "rollout.every=4", "rollout.kept=2", "rollout.relabel=true",
-    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "+simulation.sweeps=1",
+    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.sweeps=1",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "family.monitor=val/value",
 )  # fmt: skip

@@ -127,7 +127,7 @@ WRONG = (
     ("passes=0", "passes must be 1..6, not 0"), ("passes=7", "passes must be 1..6, not 7"), ("passes=two", "passes"),
     ("objective=autoregressive passes=2", "passes=6 order=left_to_right"), ("dataset.length=1", "length"),
     ("dataset.share=0", "share must be in (0, 1]"), ("dataset.share=1.1", "share must be in (0, 1]"),
-    ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
+    ("dataset=digits", "is not for family=codes, but for family=blackout"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "no such file"), ("sampler.steps=3", "steps"),
     ("sampler.greedy=7", "true or false"), ("sharpness=2", "sharpness must be a number from 0 to 1"),
