@@ -38,6 +38,7 @@ from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
+_OF_MODEL = ("sampler", "simulation", "target")  # settings of these that are null are the model's own
 _SHARED = frozenset(
     ("ckpt", "law", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
     + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
@@ -58,6 +59,7 @@ def sample(cfg: DictConfig) -> Path:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
     config = resolve(cfg, extra=True)
+    config |= {name: _without_null(config.get(name)) for name in _OF_MODEL}
     set_libraries()
     for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
         refuse(not 1 <= config[name] <= most, f"{name} must be in 1..{most:,}, not {config[name]}")
@@ -164,8 +166,7 @@ def _file(dataset: Any) -> tuple[str, Path]:
 
 def _request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
-    given = {name: _without_null(value) for name, value in config.items() if name not in _SHARED}
-    request = {name: value for name, value in given.items() if _is_given(value)}
+    request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
     elif "sampler" in request and not asked_for("sampler.num_steps") and _has_kernel(model, request["sampler"]):

@@ -55,7 +55,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "covariance_excess": _NOT_NEGATIVE,
     "num_classes": _WHOLE,
     "covariates": (
-        lambda v: isinstance(v, dict) and all(v.values()) and all(_each(_number)(x) or _WORDS[0](x) for x in v.values()),
+        lambda v: isinstance(v, dict) and all(x and (_each(_number)(x) or _WORDS[0](x)) for x in v.values()),
         "lists of finite numbers or of words by name",
     ),
     "covariate_levels": _WHOLES,

@@ -41,7 +41,13 @@ OTHER_GROUPS = {
     "task",
 }
 """Of settings of other families, and of sample.py alone."""
-NOTHING_TO_TRAIN = [("sampler", "model"), ("dataset", "none"), ("metrics", "model"), ("sampler", "joint_bridge"), ("experiment", "distill")]
+NOTHING_TO_TRAIN = [
+    ("dataset", "none"),
+    ("experiment", "distill"),
+    ("metrics", "model"),
+    ("sampler", "joint_bridge"),
+    ("sampler", "model"),
+]
 """Of a trained model (test_conditioning.py uses it), no data, and students: tests/diffusion/test_distillation.py."""
 
 

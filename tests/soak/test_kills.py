@@ -86,7 +86,7 @@ def test_shares_of_a_batch_have_the_masks_of_the_whole(alone, kind):
                 share.share = rank, number, 12 // number
                 torch.manual_seed(3)
                 mine = share(each[rank::number].flatten(0, 1))
-                assert torch.equal(mine, expected.unflatten(0, (12, -1))[rank::processes].flatten(0, 1))
+                assert torch.equal(mine, expected.unflatten(0, (12, -1))[rank::number].flatten(0, 1))
 
 
 def test_no_step_waits_for_the_disk_and_all_is_written_in_the_end(run, tmp_path, monkeypatch):  # noqa: F811

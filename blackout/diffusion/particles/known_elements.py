@@ -41,7 +41,8 @@ class KnownWeight:
     mean weight an estimate of p(known).
 
     Until the last step, particles are also weighted by what the last prediction says of the known
-    elements' data, to the power 1/2, so that particles that lead elsewhere are dropped early [Pitt 1999]. Every step divides by the look-ahead of the step before, and none is left at s = 0:
+    elements' data, to the power 1/2, so that particles that lead elsewhere are dropped early
+    [Pitt 1999]. Every step divides by the look-ahead of the step before, and none is left at s = 0:
     limits and the estimate are as without.
 
     References: this project; checked in tests/verification/test_particle_laws.py.
