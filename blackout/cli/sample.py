@@ -39,6 +39,7 @@ from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
 _OF_MODEL = ("sampler", "simulation", "target")  # settings of these that are null are the model's own
+_NESTED = {"correction", "guidance"}  # and so are these settings of a sampler
 _SHARED = frozenset(
     ("ckpt", "law", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
     + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
@@ -184,11 +185,15 @@ def _has_kernel(model: Model, sampler: Mapping[str, Any]) -> bool:
 
 
 def _without_null(value: Any) -> Any:
-    """Groups of settings without those that are null, which are the model's own; other values as they are."""
+    """A group of settings without those that are null, which are the model's own; other values as they are.
+
+    Inside other components, such as a grid of times, null has a meaning of its own.
+    """
     if not isinstance(value, Mapping) or not value:
         return value
-    parts = {name: _without_null(part) for name, part in value.items() if part is not None}
-    return {name: part for name, part in parts.items() if part != {}} or None
+    parts = {name: part for name, part in value.items() if part is not None}
+    parts |= {name: _without_null(parts[name]) for name in _NESTED & parts.keys()}
+    return {name: part for name, part in parts.items() if part is not None} or None
 
 
 def _is_given(value: Any) -> bool:

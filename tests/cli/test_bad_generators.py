@@ -5,6 +5,8 @@ import pytest
 
 from tests.cli.conftest import TINY
 
+pytestmark = pytest.mark.deep
+
 LEVELS = 17
 
 

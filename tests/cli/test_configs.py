@@ -207,6 +207,7 @@ def test_what_a_choice_lists_are_arguments_of_its_component():
             assert listed.keys() - {"_target_", "_partial_", *known} == set(), (group, choice)
 
 
+@pytest.mark.deep
 def test_conf_composes_without_the_package(tmp_path):
     """In a process that never imports it: choices of the default family, experiments and tasks."""
     script = f"""

@@ -90,6 +90,7 @@ def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
     assert OmegaConf.load(tmp_path / "x/a/config.yaml").optimizer.decay_steps is None
 
 
+@pytest.mark.deep
 def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
     options = (

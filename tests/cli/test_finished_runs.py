@@ -21,6 +21,8 @@ from tests.cli.conftest import TINY
 from tests.fuzz.families import FAMILIES
 from tests.killed import outcome
 
+pytestmark = pytest.mark.deep
+
 UNSCORED = (*TINY, "callbacks.scores.num_samples=20")
 SCORED = (*UNSCORED, "metrics.scores=[fd]")
 RENAMES = 40  # more than the end of a run makes

@@ -13,6 +13,8 @@ from blackout.component import leaves
 from blackout.config.compose import component_arguments, compose
 from tests.cli.conftest import Outcome
 
+pytestmark = pytest.mark.deep
+
 PERCEPTRON = ("network=mlp", "network.body.width=8", "network.body.depth=1")
 SMALL_ROLLOUT = ("rollout.points=3", "rollout.chains=8", "debug=fast")
 FAMILIES = {

@@ -12,6 +12,8 @@ from blackout.files import remove_parts
 from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.deep
+
 SIZE = ("num_samples=200", "sampler.batch_size=20", "sampler.num_steps=40", "seed=3", "device=cpu")
 
 

@@ -14,6 +14,8 @@ from blackout import load_model
 from tests import processes
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.deep
+
 TRAIN = (*TINY, "trainer.max_steps=2")
 SAMPLE = ("num_samples=2", "device=cpu")
 

@@ -8,6 +8,8 @@ import pytest
 from tests import processes
 from tests.cli.conftest import TINY
 
+pytestmark = pytest.mark.deep
+
 
 def made(run, out, *options):
     outcome = run("sample", f"out={out}", "device=cpu", *options)

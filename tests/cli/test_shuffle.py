@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return runs / "jigsaw_digits/whole"
 
 
+@pytest.mark.deep
 def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
     settings, cut = [*LABEL_FREE, f"runs_dir={trained.parents[1]}", "run_id=cut"], trained.with_name("cut")
     kill(settings, cut)
@@ -105,6 +106,7 @@ def test_an_exported_model_is_loaded_without_its_training(trained):
     assert model.data["num_items"] == 4
 
 
+@pytest.mark.deep
 def test_two_processes_solve_alike(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "decoder=sample"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
@@ -205,6 +207,7 @@ def test_baselines_report_like_models(run, tmp_path):
     )
 
 
+@pytest.mark.deep
 def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
     model = load_model(trained)
     with torch.no_grad():

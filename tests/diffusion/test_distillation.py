@@ -105,6 +105,7 @@ SMALL = [option for option in TINY if not option.startswith("network")]
 UNET = ["network=unet_8x8", "network.body.channels=4", "network.body.dense_width=8", "metrics=none"]
 
 
+@pytest.mark.deep
 def test_a_student_is_trained_and_goes_on_bit_for_bit(run, tmp_path):  # noqa: F811
     here = f"runs_dir={tmp_path}"
     assert run("train", *SMALL, *UNET, here, "run_id=teacher", "trainer.max_steps=1").code == 0

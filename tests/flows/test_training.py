@@ -38,6 +38,7 @@ def couplings(tmp_path_factory):
     return path
 
 
+@pytest.mark.deep
 def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, couplings, tmp_path):  # noqa: F811
     settings = [*SMALL, "target=couplings", f"target.path={couplings}", "trainer.max_steps=20", f"runs_dir={tmp_path}"]
     directory = killed_and_continued(run, settings, tmp_path / "couplings")
@@ -53,6 +54,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
         assert min(Image.open(directory / "samples" / picture).size) > 40
 
 
+@pytest.mark.deep
 def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noqa: F811
     settings = [*SMALL, "target.size=3", "trainer.max_steps=12", f"runs_dir={tmp_path}"]
     assert run("train", *settings, "run_id=one").code == 0

@@ -10,6 +10,8 @@ from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
 
+pytestmark = pytest.mark.deep
+
 SMALL = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "trainer.max_steps=6",
     "trainer.val_check_interval=3", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu",

@@ -22,6 +22,7 @@ from tests.soak.kills import TINY
 from tests.soak.result import result
 
 
+@pytest.mark.deep
 def test_killed_runs_come_out_the_same():
     outcome = processes.run("tests/soak/kills", "--points", "2", "--variants", "accumulated", "--seed", "1")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

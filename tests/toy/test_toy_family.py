@@ -11,6 +11,8 @@ from tests import processes
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 from tests.killed import assert_same, kill
 
+pytestmark = pytest.mark.deep
+
 TOY = [f"hydra.searchpath=[file://{ROOT}/tests/toy/conf]", "experiment=toy", "callbacks.progress=null"]
 SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
 

@@ -161,6 +161,7 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
     assert same(module.state_dict(), trained().state_dict())
 
 
+@pytest.mark.deep
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     options = ("metrics.scores=[fd,is,kd]", "callbacks.scores.num_samples=40")
     outcome = processes.run_distributed(

@@ -152,6 +152,7 @@ def test_shipped_grids_on_cifar10_are_close_or_refused(name):
     assert (float(t) >= ends.earliest_time()) == name.endswith(("fisher", "cosine", "uniform", "logit_data"))
 
 
+@pytest.mark.deep
 @pytest.mark.skipif("BLACKOUT_DATA" not in os.environ, reason="BLACKOUT_DATA names no folder of data")
 def test_the_moments_of_cifar10():
     from blackout.data import cifar10

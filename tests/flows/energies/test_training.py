@@ -54,6 +54,7 @@ def test_points_of_the_plane_are_shown_where_they_are_over_what_is_likely_there(
 COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
 
 
+@pytest.mark.deep
 def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [
         *SMALL,

@@ -155,6 +155,7 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.deep
 def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
     options = [f"ckpt={trained}", "device=cpu", "num_samples=1200", "passes=3"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
