@@ -130,7 +130,7 @@ def _time_step(
         sampler = Sampler(kernel, num_steps=num_steps, batch_size=batch_size, bfloat16=bfloat16)
         synchronise(setup.device)
         start = time.perf_counter()
-        for _ in model.batches(torch.arange(batch_size), 0, batch_size, sampler):
+        for _ in model.batches(torch.arange(batch_size), 0, batch_size, sampler=sampler):
             synchronise(setup.device)
         seconds.append(time.perf_counter() - start)
     return (seconds[2] - seconds[1]) / (long - short)
@@ -143,7 +143,7 @@ def _count_synchronisations(model: BlackoutDiffusion, kernel: Kernel, num_steps:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for _ in model.batches(torch.arange(8), 0, 8, sampler):
+            for _ in model.batches(torch.arange(8), 0, 8, sampler=sampler):
                 pass
     finally:
         torch.cuda.set_sync_debug_mode("default")

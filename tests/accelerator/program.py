@@ -23,10 +23,10 @@ SETTINGS = {
     "sample": (f"device={accelerator.NAME}",),
 }
 ONE_PROCESS = (
-    "+trainer.devices=1",
-    f"+trainer.strategy={{_target_: pytorch_lightning.strategies.SingleDeviceStrategy, device: '{DEVICE}'}}",
+    "trainer.devices=1",
+    f"trainer.strategy={{_target_: pytorch_lightning.strategies.SingleDeviceStrategy, device: '{DEVICE}'}}",
 )
-SEVERAL_PROCESSES = ("+trainer.strategy={_target_: tests.accelerator.program.DDPWithoutStreams}",)
+SEVERAL_PROCESSES = ("trainer.strategy={_target_: tests.accelerator.program.DDPWithoutStreams}",)
 """Further settings of `train`: Lightning chooses CUDA's strategies for an accelerator of others."""
 
 

@@ -140,7 +140,7 @@ def test_guidance_of_other_processes(run, tmp_path):
         first = run("sample", *guided, "sampler.guidance.scale=2", "sampler.num_steps=8")
         if word:
             first.assert_refused("guided", word)
-            leaps = ("sampler=tau_leap", "+sampler.guidance.scale=2", "sampler.num_steps=8")
+            leaps = ("sampler=tau_leap", "sampler.guidance.scale=2", "sampler.num_steps=8")
             first = run("sample", *guided, *leaps)
         assert first.code == 0, first.err
         if word:

@@ -73,7 +73,7 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
     options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
     options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
     for ordered, steps in (("false", 200), ("true", 1000)):
-        chosen = (f"network.body.ordered={ordered}", f"run_id=a{steps}", "+trainer.max_time=00:00:00:00")
+        chosen = (f"network.body.ordered={ordered}", f"run_id=a{steps}", "trainer.max_time=00:00:00:00")
         outcome = run("train", *options, *chosen, "metrics=none")
         assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
         settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
@@ -85,7 +85,7 @@ def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
     options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
     options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
-    options += ["optimizer.decay_steps=null", "+trainer.max_time=00:00:00:00", "metrics=none", "run_id=a"]
+    options += ["optimizer.decay_steps=null", "trainer.max_time=00:00:00:00", "metrics=none", "run_id=a"]
     assert run("train", *options).code == 0
     assert OmegaConf.load(tmp_path / "x/a/config.yaml").optimizer.decay_steps is None
 
