@@ -32,13 +32,16 @@ def formula(number: int, shape: Sequence[int], max_count: int) -> Tensor:
     return (values // 2).clamp(max=max_count).view(number, *shape)
 
 
-def counts(shape: Sequence[int] = (6,), max_count: int = 12, labels: bool = False, **_: Any) -> Any:
-    """Build a dataset of counts.
+def counts(
+    shape: Sequence[int] = (6,), max_count: int | None = None, labels: bool = False, **_: Any
+) -> Any:
+    """Build a dataset of counts up to 12, or up to `max_count`.
 
     Its training samples are the same whether or not a dataset has validation samples.
     """
     from blackout.data import CountData
 
+    max_count = 12 if max_count is None else max_count
     sizes = list(SPLIT_SIZES.values())
     parts: dict[str, Tensor] = {}
     for name, x in zip(
