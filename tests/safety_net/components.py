@@ -33,7 +33,7 @@ def formula(number: int, shape: Sequence[int], max_count: int) -> Tensor:
 
 
 def counts(
-    shape: Sequence[int] = (6,), max_count: int | None = None, labels: bool = False, **_: Any
+    shape: Sequence[int] = (6,), max_count: int | None = None, labels: bool | None = None, **_: Any
 ) -> Any:
     """Build a dataset of counts up to 12, or up to `max_count`.
 
