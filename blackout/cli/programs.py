@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from blackout.cli.sweeps import failures, job, sweeping
@@ -52,7 +54,7 @@ def run(main: Callable[[], object], program: str) -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
     words = sys.argv[1:]
     with ends_in_one_line(continues=True):
-        _refuse_null_groups(words)
+        _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
         try:
             main()
@@ -64,15 +66,22 @@ def run(main: Callable[[], object], program: str) -> None:
             sys.exit(1)
 
 
-def _refuse_null_groups(words: list[str]) -> None:
-    """Refuse `metrics=null`, for which Hydra raises a ValueError, as any job might.
+def _refuse_values_for_groups(words: list[str]) -> None:
+    """Refuse `metrics=null` and `trainer=3`, for which Hydra raises a ValueError, as any job might.
 
     Raises:
         UserError: the group, and what to type.
     """
+    parser = OverridesParser.create()
     for word in parse_command_line(words).overrides:
-        group, _, value = word.partition("=")
-        if value == "null" and (CONF / group).is_dir():
+        try:
+            override = parser.parse_override(word)
+        except HydraException:  # explained when Hydra itself has refused it
+            continue
+        group = override.key_or_group
+        is_group = override.package is not None or (CONF / group).is_dir()
+        is_value = not override.is_delete() and not override.is_sweep_override()
+        if is_group and is_value and isinstance(override.value(), int | float | None):
             raise UserError(f"{word}: groups take the names of their files: {group}=none, or leave it out")
 
 

@@ -78,7 +78,7 @@ _OURS = {
     "reload_dataloaders_every_n_epochs": None,
 }
 """Arguments that this program gives itself, and what to say instead."""
-_COUNTS, _MOST = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}, 10**10
+_COUNTS, _MOST = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes", "log_every_n_steps"}, 10**10
 """Whole numbers, and how large they may be: of more steps no clock could say how long they take."""
 _IN_EPOCHS = {"max_epochs": "max_steps", "min_epochs": "max_steps", "check_val_every_n_epoch": "val_check_interval"}
 _MOST_PER_PROCESSOR = 16
@@ -345,7 +345,7 @@ def make_trainer(
             plugins=[AtomicCheckpointIO(*(() if mirror is None else (mirror.try_to_push,)))],
             enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
         )
-    except (MisconfigurationException, ModuleNotFoundError) as error:  # as Lightning refuses arguments and devices
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:  # as Lightning refuses arguments
         raise UserError(f"trainer: {summary(error)}") from error
     return trainer
 
