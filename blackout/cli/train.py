@@ -78,7 +78,8 @@ _OURS = {
     "reload_dataloaders_every_n_epochs": None,
 }
 """Arguments that this program gives itself, and what to say instead."""
-_COUNTS, _MOST = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes", "log_every_n_steps"}, 10**10
+_COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes", "log_every_n_steps"}
+_MOST = 10**10
 """Whole numbers, and how large they may be: of more steps no clock could say how long they take."""
 _IN_EPOCHS = {"max_epochs": "max_steps", "min_epochs": "max_steps", "check_val_every_n_epoch": "val_check_interval"}
 _MOST_PER_PROCESSOR = 16
