@@ -24,6 +24,7 @@ from benchmarks.scores import write_inception_weights
 from tests.cli.conftest import TINY
 from tests.killed import assert_same
 from tests.safety_net.choices import choices, settings_of
+from tests.training.wandb_file import read_run
 
 pytestmark = pytest.mark.deep
 
@@ -168,6 +169,17 @@ def test_fid_and_inception_score_do_not_depend_on_the_number_of_processes(tmp_pa
     assert two_processes == pytest.approx(one_process, rel=1e-6)
     samples = [np.load(tmp_path / name / "samples.npz")["samples"] for name in ("one", "two")]
     assert np.array_equal(*samples)
+
+
+def test_weights_and_biases_offline(tmp_path):
+    logger = ["logger=wandb", "logger.wandb.mode=offline"]
+    train(tmp_path, *TWO_STEPS, *logger, "run_id=run", WANDB_SILENT="true")
+    (folder,) = tmp_path.rglob("offline-run-*")
+    run = read_run(folder)
+    assert run.exit_code == 0 and run.config["batch_size"] == 64
+    assert any("train/loss" in row for row in run.history)
+    values = read_values(tmp_path / "runs/digits/run")
+    assert run.summary["val/bits_per_dim"] == pytest.approx(values["val/bits_per_dim"])
 
 
 def test_a_killed_run_resumes_with_the_same_bits_and_is_evaluated(tmp_path):
