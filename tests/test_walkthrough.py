@@ -77,10 +77,12 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder; it must succeed."""
     arguments = [str(argument) for argument in command]
+    # W&B's variables name a server of this process, if a test before has logged to it.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     result = subprocess.run(
         arguments,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**inherited, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
