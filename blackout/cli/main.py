@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from blackout.errors import ends_in_one_line, nearest, refuse
+
 COMMANDS = {
     "train": ("blackout.cli.programs", "run_train", "train a model: the same as python train.py"),
     "sample": ("blackout.cli.programs", "run_sample", "draw samples and score them: the same as python sample.py"),
@@ -24,15 +26,15 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command that the first word names, with the other words as its command line."""
-    words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help"):
-        print(f"usage: blackout <command> ...\n\n{_table()}\n\nblackout <command> --help says more.")
-        return
-    if words[0] not in COMMANDS:
-        print(f"error: blackout {words[0]}: no such command; one of {', '.join(COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
-    module, function, _ = COMMANDS[words[0]]
-    sys.argv = [f"blackout {words[0]}", *words[1:]]  # where Hydra and argparse read a command line
+    command, *words = sys.argv[1:] or ["--help"]
+    with ends_in_one_line():
+        if command in ("-h", "--help"):
+            print(f"usage: blackout <command> ...\n\n{_table()}\n\nblackout <command> --help says more.")
+            return
+        known = ", ".join(COMMANDS)
+        refuse(command not in COMMANDS, f"{command}: no such command{nearest(command, [*COMMANDS])}; one of {known}")
+    module, function, _ = COMMANDS[command]
+    sys.argv = [f"blackout {command}", *words]  # Hydra reads a command line from there alone
     getattr(import_module(module), function)()
 
 

@@ -7,7 +7,6 @@ that the other words compose.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from blackout.config.choices import choices
 from blackout.config.compose import component_arguments, configuration_folder, search_path
-from blackout.errors import nearest
+from blackout.errors import CommandParser, nearest
 
 QUOTES = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
@@ -64,8 +63,12 @@ class CommandLine:
 
 
 def parse_command_line(words: Sequence[str]) -> CommandLine:
-    """Divide a command line into overrides and the flags that decide how they are read."""
-    parser = argparse.ArgumentParser(add_help=False)
+    """Divide a command line into overrides and the flags that decide how they are read.
+
+    Raises:
+        UserError: a flag lacks its value.
+    """
+    parser = CommandParser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--multirun", "-m", action="store_true")
@@ -166,7 +169,7 @@ def _find_mistake(
 
 
 def _one_line(error: Exception) -> str:
-    """The first paragraph of an error's message, or its kind."""
+    """Return the first paragraph of an error's message, or its kind if it has none."""
     return " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
 
 
@@ -176,7 +179,7 @@ def _no_recipe(word: str, words: Sequence[str]) -> str:
     chosen = dict(other.partition("=")[::2] for other in words)
     family = chosen.get("family", "blackout")
     recipes = choices("recipe")
-    if name != "dataset" or f"{family}/{dataset}" in recipes:
+    if name != "dataset" or f"{family}/{dataset}" in recipes or {"experiment", "recipe"} & chosen.keys():
         return ""
     families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
     if families:

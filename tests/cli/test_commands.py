@@ -32,7 +32,7 @@ def test_an_unknown_command_is_refused_in_one_line(capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         main.main()
     error = capsys.readouterr().err
-    assert end.value.code == 2 and error.count("\n") == 1 and "one of train, sample" in error
+    assert end.value.code == 2 and error.count("\n") == 1 and "did you mean train?" in error
 
 
 @pytest.mark.deep
