@@ -62,7 +62,7 @@ def judge(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) 
     for name in given.samplers or [""]:
         sampler = make_sampler(name, model, given.evaluations) if name else None
         for seed in given.seeds:
-            drawn = model.sample(given.num_samples, seed, sampler)
+            drawn = model.sample(given.num_samples, seed, sampler=sampler)
             show(f"{name or 'samples'}, seed {seed}: recognised", drawn, judges, data)
 
 
@@ -86,7 +86,7 @@ def agreement(model: BlackoutDiffusion, says: Judge, given: argparse.Namespace) 
     for scale in given.guidance:
         for seed in given.seeds:
             sampler = replace(model.sampler, guidance=Guidance(scale))
-            found = says(model.sample(given.num_samples, seed, sampler, classes=wanted)).argmax(1)
+            found = says(model.sample(given.num_samples, seed, sampler=sampler, classes=wanted)).argmax(1)
             print(
                 f"guidance {scale:g}, seed {seed}: agreement {float((found == wanted).double().mean()):.2%}", flush=True
             )

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
         try:
             sampler = make_sampler(name, module, evaluations)
             began = time.perf_counter()
-            drawn = [module.sample(options.num_samples, seed, sampler) for seed in seeds]
+            drawn = [module.sample(options.num_samples, seed, sampler=sampler) for seed in seeds]
         except ValueError as error:
             print(f"{name:<40}{error}", flush=True)
             continue
