@@ -7,6 +7,7 @@ that the other words compose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -134,6 +135,9 @@ def explain_values(config: DictConfig) -> str:
         try:
             OmegaConf.select(config, key)
         except InterpolationKeyError:
+            if row := re.fullmatch(r"\$\{(\w+)\.\$\{(\w+)\}.*\}", str(text)):  # a row of a table
+                table, setting = row.groups()
+                return f"{setting}={config[setting]}: no such choice; one of {', '.join(config[table])}"
             group = key.split(".")[0]
             return f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
     return ""

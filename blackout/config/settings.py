@@ -87,17 +87,23 @@ def _listed() -> dict[str, Any]:
     """
     run = HydraConfig.get()
     folders = [Path(source.path) for source in run.runtime.config_sources if source.schema == "file"]
+    family = f"family/{run.runtime.choices.get('family')}"
+    remaining = [family, run.job.config_name, f"experiment/{run.runtime.choices.get('experiment')}"]
     listed: dict[str, Any] = {}
-    chosen = [f"{group}/{run.runtime.choices.get(group)}" for group in ("family", "experiment")]
-    for name in (chosen[0], run.job.config_name, chosen[1]):
+    while remaining:
+        name = remaining.pop(0)
         file = next((found for folder in folders if (found := folder / f"{name}.yaml").is_file()), None)
         written: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False) if file else {}
-        entries = [entry.items() for entry in written.pop("defaults", ()) if isinstance(entry, dict)]
+        defaults = written.pop("defaults", ())
+        entries = [entry.items() for entry in defaults if isinstance(entry, dict)]
         for group, choice in chain(*entries):
             words = re.split(r"[ @]", group)  # "optional process", "/refine@rollout.refine"
             needed = choice is not None and len(words) == 1 and "$" not in choice
             listed.setdefault(re.split(r"[/.]", words[-1].lstrip("/"))[0], {} if needed else ())
-        listed = written | listed if name == chosen[1] else listed | written  # an experiment adds its own alone
+        is_experiment = name.startswith("experiment/")
+        listed = written | listed if is_experiment else listed | written  # an experiment only adds settings
+        if is_experiment:  # also what the experiments list that it is based on
+            remaining += [entry.lstrip("/") for entry in defaults if str(entry).startswith("/experiment/")]
     return {name: {} if value == "???" else value for name, value in listed.items() if name != "hydra"}
 
 
