@@ -88,7 +88,7 @@ def _listed() -> dict[str, Any]:
     run = HydraConfig.get()
     folders = [Path(source.path) for source in run.runtime.config_sources if source.schema == "file"]
     family = f"family/{run.runtime.choices.get('family')}"
-    remaining = [family, run.job.config_name, f"experiment/{run.runtime.choices.get('experiment')}"]
+    remaining = [family, str(run.job.config_name), f"experiment/{run.runtime.choices.get('experiment')}"]
     listed: dict[str, Any] = {}
     while remaining:
         name = remaining.pop(0)

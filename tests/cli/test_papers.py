@@ -179,9 +179,7 @@ def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
     assert composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
 
 
-COUNTS = [
-    name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))
-]
+COUNTS = [name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
 
 
 @pytest.mark.parametrize("choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)])
