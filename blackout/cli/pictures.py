@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blackout.cli.curves import read_curves
 from blackout.files import replacing, save_picture
 from blackout.protocols import Draw
-from blackout.report import read_curves
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500

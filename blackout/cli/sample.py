@@ -21,8 +21,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from blackout.cli.metrics_file import write_scores
 from blackout.cli.pictures import Trajectory
+from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.run_directory import fetched, output_folders, shared_folder
+from blackout.cli.run_results import read_settings
 from blackout.component import Plain
 from blackout.config.allowed_components import marked, plain
 from blackout.config.instantiate import make, with_defaults
@@ -33,7 +36,6 @@ from blackout.files import PART, replacing, request_key, sample_file, save_pictu
 from blackout.preemption import signals
 from blackout.protocols import Draw, Drawn, Samples, Source, Watch
 from blackout.random import compiled_by
-from blackout.report import data_hashes, provenance, settings_of, write_scores
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
@@ -146,7 +148,7 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
     """
     if not (run / "config.yaml").exists():
         return chosen
-    own: Any = settings_of(run).get("dataset")
+    own: Any = read_settings(run).get("dataset")
     address = own.get("_target_") if isinstance(own, Mapping) else None
     if not isinstance(address, str) or marked(address, "dataset") is None or "path" not in own:
         return chosen

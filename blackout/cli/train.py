@@ -32,8 +32,11 @@ from blackout.cli.finished_runs import (
     with_earlier,
 )
 from blackout.cli.from_data import make_model
+from blackout.cli.metrics_file import write_scores
 from blackout.cli.pictures import Trajectory, show_in_words
 from blackout.cli.plan import bfloat16_ratio, check_memory, plan
+from blackout.cli.provenance import command_line, provenance
+from blackout.cli.report_page import LivePage, save_report
 from blackout.cli.run_directory import (
     Mirror,
     check_run,
@@ -54,7 +57,6 @@ from blackout.errors import UserError, error_context, refuse, summary
 from blackout.files import sample_file, save_picture
 from blackout.preemption import signals
 from blackout.protocols import Draw, Source, Split
-from blackout.report import LivingPage, command, provenance, save_report, write_scores
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_callback import AtomicCheckpointIO, Checkpoints
 from blackout.training.checkpoint_files import PREVIOUS, check_fits, find_checkpoint, read_checkpoint, set_damaged_aside
@@ -329,7 +331,7 @@ def make_trainer(
     if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
         raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
     more = (make(logger, f"logger.{name}", save_dir=str(run)) for name, logger in (config["logger"] or {}).items())
-    loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run)), *more]
+    loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run)), *more]
     settings = dict(config["trainer"])
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun knows how many processes there are, and it may change
         world, here = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
@@ -474,7 +476,11 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     tested = test(trainer, module, budget, left_out)
     samples = sample_values(module, data.source, family)
     values = tested | {name: value for name, value in validated.items() if name not in tested}
-    scores, beside = ({}, {}) if scorer is None else (scorer.values, scorer.beside(data.source, model.device))
+    scores: dict[str, float] = {}
+    reference_scores: dict[str, Any] = {}
+    if scorer is not None:
+        scores = scorer.values
+        reference_scores = scorer.reference_scores(data.source, model.device)
     if not trainer.is_global_zero:
         return
     export_model(model, run / "model", values | scores)
@@ -485,8 +491,8 @@ def close(trainer: pl.Trainer, module: TrainingModule, run: Path, family: Compon
     more = draw_samples(draw, run / "samples", number)
     values |= more.pop("values", {}) | scores
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
-    report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
-    report |= {} if scorer is None else scorer.provenance | beside
+    report |= {"command": command_line(), "sampler": dict(family.draw(model, {}).description), **more}
+    report |= {} if scorer is None else scorer.provenance | reference_scores
     size = data.source.size("train") or 0
     few = {"few": budget} if budget < size else {}
     baselines = family.baselines(data.source, num_compared(samples), few)

@@ -14,14 +14,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
-from blackout import compare, compress, inspect, load_model, report
-from blackout.cli import programs
+from blackout import load_model
+from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
 from blackout.cli.run_directory import check_run, running
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
-from blackout.flows import anneal, solve
 from blackout.training.export import export_model
-from blackout.verification import __main__ as laws
 from tests.cli.conftest import TINY, Outcome, save_blank
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
@@ -372,7 +370,7 @@ def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
 
 
 def test_every_program_has_this_entry(command):
-    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, laws.main,
+    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, verify.main,
                  energy_discrepancy.main, permutation_chain.main, permutation_mixing.main, inspect.main,
                  table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from blackout.cli.solve import main
 from blackout.errors import UserError
 from blackout.permutations.borders import (
     arrangement_scores,
@@ -15,12 +16,12 @@ from blackout.permutations.borders import (
     search_arrangements,
     solve_by_borders,
 )
+from blackout.permutations.picture_pieces import arrange_pieces, read_pieces
 from blackout.permutations.queries import place_probabilities
 from blackout.permutations.shuffle import Borders, ReverseGPL
 from blackout.permutations.shuffle.decoding import Denoiser
 from blackout.permutations.shuffle.draw import make_decoder
 from blackout.random import SampleStreams
-from blackout.solve import main, read_pieces, solve
 
 
 def picture(height, width, seed=0):
@@ -113,11 +114,11 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     again, side = read_pieces(tmp_path / "pieces", None)
     assert columns == 4 and side == 3 and torch.equal(again, pieces[:9])
     # a picture in order is told from nothing but its borders too
-    assert torch.equal(solve(pieces[torch.from_numpy(truth)], 4)[0][0], torch.arange(12))
+    assert torch.equal(arrange_pieces(pieces[torch.from_numpy(truth)], 4).orders[0], torch.arange(12))
 
 
 @pytest.mark.parametrize("arguments, word", [
-    (("photo.png",), "grid=4"), (("photo.png", "grid=four"), "not four"), (("photo.png", "grid=17"), "not 289"),
+    (("photo.png",), "grid=4"), (("photo.png", "grid=four"), "grid=four: the grid must be"), (("photo.png", "grid=17"), "not 289"),
     (("photo.png", "grid=4", "colour=red"), "settings are"), (("photo.png", "grid=8", "top=0"), "top must be"),
     (("none.png", "grid=4"), "no such file"), (("empty", "grid=2"), "0 pictures"),
     (("photo.png", "grid=9x2"), "2x2 pixels"),

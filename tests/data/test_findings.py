@@ -16,11 +16,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from blackout import from_data
+from blackout.cli.inspect import main
 from blackout.data import counts
 from blackout.data.count_statistics import narrow
 from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
-from blackout.inspect import main
 from blackout.training.family import make_dataset
 
 N, GENES = 300, 30
