@@ -1,4 +1,4 @@
-"""List the choices of every group, or describe those of one group by the first comment of their files."""
+"""List the choices of every group, or describe those of one group."""
 
 from __future__ import annotations
 

@@ -103,13 +103,13 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
 
 
 def flatten_scores(contents: Scores, part: str) -> dict[str, Any]:
-    """Return one part of all metrics.json of a run, by name; folders of samples precede their names.
+    """Return one part of all metrics.json of a run, by name, with the folder where there is one.
 
     Args:
         contents: of metrics.json by place.
         part: `values` or `references`.
     """
-    values = {}
+    values: dict[str, Any] = {}
     for place, content in contents.items():
         prefix = ""
         if place != "metrics.json":
@@ -143,9 +143,10 @@ def mark_best(
 
 
 def best_row(name: str, values: Sequence[Any], references: Values) -> int | None:
-    """Return the row of the best value of a score; None if all are equal or the better one is unknown.
+    """Return the row of the best value of a score; None if no value is better than all others.
 
-    The best value is the closest to the target where one is known, else the smallest or the largest.
+    The best value is the closest to the target where one is known, else the smallest or the
+    largest.
     """
     numbers = {
         row: value
@@ -197,8 +198,8 @@ def seed_table(
         means.append([])
         deviations.append([])
         for name in columns:
-            values = [scores[i].get(name) for i in runs]
-            numbers = [value for value in values if isinstance(value, int | float)]
+            column = [scores[i].get(name) for i in runs]
+            numbers = [value for value in column if isinstance(value, int | float)]
             means[-1].append(statistics.fmean(numbers) if numbers else None)
             deviations[-1].append(statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
     return {

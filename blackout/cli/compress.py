@@ -4,8 +4,8 @@
   blackout compress decode runs/digits/<run_id> counts.bits --out counts.npy
 
 Decoding needs the same model, the same kind of machine and the same versions. Every part is decoded
-again while it is encoded, and decoded counts are compared with a hash. If xz makes the counts smaller,
-its result is kept. Models with classes code without them.
+again while it is encoded, and decoded counts are compared with a hash. If xz makes the counts
+smaller, its result is kept. Models with classes code without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of `blackout demo`: samples of a model, drawn on request and shown on their way from noise.
+"""The page of `blackout demo`: samples of a model on their way from noise.
 
 `DemoModel` draws; it needs nothing beyond this package. `build_page` shows it with Gradio.
 """
@@ -159,8 +159,8 @@ class DemoModel:
     def restore(self, survival: float, seed: int = 0, number: int = NUM_RESTORED) -> Image.Image:
         """Return a picture of `image`, of what is left of it, and of what it may have been.
 
-        The panels are the image, its remaining units, mean and standard deviation of the samples, and
-        the samples.
+        The panels are the image, its remaining units, mean and standard deviation of the samples,
+        and the samples.
 
         Args:
             survival: probability with which a unit is kept.
@@ -343,7 +343,7 @@ def _add_restoration(gradio: Any, demo: DemoModel, seed: Any) -> None:
     """Add the part of the page in which units of an image are removed and restored."""
     gradio.Markdown(
         "### Remove units, and see what may have been there\n"
-        "The image; what is left of it; mean and standard deviation of what it may have been; samples."
+        "The image; what is left; mean and standard deviation of what it may have been; samples."
     )
     survival = gradio.Slider(0.05, 0.95, 0.3, step=0.05, label="share of the units that is left")
     restored = gradio.Image(show_label=False, format="png", interactive=False)

@@ -1,4 +1,4 @@
-"""Show how dataset=counts reads a file, and warn about counts that look wrong, with settings that help."""
+"""Show how dataset=counts reads a file, and what looks wrong, with settings that correct it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -59,7 +60,7 @@ def main(words: list[str] | None = None) -> None:
     run_command(_run, parser, words)
 
 
-def _parse_settings(settings: list[str]) -> dict[str, object]:
+def _parse_settings(settings: list[str]) -> dict[str, Any]:
     """Return the values of settings of `dataset=counts` by name.
 
     Raises:

@@ -50,9 +50,9 @@ def collect_references(
 ) -> dict[str, dict[str, float]]:
     """Return the reference values of a report's scores, by score and name of the reference.
 
-    These are the values in `references` of the report itself, `x_<suffix>` for a score `x`, the score
-    of held-out data, and that of the strongest baseline. A score without any of them has the value of
-    a perfect model, where the family knows it.
+    These are the values in `references` of the report itself, `x_<suffix>` for a score `x`, the
+    score of held-out data, and that of the strongest baseline. A score without any of them has the
+    value of a perfect model, where the family knows it.
 
     Args:
         report: content of metrics.json, with `values`.
@@ -116,7 +116,7 @@ def comparison_rows(
 
 
 def _strongest_baseline(report: Plain, name: str) -> str | None:
-    """Return the baseline that the comparison of a score names, else the one of the lowest value."""
+    """Return the baseline that the comparison of a score names, else the lowest."""
     comparison = report.get("comparisons", {}).get(name, {})
     if "strongest" in comparison:
         return str(comparison["strongest"])

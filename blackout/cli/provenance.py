@@ -32,7 +32,7 @@ GIT_SECONDS = 5.0  # time limit of a git command
 
 
 def provenance(device: torch.device, start: float, source: Source | None = None) -> dict[str, Any]:
-    """Return how numbers were computed, for metrics.json: `made_with`, `seconds`, `date` and `data`.
+    """Return `made_with`, `seconds`, `date` and `data` of numbers, for metrics.json.
 
     Args:
         device: the device that computed them.

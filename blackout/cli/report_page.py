@@ -1,7 +1,7 @@
 """report.html: the page of a run, with its samples, curves, scores and settings.
 
-The page needs no network. It appears with the first logged row, is rewritten as the run trains, and once
-more at the end; `blackout report RUN` writes it again.
+The page needs no network. It appears with the first logged row, is rewritten as the run trains, and
+once more at the end; `blackout report RUN` writes it again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def save_report(run: Path, refresh: float | None = None) -> Path:
 
     Args:
         run: the run directory.
-        refresh: seconds after which the page looks for a newer one; None for a run that does not train.
+        refresh: seconds after which the page reloads; None for a run that does not train.
 
     Raises:
         UserError: not a run directory, or a file in it is damaged.
@@ -142,9 +142,9 @@ def collect_pictures(run: Path, score_places: Iterable[str]) -> RunPictures:
     space = MAX_PICTURE_CHARACTERS
     shown_previews: list[Picture] = []
     folders: dict[str, list[Picture]] = {}
-    for place in score_places:
-        if "/" in place:
-            folders[place.rpartition("/")[0]] = []
+    for score_place in score_places:
+        if "/" in score_place:
+            folders[score_place.rpartition("/")[0]] = []
     others = [path for path in paths if path not in {*previews, last}]
     for path in [*chosen, *others]:
         place = path.relative_to(run)

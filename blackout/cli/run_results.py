@@ -32,7 +32,7 @@ def read_settings(run: Path) -> Mapping[str, Any]:
 
 
 def read_scores(run: Path) -> dict[str, dict[str, Any]]:
-    """Return the contents of the metrics.json of a run and of its folders of samples, by their place.
+    """Return the contents of metrics.json of a run and of its folders of samples, by place.
 
     Results of the run at shorter lengths, which are in the same file, have places of their own.
     """
@@ -81,8 +81,8 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return cards of the scores of one metrics.json, those with reference values first.
 
     Returns:
-        For each score its name, value, error, reference values, and its place between the target (0)
-        and the last baseline (1), where both are known.
+        For each score its name, value, error, reference values, and its place between the target
+        (0) and the last baseline (1), where both are known.
     """
     references = content.get("references") or {}
     numbers = {

@@ -32,7 +32,7 @@ MAX_PAGE_BYTES = 1 << 26  # of a report; its pictures have 16 MB at most
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
-    """Return the run directories below a folder, by their relative paths; links are not followed."""
+    """Return the run directories below a folder, by relative path; links are not followed."""
     runs = {}
     for place, subfolders, names in os.walk(folder):
         relative = Path(place).relative_to(folder)

@@ -1,11 +1,11 @@
 """Solve a jigsaw, or a problem on graphs, without a trained model.
 
   blackout solve PICTURE grid=4    put a shuffled picture, or a folder of pieces, together
-  blackout solve mis GRAPHS        solve a problem on graphs; blackout solve mis --help has its options
+  blackout solve mis GRAPHS        solve a problem on graphs, see blackout solve mis --help
 
-Pieces keep their orientation and are rectangles of one size. They are arranged by their borders alone. The
-solution is written next to the picture, and the probability of every piece is printed: its share among the
-arrangements that the beam search found.
+Pieces keep their orientation and are rectangles of one size. They are arranged by their borders
+alone. The solution is written next to the picture, and the probability of every piece is printed:
+its share among the arrangements that the beam search found.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from blackout.files import new_file, numbered, request_key, results_folder, save
 
 GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing or greedily.
 
-Table and arrays are those of sample.py for a trained flow: solutions.npz and table.csv. best.csv has
-the best solutions with the names of nodes that their file gives them.
+Table and arrays are those of sample.py for a trained flow: solutions.npz and table.csv.
+best.csv has the best solutions, with the names of nodes that their file gives them.
 """
 PICTURE_SETTINGS = {"grid", "top", "out"}
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run the command line: of a problem on graphs if the first word names one, else of a jigsaw."""
+    """Run the command line; the first word decides between graphs and jigsaws."""
     words = sys.argv[1:] if words is None else words
     flows = load_family("flow")
     if words and words[0] in flows.graph_problems:

@@ -1,7 +1,8 @@
-"""What in a file of counts looks like something else: numbers of samples, batches, a camera's offset and gain, ...
+"""Findings: what looks wrong in a file of counts, such as sample numbers, batches, or a camera's offset.
 
-Every finding names the setting that mends it. The rules are ours; files of each kind test them, and files with nothing
-wrong (`tests/data/test_findings.py`).
+A finding names the setting that corrects it, where there is one.
+
+References: this project; checked on files of each kind, and on files without faults, in tests/data/test_findings.py.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ _BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
 
 
 class Finding(UserWarning):
-    """Something in a file that looks wrong.
+    """A warning about something in a file that looks wrong.
 
     Args:
-        what: in words.
-        settings: of `blackout.data.counts` that mend it.
+        message: what looks wrong.
+        settings: settings of `blackout.data.counts` that correct it.
     """
 
-    def __init__(self, what: str, **settings: Any) -> None:
+    def __init__(self, message: str, **settings: Any) -> None:
         self.settings = settings
         words = [f"dataset.{name}={format_setting(value)}" for name, value in settings.items()]
-        super().__init__(": ".join([what, " ".join(words)] if words else [what]))
+        super().__init__(": ".join([message, " ".join(words)] if words else [message]))
 
 
 def format_setting(value: Any) -> str:
-    """A setting as it is typed."""
+    """Return the value of a setting as it is typed on the command line."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
-    """What looks wrong in counts [N, *shape].
+    """Yield what looks wrong in counts.
 
     Args:
-        counts: whole numbers, on the CPU.
-        names: of the elements of vectors, where they have names.
+        counts: whole numbers [N, *shape], on the CPU.
+        names: of the elements of vectors; empty without names.
     """
     if len(counts) > 1 and counts.numel():
         yield from _units(counts)

@@ -69,8 +69,8 @@ def restoration_panels(
         seed: of the samples.
 
     Returns:
-        [4 + n, *shape] on the CPU: the data; what is left; mean and standard deviation of the samples,
-        the largest deviation as bright as the largest count; the samples.
+        [4 + n, *shape] on the CPU: the data; what is left; mean and standard deviation of the
+        samples, the largest deviation as bright as the largest count; the samples.
     """
     t = -torch.tensor(survival, dtype=torch.float64).log()
     states: list[Tensor] = []

@@ -1,8 +1,8 @@
-"""Samples and log Z of a target without a network: annealed importance sampling, SMC, parallel tempering.
+"""Annealed importance sampling, SMC and parallel tempering of a target, without a network.
 
-Path, weights and files are those of flows. A step adds (t_{k+1} - t_k) f(x) to the log-weights, and a Gibbs
-sweep at t_{k+1} follows. Times are closer where the weights of a short run spread, and near the target.
-Tempering keeps replicas at times that are closer near the target, and exchanges them.
+Path, weights and files are those of flows. A step adds (t_{k+1} - t_k) f(x) to the log-weights, and
+a Gibbs sweep at t_{k+1} follows. Times are closer where the weights of a short run spread, and near
+the target. Tempering keeps replicas at times that are closer near the target, and exchanges them.
 """
 
 from __future__ import annotations
@@ -168,19 +168,19 @@ def load_target(
         name: one of `TARGETS`, or the dotted name of a class; None with `ckpt`.
         settings: arguments of the target.
         ckpt: a trained flow, whose target is used; None with `name`.
-        composition: numbers of sites at level 0, 1, ..., which are then conserved; None for all states.
+        composition: conserved numbers of sites at level 0, 1, ...; None for all states.
 
     Raises:
         UserError: no such target, wrong settings, or a target that is not finite.
     """
     if ckpt is not None:
-        target = read_energy(ckpt=ckpt)
+        target = read_energy(ckpt=str(ckpt))
     else:
         assert name is not None
         is_dotted = "." in name
         refuse(
             not is_dotted and name not in TARGETS,
-            f"target {name}: no such target; one of {', '.join(TARGETS)}, or the dotted name of a class",
+            f"target {name}: no such target; one of {', '.join(TARGETS)}, or a class of yours",
         )
         path = name if is_dotted else f"blackout.flows.{TARGETS[name]}"
         target = make_target({"_target_": path, **settings})

@@ -1,7 +1,7 @@
 """Jigsaws of pictures: pieces of a cut picture or in a folder, arranged by their borders alone.
 
-Nothing is learned. Pieces keep their orientation and are rectangles of one size; the order in which they
-come is ignored.
+Nothing is learned. Pieces keep their orientation and are rectangles of one size; the order in which
+they come is ignored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
 
     Args:
         path: a picture, which is cut, or a folder of pieces, which are sorted by name.
-        grid: "4" for 4x4, or rows x columns such as "3x5"; None for a square of all pieces of a folder.
+        grid: "4" for 4x4, or rows x columns such as "3x5"; None for a square, of a folder.
 
     Raises:
         UserError: no pictures, pieces of different sizes, or a grid that does not fit.

@@ -167,7 +167,8 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
     green = [pages.load_picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "rows": [], "links": [], "seeds": None, "curve_data": None, "pictures": green, "evidence": []}
+    content = {"head": (), "rows": [], "links": [], "seeds": None, "evidence": None}
+    content |= {"curve_data": None, "pictures": green}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path

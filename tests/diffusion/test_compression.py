@@ -151,7 +151,8 @@ def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
         files.FILE_HEADER.pack(b"BLK2", 2**60, 65_535, 64, 0), files.FILE_HEADER.pack(b"BLK2", 3, 0, 64, 0),
         files.FILE_HEADER.pack(b"BLK2", 3, 4, 0, 0), files.FILE_HEADER.pack(b"BLK2", 3, 4, 64, 2),
         files.XZ_HEADER.pack(b"BLKX", 2**60) + same[12:],
-        *(files.FILE_HEADER.pack(b"BLK2", 20, 4, 64, 0) + files.PART_HEADER.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
+        *(files.FILE_HEADER.pack(b"BLK2", 20, 4, 64, 0)
+          + files.PART_HEADER.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
           for some, size, lanes in ((0, 8, 1), (21, 8, 1), (20, 8, 2), (20, 8, 0), (20, 6, 1), (20, 4, 1))),
     ):  # fmt: skip
         (tmp_path / "x.bits").write_bytes(wrong)

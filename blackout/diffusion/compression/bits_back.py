@@ -1,14 +1,14 @@
 """Bits-back coding of counts along the chain of the Poisson sampler.
 
-The forward process's X_t1 is popped from the stack as if it were drawn, the births between it and X_0
-are pushed with the sampler's probabilities, and so on to X_T, which is pushed with the probabilities
-of the sampler's start. The stack grows by
+The forward process's X_t1 is popped from the stack as if it were drawn, the births between it and
+X_0 are pushed with the sampler's probabilities, and so on to X_T, which is pushed with the
+probabilities of the sampler's start. The stack grows by
 
     -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),
 
 whose mean is the finite-time bound (Santos et al. 2023, eq. 15, with weights r_k), see
-`path_log_weights`. Decoding returns all that the forward process drew. No count is impossible: counts
-of negligible probability keep 2^-24 and are written out.
+`path_log_weights`. Decoding returns all that the forward process drew. No count is impossible:
+counts of negligible probability keep 2^-24 and are written out.
 
 References: Townsend et al. 2019; Kingma et al. 2019.
 """

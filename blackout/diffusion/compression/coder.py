@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
 Find: TypeAlias = Callable[[slice, Integers], tuple[Integers, Integers, Integers]]
-"""(slice of the symbols, a number in 0..2^24 - 1 for each) -> the symbols whose intervals contain the
-numbers, and the start and width of these intervals."""
+"""(slice of the symbols, a number in 0..2^24 - 1 for each) -> the symbols whose intervals contain
+the numbers, and the start and width of these intervals."""
 
 PRECISION = 24  # bits: probabilities are whole multiples of 2^-24
 TOTAL = 1 << PRECISION
@@ -30,9 +30,9 @@ _WORD_MASK = np.uint64(0xFFFFFFFF)
 class Coder:
     """A stack of bits: last in, first out.
 
-    Several lanes are coded at once. Lane i has a head in [2^31, 2^63), and all lanes share one stack
-    of 32-bit words. An empty stack returns pseudo-random words, so that symbols can be drawn before
-    any were pushed.
+    Several lanes are coded at once. Lane i has a head in [2^31, 2^63), and all lanes share one
+    stack of 32-bit words. An empty stack returns pseudo-random words, so that symbols can be drawn
+    before any were pushed.
 
     Args:
         lanes: number of symbols that are coded at once.
@@ -95,16 +95,16 @@ class Coder:
         """Return the n words at the top of the stack, uint32 [n]."""
         parts: list[NDArray[np.uint32]] = []
         while n:
-            if self._words:
-                top = self._words.pop()
-            else:
-                top = self._initial.integers(0, 1 << 32, n, dtype=np.uint32)
+            top = self._words.pop() if self._words else self._draw_words(n)
             rest, words = np.split(top, [max(0, len(top) - n)])
             if len(rest):
                 self._words.append(rest)
             parts.insert(0, words)
             n -= len(words)
         return np.concatenate(parts)
+
+    def _draw_words(self, n: int) -> NDArray[np.uint32]:
+        return self._initial.integers(0, 1 << 32, n, dtype=np.uint32)
 
 
 def push_uniform(coder: Coder, symbols: Integers, bits: Integers) -> None:

@@ -35,9 +35,9 @@ HALF_BITS = 16  # a count outside all bins is written as two numbers of 16 bits
 class BinnedDistribution:
     """n distributions of counts: a bin by the distribution function, then a count within the bin.
 
-    Bin k fills [start(k), start(k + 1)) of 0..2^24. If `escape` is true, one more symbol says that a
-    count lies in no bin and is written out. Counts that are drawn must not have this symbol, since
-    they could then be written in two ways.
+    Bin k fills [start(k), start(k + 1)) of 0..2^24. If `escape` is true, one more symbol says that
+    a count lies in no bin and is written out. Counts that are drawn must not have this symbol,
+    since they could then be written in two ways.
 
     References: this project; checked in tests/diffusion/test_compression.py.
 
@@ -71,12 +71,12 @@ class BinnedDistribution:
         return self._cdf(rows, first_count - 1)
 
     def start(self, rows: Rows, symbols: Integers) -> Integers:
-        """Return the starts of the intervals of symbols [m], int64 [m]; 2^24 after the last symbol."""
+        """Return the starts of the intervals of symbols, int64 [m]; 2^24 after the last one."""
         num_bins = self._num_bins[rows]
         below = np.where(
             symbols > 0, self._below(rows, np.maximum(symbols, 1)) - self._lowest[rows], 0.0
         ).clip(0, 1)
-        # slightly less than all of 2^24: a probability rounded to 1 must not start an interval twice
+        # less than all of 2^24: a probability rounded to 1 must not start two intervals
         scaled = np.floor(below * (1 - 1e-12) * (TOTAL - num_bins - 1)).astype(np.int64) + symbols
         return np.where(symbols < num_bins, scaled, TOTAL - (symbols <= self._last_symbol[rows]))
 

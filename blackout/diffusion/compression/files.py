@@ -1,7 +1,7 @@
-"""Files of compressed counts, written and read part by part so that counts need not fit into memory.
+"""Files of compressed counts, written and read part by part to save memory.
 
-A file is `BLK2` with a header and parts, each with a hash of its counts and a checksum; or, if xz makes
-the counts smaller, `BLKX` with a header and an xz stream.
+A file is `BLK2` with a header and parts, each with a hash of its counts and a checksum; or, if xz
+makes the counts smaller, `BLKX` with a header and an xz stream.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class _Header(NamedTuple):
 class Codec:
     """Lossless compression of counts with one model.
 
-    Decoding needs the same model, machine and versions, as probabilities come from a network whose last
-    digits depend on them. Models with classes code without them.
+    Decoding needs the same model, machine and versions, as probabilities come from a network whose
+    last digits depend on them. Models with classes code without them.
 
     Args:
         model: a model of pure death, in eval mode.
@@ -205,7 +205,8 @@ class Codec:
             name: of the file, for errors.
 
         Raises:
-            UserError: at once or from the iterator: not a compressed file, damaged, or of another model.
+            UserError: not a compressed file, damaged, or of another model; the iterator raises it,
+                too.
         """
         start = file.read(FILE_HEADER.size)
         if start[:4] == XZ_MAGIC and len(start) >= XZ_HEADER.size:
@@ -216,9 +217,7 @@ class Codec:
         header = _Header(*FILE_HEADER.unpack(start)[1:])
         work = header.samples * self._elements * header.steps
         if min(header[:3]) < 1 or header.grid > 1 or work > MAX_WORK:
-            raise UserError(
-                f"{name}: damaged: its header says {header.samples:,} samples in {header.steps} steps"
-            )
+            raise UserError(f"{name}: damaged: {header.samples:,} samples in {header.steps} steps")
         return header.samples, self._decode_parts(file, header, name)
 
     def _encode_part(self, counts: Tensor, times: Tensor, header: _Header) -> bytes:
@@ -295,7 +294,7 @@ class Codec:
                 counts = np.frombuffer(content, self._xz_dtype).astype(np.int64)
                 if counts.max() > self._max_count:
                     raise UserError(
-                        f"{name}: written with another model: counts must be up to {self._max_count}"
+                        f"{name}: written with another model, as counts are above {self._max_count}"
                     )
                 yield counts.reshape(-1, *self.model.shape)
                 left -= samples
