@@ -288,13 +288,13 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     again = command(main, *words, "--out", f"runs/{program}")
     assert again.code == 0 and "the same request" in again.out, again.err
     if program == "solve":
-        command(main, *words, "--chains", "10000000000000").assert_refused("--chains", "1,048,576")
+        command(main, *words, "--chains", "10000000000000").assert_refused("chains must be", "1,048,576")
     else:
         (tmp_path / "ours.py").write_text(RING)
         monkeypatch.syspath_prepend(tmp_path)
         own = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
         assert own.code == 0 and "log_z_exact 3.8634" in own.out, own.err  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
-        command(main, "--target", "isin").assert_refused("none of ising, potts")
+        command(main, "--target", "isin").assert_refused("no such target; one of ising, potts")
 
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
