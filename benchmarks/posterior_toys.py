@@ -36,8 +36,8 @@ from blackout.posterior import (
 )
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.problem import Measurements
-from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.posterior.rewards import Tilt
+from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from blackout.verification.claims import histogram
 from blackout.verification.toys import total_variation

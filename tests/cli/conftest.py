@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -93,10 +94,10 @@ def read(file: Any, *how: Any, **named: Any) -> np.ndarray:
 def call_main(main: Callable[..., Any], program: str, words: list[str]) -> None:
     """Call a Hydra program with the settings of one job.
 
-    `hydra.main` composes them twice: first for the mode, which only flags and `hydra.mode` change. Without those this
-    composes them once and hands them to the program, as Hydra's compose API is meant to be used in tests.
+    `hydra.main` composes them twice: first for the mode, which only flags and settings of Hydra change. Without those
+    this composes them once and hands them to the program, as Hydra's compose API is meant to be used in tests.
     """
-    if any(word.startswith(("-", "hydra.")) for word in words):
+    if any(word.startswith(("-", "hydra.")) and not word.startswith("hydra.searchpath=") for word in words):
         main()
         return
     with initialize_config_dir(str(CONF), job_name=program, version_base="1.3"):
@@ -106,6 +107,15 @@ def call_main(main: Callable[..., Any], program: str, words: list[str]) -> None:
             main(OmegaConf.masked_copy(settings, [name for name in settings if name != "hydra"]))
         finally:
             HydraConfig.instance().cfg = None
+
+
+def train(*arguments: object) -> None:
+    """Run `train.py` in this process, for fixtures that serve a whole module, where `run` cannot be used."""
+    words = [str(argument) for argument in arguments]
+    programs = importlib.import_module("blackout.cli.programs")
+    GlobalHydra.instance().clear()
+    with mock.patch.object(sys, "argv", [str(ROOT / "train.py"), *words]):
+        call_main(programs.train, "train", words)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from blackout.config.choices import choices
 from blackout.networks import CountNetwork
 from tests.cli.test_configs import composed
 
-OTHER_FAMILIES = ("code_transformer", "le", "set_transformer")  # beginnings of names; see tests/flows, tests/permutations
+# Beginnings of the names of networks that are made in tests/flows and tests/permutations.
+OTHER_FAMILIES = ("code_transformer", "le", "set_transformer")
 NAMES = [name for name in choices("network") if not name.startswith(OTHER_FAMILIES)]
 
 
