@@ -33,6 +33,7 @@ from blackout.config.instantiate import make
 from blackout.data import CountData
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
+from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, ends_in_one_line
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
         except ValueError as error:
             print(f"{name:<40}{error}", flush=True)
             continue
-        row: dict[str, Any] = {"sampler": name, "evaluations": module.evaluations(sampler)}
+        row: dict[str, Any] = {"sampler": name, "evaluations": evaluations_per_sample(module, sampler)}
         row["seconds"] = (time.perf_counter() - began) / options.seeds
         line = f"{name:<40}{row['evaluations']:>6}"
         for metric, measure in measures.items():
@@ -136,7 +137,7 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
         sampler: Sampler = make(described, "sampler")
-        if module.evaluations(sampler) <= evaluations:
+        if evaluations_per_sample(module, sampler) <= evaluations:
             try_sampler(module, sampler)
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")

@@ -163,7 +163,7 @@ class Distillation(CountDiffusion):
 
     monitor: str = "val/energy_score"
     title = "A student of a diffusion model"
-    made: ClassVar[type[BlackoutDiffusion]] = Student
+    model_class: ClassVar[type[BlackoutDiffusion]] = Student
 
     def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The teacher's, with noise; raises UserError for a teacher that is none for images."""

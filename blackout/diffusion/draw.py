@@ -18,13 +18,14 @@ from blackout.data.labels import divided
 from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import checked_facts
+from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.latent_features import has_latent_features, latent_features
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import with_ends
+from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 
@@ -120,7 +121,12 @@ class CountDraw(Draw):
 
     @cached_property
     def nfe(self) -> int:
-        return self.model.evaluations(self.sampler, self.classes is not None, self.known is not None)
+        return evaluations_per_sample(
+            self.model,
+            self.sampler,
+            with_classes=self.classes is not None,
+            with_known=self.known is not None,
+        )
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
@@ -161,7 +167,7 @@ class CountDraw(Draw):
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture
 
 
-def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
+def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -217,7 +223,7 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     default = with_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge(default, given, nested=("correction", "guidance"))
-    return resolve(description, with_ends(checked_facts(model)), "sampler")
+    return resolve(description, add_data_ends(checked_facts(model)), "sampler")
 
 
 def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:

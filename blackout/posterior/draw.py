@@ -76,7 +76,7 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
     mean, sampler = model.mean if sampler.poisson_start else None, sampler.memoryless
-    times = model.times(sampler)
+    times = sampler.times(model.schedule)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 
 

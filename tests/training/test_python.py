@@ -25,7 +25,7 @@ from blackout.diffusion import (
     nearest_rounding,
 )
 from blackout.diffusion.correctors import Correction
-from blackout.diffusion.sampler import named_sampler
+from blackout.diffusion.sampler import load_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
@@ -90,11 +90,11 @@ def test_the_recipe_is_that_of_the_command():
 
 
 def test_named_samplers_are_the_commands():
-    assert Sampler() == named_sampler("trapezoidal")
-    poisson, nearest = named_sampler("poisson"), named_sampler("binomial_bridge_nearest")
+    assert Sampler() == load_sampler("trapezoidal")
+    poisson, nearest = load_sampler("poisson"), load_sampler("binomial_bridge_nearest")
     assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
     with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):
-        named_sampler("nonsense")
+        load_sampler("nonsense")
 
 
 @pytest.mark.parametrize(
