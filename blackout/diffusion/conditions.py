@@ -239,7 +239,7 @@ def _class_numbers(classes: Any, num_classes: int, names: Sequence[str]) -> Tens
     """Return numbers of classes, int64 [c], from names and numbers; all for None."""
     if classes is None:
         return torch.arange(num_classes)
-    numbers = [classes] if isinstance(classes, str) else classes
+    numbers: Any = [classes] if isinstance(classes, str) else classes
     if isinstance(numbers, list) and names:
         unknown = [name for name in numbers if isinstance(name, str) and name not in names]
         if unknown:
