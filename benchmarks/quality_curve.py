@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
@@ -135,7 +135,7 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
     assert isinstance(config, dict)
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
-        sampler: Sampler = make(described, "sampler")
+        sampler: Sampler = instantiate(described, "sampler")
         if module.evaluations(sampler) <= evaluations:
             try_sampler(module, sampler)
             return sampler
@@ -146,7 +146,7 @@ def load_data(name: str, data_dir: str) -> CountData:
     """The data a model was trained on, by name."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"dataset={name}", f"data_dir={data_dir}"])
-    data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
+    data: CountData = instantiate(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     return data
 
 
@@ -161,7 +161,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    scores: Scorer = make({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
+    scores: Scorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
     run = scores.begin(data, num_samples)
 
     def score(counts: Tensor) -> float:

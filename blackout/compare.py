@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from blackout.component import leaves
-from blackout.config.allowed_components import plain
+from blackout.config.allowed_components import copy_plain_values
 from blackout.errors import CommandParser, refuse, run_command
 from blackout.files import new_file
 from blackout.report import RIGHT, curve_panels, picture, save_page, scores_of, settings_of, under
@@ -44,7 +44,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     found, reports = [scores_of(run) for run in runs], [run / "report.html" for run in runs]
     scores = [_flat(one, "values") for one in found]
     beside = {name: of for one in found for name, of in _flat(one, "beside").items()}
-    settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
+    settings = [dict(leaves(copy_plain_values(settings_of(run), str(run)))) for run in runs]
     every = sorted({name for values in settings for name in values if not _WHERE.match(name)})
     chosen = [name for name in every if any(values.get(name) != settings[0].get(name) for values in settings)]
     shown = {name: beside.get(name, {}) for values in scores for name in values if not _BESIDE.search(name)}

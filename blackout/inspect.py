@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from blackout.config.instantiate import check_arguments
+from blackout.config.arguments import check_arguments
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
 from blackout.errors import CommandParser, UserError, run_command, shown

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout.cli.run_directory import MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
-from blackout.config.settings import KINDS
+from blackout.config.settings import TYPE_NAMES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,7 +34,7 @@ def markdown(defaults):
     for name in sorted(parts | defaults.keys()):
         free = "a group" if isinstance(defaults.get(name), dict) else "any value"
         marks = ["yes" if mark else "no" for mark in (name not in WHERE_AND_HOW, name in MAY_CHANGE)]
-        lines.append(f"| `{name}` | {KINDS.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
+        lines.append(f"| `{name}` | {TYPE_NAMES.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
     return "\n".join(lines)
 
 

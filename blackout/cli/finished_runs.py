@@ -13,7 +13,7 @@ from typing import Any
 
 from blackout.cli.run_directory import WHERE_AND_HOW
 from blackout.component import leaves
-from blackout.config.instantiate import with_defaults
+from blackout.config.descriptions import add_defaults
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
 from blackout.files import read_mapping, write_json
@@ -145,8 +145,8 @@ def check_not_shorter(max_steps: int, steps: int, run: Path) -> None:
 
 def _changed_groups(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """The top-level names of settings that decide results and differ."""
-    before = dict(leaves(with_defaults(old, "")))
-    now = dict(leaves(with_defaults(new, "")))
+    before = dict(leaves(add_defaults(old, "")))
+    now = dict(leaves(add_defaults(new, "")))
     for name in before.keys() | now.keys():
         group = name.split(".")[0]
         if before.get(name) != now.get(name) and not {name, group} & {*WHERE_AND_HOW, "experiment_name"}:

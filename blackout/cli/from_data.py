@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from blackout.component import Plain
-from blackout.config.instantiate import described, make, with_defaults
+from blackout.config.descriptions import add_defaults, to_description
+from blackout.config.instantiate import instantiate
 from blackout.errors import UserError
 from blackout.files import CONF
 from blackout.protocols import Source
@@ -72,7 +73,7 @@ def from_data(
     if family == "flow":
         own["target"] = data
     settings = _settings(family, recipe, own)
-    of_family: ComponentFamily = make(settings["family"], "family")
+    of_family: ComponentFamily = instantiate(settings["family"], "family")
     if validation is not None:
         data = of_family.divide(data, validation)
     source = of_family.source(settings) if family == "flow" else of_family.source_of(data)
@@ -80,7 +81,7 @@ def from_data(
         model = make_model(of_family, settings, source)
     of_family.check_sampler(model, scored=False)
     of_family.dry_run(model)
-    how: Optimization = replace(make(settings["optimizer"], "optimizer"), **optimization)
+    how: Optimization = replace(instantiate(settings["optimizer"], "optimizer"), **optimization)
     return Standalone(model, how, SourceDataModule(source, settings["batch_size"], seed, epochs=True))
 
 
@@ -105,7 +106,7 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
     OmegaConf.set_struct(config, False)
     config.dataset = None  # recipes may set part of one; here the data are given
     for name, value in ((name, value) for name, value in own.items() if value is not None):
-        part = described(value, name)
+        part = to_description(value, name)
         if isinstance(config[name], DictConfig) and "_target_" in config[name] and not isinstance(part, Mapping):
             raise UserError(f"{name}={part!r}: a class is needed, functools.partial of one, or a mapping with _target_")
         if name == "network" and isinstance(value, type) and not issubclass(value, nn.Module):
@@ -115,7 +116,7 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
             config.network.body = part
         elif isinstance(part, Mapping) and isinstance(before := config[name], DictConfig):
             # its own defaults for what the recipe lists of the one before, to which others may refer
-            whole_part = with_defaults(part, name).items()
+            whole_part = add_defaults(part, name).items()
             config[name] = {key: value for key, value in whole_part if key in part or key in before}
         else:
             config[name] = part

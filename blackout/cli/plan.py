@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.cli.dry_run import dry_run
 from blackout.component import Plain
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.distributed import device_memory
 from blackout.errors import UserError
 from blackout.training.data_module import SourceDataModule
@@ -60,7 +60,7 @@ def plan(config: Plain, module: TrainingModule, data_module: SourceDataModule, f
     probe, model = Probe(), module.model
     with tempfile.TemporaryDirectory() as scratch:
         options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
-        trainer: pl.Trainer = make(  # which leaves what it writes in a temporary directory
+        trainer: pl.Trainer = instantiate(  # which leaves what it writes in a temporary directory
             options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
             default_root_dir=scratch, use_distributed_sampler=False,
         )  # fmt: skip

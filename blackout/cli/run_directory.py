@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 
 from blackout.cli.sweeps import job_folder, sweeping
 from blackout.component import leaves
-from blackout.config.allowed_components import PATHS, plain
-from blackout.config.instantiate import with_defaults
+from blackout.config.allowed_components import PATH_ARGUMENTS, copy_plain_values
+from blackout.config.descriptions import add_defaults
 from blackout.distributed import computed_once, is_first
 from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import (
@@ -76,7 +76,7 @@ def run_id(config: Mapping[str, Any]) -> str:
             raise UserError(f"run_id must be a plain directory name, not {reprlib.repr(name)}")
         return name
     decisive = {name: value for name, value in config.items() if name not in WHERE_AND_HOW}
-    settings = json.dumps(with_defaults(decisive, ""), sort_keys=True, default=str)
+    settings = json.dumps(add_defaults(decisive, ""), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
@@ -310,8 +310,8 @@ def check_run(directory: Path, config: Mapping[str, Any]) -> None:
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            old = plain(read_mapping(path, advice="; remove it to go on"), str(path))
-            for name, was, now in differences(with_defaults(old, ""), with_defaults(config, "")):
+            old = copy_plain_values(read_mapping(path, advice="; remove it to go on"), str(path))
+            for name, was, now in differences(add_defaults(old, ""), add_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         elif directory.exists() and not (directory / "checkpoints").exists():
@@ -347,7 +347,7 @@ def _settings_text(path: Path, config: Mapping[str, Any]) -> str:
     Raises:
         UserError: they could not be read again.
     """
-    settings = plain(dict(config), "settings")
+    settings = copy_plain_values(dict(config), "settings")
     text = yaml.safe_dump(settings, sort_keys=False)
     try:
         same = parse_yaml(text) == settings
@@ -362,7 +362,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     was, now = dict(leaves(old)), dict(leaves(new))
     for name in sorted(was.keys() | now.keys()):
         groups = set(accumulate(name.split("."), "{}.{}".format))
-        place = name.startswith("dataset.") and name.rpartition(".")[2] in PATHS  # data are known by their content
+        # data are known by their content, not by where they are
+        place = name.startswith("dataset.") and name.rpartition(".")[2] in PATH_ARGUMENTS
         may = name not in MAY_NOT and (place or groups & MAY_CHANGE)
         if was.get(name) != now.get(name) and not may:
             yield name, was.get(name), now.get(name)

@@ -24,9 +24,10 @@ from torch import Tensor
 from blackout.cli.pictures import Trajectory
 from blackout.cli.run_directory import fetched, output_folders, shared_folder
 from blackout.component import Plain
-from blackout.config.allowed_components import marked, plain
-from blackout.config.instantiate import make, with_defaults
-from blackout.config.settings import asked_for, path, resolve, set_libraries
+from blackout.config.allowed_components import copy_plain_values, find_allowed
+from blackout.config.descriptions import add_defaults
+from blackout.config.instantiate import instantiate
+from blackout.config.settings import configure_libraries, is_overridden, optional_path, resolve_settings
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context, refuse, shown
 from blackout.files import PART, replacing, request_key, sample_file, save_picture, save_tensors, tensors_hash
@@ -59,9 +60,9 @@ def sample(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
-    config = resolve(cfg, extra=True)
+    config = resolve_settings(cfg, allow_additions=True)
     config |= {name: _without_null(config.get(name)) for name in _OF_MODEL}
-    set_libraries()
+    configure_libraries()
     for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
         refuse(not 1 <= config[name] <= most, f"{name} must be in 1..{most:,}, not {config[name]}")
     given = [name for name in ("ckpt", "law", "samples") if config[name]]
@@ -81,7 +82,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     with error_context("sample"):
         request = _request(config, model)
         draw = family.draw(model, request)
-        if not asked_for("num_samples"):
+        if not is_overridden("num_samples"):
             config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
         rows = draw.rows(config["num_samples"])
     model.to(device)
@@ -95,7 +96,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     drawn = request_key([tensors_hash("", {"": indices, **model.state_dict()}), request, model.config, config["seed"]])
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
-    folders = output_folders(path(config, "out"), place, draw.names.folder)
+    folders = output_folders(optional_path(config, "out"), place, draw.names.folder)
     asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
     compared = {} if scoring is None else data_hashes(scoring.source)
     with shared_folder(folders, request_key([drawn, [config[name] for name in asked], compared])) as out:
@@ -128,10 +129,10 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
     """The trained model with its family, or the law that stands in its place, and where its results go."""
     if config["law"]:
         refuse(config["evaluate"], "evaluate=true compares with data; a law has none")
-        if not isinstance(law := make(config["law"], "law"), Model):
+        if not isinstance(law := instantiate(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
-    ckpt = str(fetched(str(path(config, "ckpt"))))
+    ckpt = str(fetched(str(optional_path(config, "ckpt"))))
     simulated = str(config.get("measurement")).startswith(("test:", "val:", "train:"))
     needed = config["dataset"] or config["evaluate"] or simulated
     given = {**config, "dataset": _own_dataset(Path(ckpt), config["dataset"])} if needed else config
@@ -148,14 +149,14 @@ def _own_dataset(run: Path, chosen: Any) -> Any:
         return chosen
     own: Any = settings_of(run).get("dataset")
     address = own.get("_target_") if isinstance(own, Mapping) else None
-    if not isinstance(address, str) or marked(address, "dataset") is None or "path" not in own:
+    if not isinstance(address, str) or find_allowed(address, "dataset") is None or "path" not in own:
         return chosen
-    own = plain(own, "dataset")
+    own = copy_plain_values(own, "dataset")
     if chosen and _file(chosen) != _file(own):
         return chosen
     if any("_target_" in str(value) for name, value in own.items() if name != "_target_"):
         raise UserError(f"{run / 'config.yaml'}: a dataset of files is made of plain values alone")
-    typed = {name: value for name, value in (chosen or {}).items() if asked_for(f"dataset.{name}")}
+    typed = {name: value for name, value in (chosen or {}).items() if is_overridden(f"dataset.{name}")}
     if (own := {**own, **typed}) != chosen:
         print(f"data: {own.get('path')}, with the settings of {run / 'config.yaml'}")
     return own
@@ -168,9 +169,9 @@ def _file(dataset: Any) -> tuple[str, Path]:
 def _request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
     request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
-    if not asked_for("sampler"):
+    if not is_overridden("sampler"):
         request.pop("sampler", None)
-    elif "sampler" in request and not asked_for("sampler.num_steps") and _has_kernel(model, request["sampler"]):
+    elif "sampler" in request and not is_overridden("sampler.num_steps") and _has_kernel(model, request["sampler"]):
         request["sampler"] = {**request["sampler"], "num_steps": None}
     if not isinstance(config["likelihood"], Mapping | None):  # which no family takes: refused there
         request["likelihood"] = config["likelihood"]
@@ -181,7 +182,7 @@ def _has_kernel(model: Model, sampler: Mapping[str, Any]) -> bool:
     """Whether the kernel of a sampler that the command line names is the model's own."""
     own = model.config.get("model", {}).get("sampler") or {}
     kernel = sampler.get("kernel")
-    return kernel is not None and with_defaults(kernel, "sampler.kernel") == own.get("kernel")
+    return kernel is not None and add_defaults(kernel, "sampler.kernel") == own.get("kernel")
 
 
 def _without_null(value: Any) -> Any:

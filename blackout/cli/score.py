@@ -18,11 +18,12 @@ from torch import Tensor
 from blackout.cli.run_directory import output_folders, shared_folder
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
-from blackout.config.allowed_components import named_in_file
+from blackout.config.allowed_components import component_from_file
 from blackout.config.choices import choices
 from blackout.config.compose import compose
-from blackout.config.instantiate import fill, make
-from blackout.config.settings import path
+from blackout.config.descriptions import fill_statistics
+from blackout.config.instantiate import instantiate
+from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
@@ -112,9 +113,10 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     Raises:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
     """
-    samples_path, began = Path(str(path(config, "samples"))), time.perf_counter()
+    samples_path, began = Path(str(optional_path(config, "samples"))), time.perf_counter()
     refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
-    source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
+    dataset = fill_statistics(config["dataset"], {"data_dir": config["data_dir"]}, "dataset")
+    source: Source = instantiate(dataset, "dataset")
     if (scorer := find_scorer(config, {}, source)) is None:
         raise UserError("metrics=none scores nothing: choose metrics=counts, digits, mnist or inception")
     samples, condition = scorer.read(samples_path, source), {}
@@ -125,7 +127,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     scores = scorer.begin(source, number, device)
     beside = samples_path if samples_path.is_dir() else samples_path.parent
     first = [] if config["out"] or sweeping() else [beside]
-    folders = itertools.chain(first, output_folders(path(config, "out"), beside, "scores"))
+    folders = itertools.chain(first, output_folders(optional_path(config, "out"), beside, "scores"))
     of = tensors_hash("", {"samples": samples["samples"]})
 
     def read(indices: Tensor, seed: int) -> Drawn:
@@ -155,13 +157,13 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
         return None
     chosen, of_model = config["metrics"], description.get("metrics")
     if not chosen and of_model:
-        chosen = named_in_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
+        chosen = component_from_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
     if not chosen:
         chosen = recipe_scores(HydraConfig.get().runtime.choices.get("dataset"))
     shape = source.facts.get("shape", ())
     if not chosen and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= MIN_INCEPTION_SIDE:
         chosen = INCEPTION
-    return make(chosen, "metrics") if chosen else None
+    return instantiate(chosen, "metrics") if chosen else None
 
 
 def recipe_scores(dataset: str | None) -> Any:

@@ -47,8 +47,9 @@ from blackout.cli.score import save_figure
 from blackout.cli.sweeps import claim, sweeping
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.component import Plain
-from blackout.config.instantiate import check_arguments, find, make
-from blackout.config.settings import asked_for, path, resolve, set_libraries
+from blackout.config.arguments import check_arguments
+from blackout.config.instantiate import find_target, instantiate
+from blackout.config.settings import configure_libraries, is_overridden, optional_path, resolve_settings
 from blackout.distributed import has_bfloat16, is_first, meet
 from blackout.errors import UserError, error_context, refuse, summary
 from blackout.files import sample_file, save_picture
@@ -105,12 +106,12 @@ def train(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, a file or the output directory is not usable.
     """
-    config = resolve(cfg)
-    set_libraries()
+    config = resolve_settings(cfg)
+    configure_libraries()
     check_trainer(config["trainer"])
-    find(config["optimizer"], "optimizer")
-    make(config["optimizer"], "optimizer")  # refused before the data are read
-    family: ComponentFamily = make(config["family"], "family")
+    find_target(config["optimizer"], "optimizer")
+    instantiate(config["optimizer"], "optimizer")  # refused before the data are read
+    family: ComponentFamily = instantiate(config["family"], "family")
     source = family.source(config)
     check_length(config, source)
     check_best(config, source)
@@ -124,7 +125,7 @@ def train(cfg: DictConfig) -> Path:
         check_run(run, config)
         if has_ended(run, config, source):
             return run
-    optimization: Optimization = make(config["optimizer"], "optimizer")
+    optimization: Optimization = instantiate(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     check_loadable(model.config)
     with error_context("dataset"):
@@ -138,9 +139,9 @@ def train(cfg: DictConfig) -> Path:
         plan(config, module, data_module, family)
         return run.parent
     with running(run) as directory:
-        last, checkpoint = continued(directory, path(config, "ckpt_path"))
+        last, checkpoint = continued(directory, optional_path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
-            start_from(model, str(path(config, "init_from")))
+            start_from(model, str(optional_path(config, "init_from")))
         dry_run(config, model, family)
         trainer = make_trainer(config, directory, callbacks, mirror)
         check_launch(trainer)
@@ -187,7 +188,7 @@ def check_trainer(settings: Plain) -> None:
     for name in sorted(_COUNTS & given.keys()):
         if given[name] is not None and (type(given[name]) is not int or not 1 <= given[name] <= _MOST):
             raise UserError(f"trainer.{name} must be a whole number in 1..{_MOST:,}, not {given[name]}")
-    check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
+    check_arguments(find_target(settings, "trainer"), given, "trainer", is_partial=True)
     norm = given.get("gradient_clip_val")
     if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
         raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
@@ -202,7 +203,7 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
     if config["trainer"]["max_steps"] is not None:
         return config
     steps, optimizer = family.length(config, source), config["optimizer"]
-    follows = optimizer.get("decay_steps", steps) is None and not asked_for("optimizer.decay_steps")
+    follows = optimizer.get("decay_steps", steps) is None and not is_overridden("optimizer.decay_steps")
     decay = {"decay_steps": steps} if follows else {}
     return config | {"trainer": config["trainer"] | {"max_steps": steps}, "optimizer": optimizer | decay}
 
@@ -233,7 +234,7 @@ def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
         why = f"bfloat16 takes {ratio:.2f} of the time in single precision here, in a short trial"
     if is_first():
         print(f"numbers: {chosen}, {why}")
-    if chosen == "32-true" and sampler.get("bfloat16") and not asked_for("sampler.bfloat16"):
+    if chosen == "32-true" and sampler.get("bfloat16") and not is_overridden("sampler.bfloat16"):
         config = config | {"sampler": sampler | {"bfloat16": False}}
     return config | {"trainer": settings | {"precision": chosen}}
 
@@ -266,7 +267,8 @@ def check_best(config: Plain, source: Source) -> None:
     told = f"the best checkpoint is chosen by validation data, and {source.name} has none"
     ways = "dataset.validation=0.1 takes some from the training data"
     refuse(checkpoints.get("restore_best"), f"{told}: {ways}, or callbacks.checkpoints.restore_best=false")
-    refuse(asked_for("callbacks.checkpoints.monitor"), f"{told}: {ways}, or leave out callbacks.checkpoints.monitor")
+    monitors = is_overridden("callbacks.checkpoints.monitor")
+    refuse(monitors, f"{told}: {ways}, or leave out callbacks.checkpoints.monitor")
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
@@ -308,13 +310,13 @@ def make_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[pl
     given["samples"]["preview"] = family.preview
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
     if scores_samples(config):
-        given["scores"] = {"scorer": make(config["metrics"], "metrics"), "required": asked_for("metrics")}
-    elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
+        given["scores"] = {"scorer": instantiate(config["metrics"], "metrics"), "required": is_overridden("metrics")}
+    elif chosen.pop("scores", None) and is_overridden("callbacks.scores.every_n_steps"):
         raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
     for name, callback in chosen.items():
         told = f"callbacks.{name} must be a callback (a mapping with _target_), not {callback!r}"
         refuse(not isinstance(callback, Mapping), told)
-    return [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    return [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
 
 
 def make_trainer(
@@ -328,7 +330,10 @@ def make_trainer(
     devices, processors = config["trainer"].get("devices"), os.cpu_count() or 1
     if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
         raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
-    more = (make(logger, f"logger.{name}", save_dir=str(run)) for name, logger in (config["logger"] or {}).items())
+    more = (
+        instantiate(logger, f"logger.{name}", save_dir=str(run))
+        for name, logger in (config["logger"] or {}).items()
+    )
     loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run)), *more]
     settings = dict(config["trainer"])
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun knows how many processes there are, and it may change
@@ -336,7 +341,7 @@ def make_trainer(
         settings |= {"devices": here, "num_nodes": world // here}
         settings |= {"strategy": "ddp"} if world > 1 and settings.get("strategy", "auto") == "auto" else {}
     try:
-        trainer: pl.Trainer = make(
+        trainer: pl.Trainer = instantiate(
             settings | {"strategy": choose_strategy(settings)},
             "trainer",
             logger=loggers,
@@ -453,7 +458,7 @@ def out_of_reach(trainer: pl.Trainer, nfe: int, batch_size: int, run: Path) -> l
     their networks nor their references are loaded."""
     left_out = list[str]()
     due = [callback.every_n_steps for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
-    if not asked_for("metrics") and all(every is None or every > trainer.max_steps for every in due):
+    if not is_overridden("metrics") and all(every is None or every > trainer.max_steps for every in due):
         budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
         keep_affordable_scorer(trainer, nfe, budget, run, left_out)
     return left_out

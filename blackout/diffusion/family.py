@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component, leaves
-from blackout.config.instantiate import find, make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import find_target, instantiate
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.data.count_statistics import loaded, narrow, sums
@@ -136,21 +137,24 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         facts = self.data_of(settings, source)["data"]
         stats = _stats(settings, source, {name: fact for name, fact in facts.items() if name != "name"})
         refuse("process" not in settings, "process=... must be one of the choices that --help lists")
-        parts = {"process": resolve(without_files(settings["process"]), stats, "process")}
-        parts["head"] = resolve(settings["head"], stats, "head")
+        parts = {"process": complete_description(without_files(settings["process"]), stats, "process")}
+        parts["head"] = complete_description(settings["head"], stats, "head")
         check_memory(parts["process"], source.shape, source.max_count, settings.get("batch_size", 1))
-        process = make(parts["process"], "process")
+        process = instantiate(parts["process"], "process")
         if source.train_seen is not None and not isinstance(process, PureDeath):
             raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
         stats["outputs"] = make_head(parts["head"], process).outputs
-        return {name: parts[name] if name in parts else resolve(settings[name], stats, name) for name in self.parts}
+        return {
+            name: parts[name] if name in parts else complete_description(settings[name], stats, name)
+            for name in self.parts
+        }
 
     def length(self, settings: Plain, source: CountData) -> int:
         """Optimiser steps that suit network and data, an integer, where `trainer.max_steps` is null.
 
         Ours (tests/cli/test_configs.py).
         """
-        network = resolve(settings["network"], _stats(settings, source, source.facts), "network")
+        network = complete_description(settings["network"], _stats(settings, source, source.facts), "network")
         body = network.get("body")
         perceptron = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
         most = max(_FEWEST_STEPS, _PASSES * source.size("train") // settings["batch_size"])
@@ -190,7 +194,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         shape, described = checked_facts(description)["shape"], description["model"]
         classes = "num_classes" in description["data"]
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
-        parts["network"] = make(described["network"], "network")
+        parts["network"] = instantiate(described["network"], "network")
         known: dict[str, Any] = _kept(tensors, shape, _measures(parts["network"], described["head"]), classes)
         elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
@@ -430,7 +434,7 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
 
 def _measures(network: object, head: Plain) -> bool:
     """Whether inputs of the network, or a head or one within it, know every element's mean and concentration."""
-    kinds = [find({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")]
+    kinds = [find_target({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")]
     asked = any("elements" in inspect.signature(kind).parameters for kind in kinds)
     return asked or (isinstance(network, nn.Module) and any(isinstance(x, CountInputs) for x in network.modules()))
 
@@ -446,13 +450,13 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
     Raises:
         UserError: it cannot be made, or does not say how many outputs it reads.
     """
-    wanted = inspect.signature(find(config, "head")).parameters
+    wanted = inspect.signature(find_target(config, "head")).parameters
     known = {"process": process, "elements": elements or Elements(torch.ones(()), torch.ones(()), torch.ones(()))}
     given = {name: value for name, value in known.items() if name in wanted}
     if isinstance(base := config.get("base"), Mapping):
         given["base"] = make_head(base, process, elements)
         config = {name: value for name, value in config.items() if name != "base"}
-    head: Head = make(config, "head", **given)
+    head: Head = instantiate(config, "head", **given)
     if not isinstance(getattr(head, "outputs", None), int):
         raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
     return head
@@ -473,7 +477,7 @@ def check_memory(process: Plain, shape: Sequence[int], max_count: int, batch_siz
     Raises:
         UserError: how much memory it would need.
     """
-    kind = find(process, "process")
+    kind = find_target(process, "process")
     if not (isinstance(kind, type) and issubclass(kind, FiniteProcess)):
         return
     states, elements = max_count + 2, math.prod(shape)

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
-from blackout.config.instantiate import described, make
+from blackout.config.descriptions import to_description
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.correctors import MAX_STEPS, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
@@ -129,7 +130,7 @@ def named_sampler(name: str) -> Sampler:
     known = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
     refuse(name not in known, f"sampler={name!r}: there is no such sampler, only {', '.join(known)}")
     config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])
-    return make(_without_null(config), "sampler")
+    return instantiate(_without_null(config), "sampler")
 
 
 def _without_null(part: Any) -> Any:
@@ -174,4 +175,4 @@ def chosen_sampler(
 def _same_kernel(kernel: Kernel, other: Kernel) -> bool:
     """Return whether two kernels are of one class with equal arguments."""
     same_class = type(kernel) is type(other)
-    return same_class and described(kernel, "kernel") == described(other, "kernel")
+    return same_class and to_description(kernel, "kernel") == to_description(other, "kernel")

@@ -14,7 +14,7 @@ from blackout import from_data
 from blackout.cli.train import make_callbacks, make_trainer, with_precision
 from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
-from blackout.config.instantiate import find
+from blackout.config.instantiate import find_target
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.diffusion.latent_features import latent_features
@@ -315,7 +315,7 @@ def differing(part, where=""):
     if not isinstance(part, dict):
         return
     if str(part.get("_target_")).startswith("blackout."):
-        parameters = inspect.signature(find(part, where)).parameters
+        parameters = inspect.signature(find_target(part, where)).parameters
         for name in part.keys() & parameters.keys():
             value, default = part[name], parameters[name].default
             default = list(default) if isinstance(default, tuple) else default

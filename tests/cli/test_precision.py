@@ -12,7 +12,7 @@ import yaml
 from blackout.cli import train as program
 from blackout.cli.plan import bfloat16_ratio
 from blackout.config.compose import compose
-from blackout.config.settings import crowded
+from blackout.config.settings import thread_warning
 from blackout.distributed import has_bfloat16
 from tests.cli.conftest import TINY
 
@@ -36,7 +36,7 @@ def test_auto_is_the_quicker_one_and_the_sampler_follows(
 
 @pytest.mark.parametrize(("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)])
 def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
-    assert ("OMP_NUM_THREADS=1" in crowded(load, threads, processors=2)) is said
+    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is said
 
 
 def test_the_ratio_is_one_of_times() -> None:
