@@ -11,7 +11,8 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from blackout import from_data
-from blackout.cli.train import make_callbacks, make_trainer, with_precision
+from blackout.cli.build_trainer import build_callbacks, build_trainer
+from blackout.cli.training_settings import with_precision
 from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
 from blackout.config.instantiate import find_target
@@ -129,7 +130,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
     config = with_precision(config, tmp_path)
     unscored = {**config, "metrics": None}
-    trainer = make_trainer(unscored, tmp_path, make_callbacks(unscored, tmp_path, CountDiffusion()))
+    trainer = build_trainer(unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion()))
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from blackout.cli.train import make_callbacks, make_model, make_trainer, with_length, with_precision
+from blackout.cli.build_trainer import build_callbacks, build_trainer
+from blackout.cli.from_data import make_model
+from blackout.cli.training_settings import with_length, with_precision
 from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values, find_allowed
 from blackout.config.choices import choices, groups
 from blackout.config.instantiate import instantiate
@@ -147,7 +149,7 @@ def test_everything_can_be_made(tmp_path, monkeypatch, choices):
     family.check_sampler(model, scored=False)
     family.dry_run(model)
     settings = with_precision(with_length(config, family, source), tmp_path)
-    make_trainer(settings, tmp_path, make_callbacks(settings, tmp_path, family))
+    build_trainer(settings, tmp_path, build_callbacks(settings, tmp_path, family))
     check_round_trip(model.config, str(tmp_path))
 
 

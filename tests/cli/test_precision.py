@@ -10,7 +10,9 @@ import torch
 import yaml
 
 from blackout.cli import train as program
+from blackout.cli import training_settings
 from blackout.cli.plan import bfloat16_ratio
+from blackout.cli.training_settings import with_precision
 from blackout.config.compose import compose
 from blackout.config.settings import thread_warning
 from blackout.distributed import has_bfloat16
@@ -25,13 +27,13 @@ def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
 def test_auto_is_the_quicker_one_and_the_sampler_follows(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(program, "bfloat16_ratio", lambda: ratio)
-    found = program.with_precision(settings(), tmp_path)
+    monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
+    found = with_precision(settings(), tmp_path)
     assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (chosen == "bf16-mixed")
-    assert program.with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
-    assert program.with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
+    assert with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
+    assert with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
     given = settings(precision="64-true")
-    assert program.with_precision(given, tmp_path) == given
+    assert with_precision(given, tmp_path) == given
 
 
 @pytest.mark.parametrize(("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)])
@@ -48,7 +50,7 @@ def test_a_run_keeps_what_it_began_with(
 ) -> None:
     runs = []
     for ratio, steps in ((0.5, 2), (2.0, 4)):
-        monkeypatch.setattr(program, "bfloat16_ratio", lambda ratio=ratio: ratio)
+        monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda ratio=ratio: ratio)
         words = [*TINY, "trainer.precision=auto", "metrics=none", "callbacks.samples=null"]
         words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
         runs.append(program.train(compose("train", words)))
@@ -65,7 +67,7 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
-    on_gpu = program.with_precision(settings(accelerator="gpu"), tmp_path)
+    on_gpu = with_precision(settings(accelerator="gpu"), tmp_path)
     assert on_gpu["trainer"]["precision"] == chosen
     assert on_gpu["sampler"]["bfloat16"] is native
     assert not has_bfloat16(torch.device("mps"))

@@ -13,7 +13,7 @@ def good(tmp_path_factory):
     """An exported model, and a checkpoint of the same one beside it."""
     import torch
 
-    from blackout.cli.train import make_model
+    from blackout.cli.from_data import make_model
     from blackout.component import thaw
     from blackout.config.instantiate import instantiate
     from blackout.training.export import export_model

@@ -7,8 +7,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from blackout.cli.from_data import make_model
 from blackout.cli.run_directory import kept_setting
-from blackout.cli.train import make_model
 from blackout.component import leaves
 from blackout.config.allowed_components import check_components, copy_plain_values
 from blackout.config.descriptions import add_defaults, complete_description

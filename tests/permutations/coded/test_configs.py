@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from blackout.cli.train import make_model
+from blackout.cli.from_data import make_model
 from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values
 from blackout.config.instantiate import instantiate
 from blackout.permutations import all_permutations
