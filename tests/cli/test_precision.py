@@ -55,7 +55,7 @@ def test_a_run_keeps_what_it_began_with(
         words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
         runs.append(program.train(compose("train", words)))
         assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
-    assert runs[0] == runs[1] and "numbers: bf16-mixed, as the run so far" in capsys.readouterr().out
+    assert runs[0] == runs[1] and "numbers: bf16-mixed, as in the run so far" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("native", "chosen"), [(True, "bf16-mixed"), (False, "32-true")])
