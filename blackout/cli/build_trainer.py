@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from blackout.cli.run_directory import Mirror
+from blackout.cli.mirror import Mirror
 from blackout.cli.sweeps import sweeping
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate

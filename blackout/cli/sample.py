@@ -17,8 +17,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.pictures import Trajectory
-from blackout.cli.run_directory import output_folders, shared_folder
 from blackout.cli.sample_batches import SampleWriter, draw_batches, with_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain

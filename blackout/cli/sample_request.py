@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from blackout.cli.run_directory import fetched
+from blackout.cli.mirror import fetched
 from blackout.config.allowed_components import copy_plain_values, find_allowed
 from blackout.config.descriptions import add_defaults
 from blackout.config.instantiate import instantiate

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from blackout.cli.run_directory import output_folders, shared_folder
+from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.config.allowed_components import component_from_file

@@ -27,10 +27,10 @@ from blackout.cli.finished_runs import (
     mark_unfinished,
 )
 from blackout.cli.from_data import make_model
+from blackout.cli.mirror import mirror_of
 from blackout.cli.plan import check_memory, plan
 from blackout.cli.run_directory import (
     check_run,
-    mirror_of,
     run_directory,
     running,
     write_settings,

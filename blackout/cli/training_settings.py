@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from blackout.cli.plan import bfloat16_ratio
-from blackout.cli.run_directory import kept_setting
+from blackout.cli.run_directory import read_setting
 from blackout.component import Plain
 from blackout.config.arguments import check_arguments
 from blackout.config.instantiate import find_target
@@ -159,7 +159,7 @@ def choose_precision(settings: Plain, run: Path) -> tuple[str, str]:
     A run that continues keeps its precision. An accelerator uses bfloat16 if it has it. A single CPU
     process uses what a short trial finds faster; several must agree, and use float32.
     """
-    earlier = kept_setting(run, "trainer", "precision")
+    earlier = read_setting(run, "trainer", "precision")
     if earlier is not None:
         return earlier, "as in the run so far"
     if settings.get("accelerator", "auto") != "cpu":

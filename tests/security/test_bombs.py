@@ -12,7 +12,7 @@ import zipfile
 import pytest
 import torch
 
-from blackout.cli.run_directory import kept_setting
+from blackout.cli.run_directory import read_setting
 from blackout.compare import save_comparison
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
@@ -105,7 +105,7 @@ def test_readers_of_settings(stranger, name):
     for read in (settings_of, save_report, lambda run: save_comparison([run], run / "compare.html")):
         refused(read, stranger, word=word)
     with taking_at_most(EXTRA_BYTES):
-        assert kept_setting(stranger, "trainer", "precision") is None
+        assert read_setting(stranger, "trainer", "precision") is None
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)

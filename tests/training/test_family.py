@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout.cli.from_data import make_model
-from blackout.cli.run_directory import kept_setting
+from blackout.cli.run_directory import read_setting
 from blackout.component import leaves
 from blackout.config.allowed_components import check_components, copy_plain_values
 from blackout.config.descriptions import add_defaults, complete_description
@@ -92,7 +92,7 @@ def test_sizes_that_cannot_be_are_refused(wrong, word):
 def test_settings_of_a_damaged_run_are_none(tmp_path):
     for written in ("sampler: [1]", "sampler: 3", "[1]", "{"):
         (tmp_path / "config.yaml").write_text(written)
-        assert kept_setting(tmp_path, "sampler", "num_steps") is None
+        assert read_setting(tmp_path, "sampler", "num_steps") is None
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
