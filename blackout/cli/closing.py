@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 
 from blackout.cli.finished_runs import with_earlier
-from blackout.cli.pictures import Trajectory, show_in_words
+from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.score import save_figure
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.config.settings import is_overridden
@@ -126,7 +126,7 @@ def finish_run(
         save_figure(scorer.accumulated, run / "samples" / "final")
     page = save_report(run)
     log_results(trainer, values, run)
-    show_in_words(run, source.facts.get("shape", ()))
+    print_run(run, source.facts.get("shape", ()))
     print(f"samples: {run / 'samples' / 'final.png'}")
     print(f"model:   {run / 'model'}")
     print(f"report:  {page}")

@@ -19,6 +19,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.cli.build_trainer import build_callbacks, build_trainer, check_launch, is_scoring_samples
 from blackout.cli.closing import drop_unaffordable_scores, finish_run
+from blackout.cli.cost import check_memory
 from blackout.cli.dry_run import dry_run
 from blackout.cli.finished_runs import (
     check_not_shorter,
@@ -28,7 +29,7 @@ from blackout.cli.finished_runs import (
 )
 from blackout.cli.from_data import make_model
 from blackout.cli.mirror import mirror_of
-from blackout.cli.plan import check_memory, plan
+from blackout.cli.plan import plan
 from blackout.cli.run_directory import (
     check_run,
     run_directory,

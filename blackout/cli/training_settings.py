@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from blackout.cli.plan import bfloat16_ratio
+from blackout.cli.cost import bfloat16_ratio
 from blackout.cli.run_directory import read_setting
 from blackout.component import Plain
 from blackout.config.arguments import check_arguments

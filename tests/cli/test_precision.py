@@ -11,7 +11,7 @@ import yaml
 
 from blackout.cli import train as program
 from blackout.cli import training_settings
-from blackout.cli.plan import bfloat16_ratio
+from blackout.cli.cost import bfloat16_ratio
 from blackout.cli.training_settings import with_precision
 from blackout.config.compose import compose
 from blackout.config.settings import thread_warning
