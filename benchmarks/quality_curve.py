@@ -34,7 +34,7 @@ from blackout.data import CountData
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
 from blackout.diffusion.sampler import Sampler
-from blackout.errors import UserError, ends_in_one_line
+from blackout.errors import UserError, errors_in_one_line
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
-    with ends_in_one_line():
+    with errors_in_one_line():
         run(options)
 
 

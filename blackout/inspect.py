@@ -13,7 +13,7 @@ import yaml
 from blackout.config.arguments import check_arguments
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
-from blackout.errors import CommandParser, UserError, run_command, shown
+from blackout.errors import CommandParser, UserError, printable, run_command
 
 
 def inspect(path: Path, given: list[str]) -> int:
@@ -36,13 +36,13 @@ def inspect(path: Path, given: list[str]) -> int:
     check_arguments(counts, {"path": path, **chosen}, "dataset")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        print(f"data:    {shown(str(counts(path, **chosen)))}")
+        print(f"data:    {printable(str(counts(path, **chosen)))}")
     for one in said:
-        print(f"found:   {shown(str(one.message))}")
+        print(f"found:   {printable(str(one.message))}")
         for name, value in one.message.settings.items() if isinstance(one.message, Finding) else ():
             chosen[name] = [*chosen.get(name, []), *value] if isinstance(value, list) else value
     words = [f"dataset.{name}={plain(value)}" for name, value in {"path": path, **chosen}.items()]
-    print(f"command: {shown(shlex.join(['python', 'train.py', 'dataset=counts', *words]))}")
+    print(f"command: {printable(shlex.join(['python', 'train.py', 'dataset=counts', *words]))}")
     return len(said)
 
 

@@ -35,7 +35,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from blackout.comparisons import in_words, is_comparison
+from blackout.comparisons import describe_comparison, is_comparison
 from blackout.component import Plain, leaves
 from blackout.errors import CommandParser, UserError, refuse, run_command
 from blackout.files import opened, read_mapping, read_rows, reading, replacing, write_json
@@ -62,7 +62,7 @@ def write_scores(report: Plain, path: Path, references: Sequence[str] = Draw.ref
             error = f" +- {report['values'][f'{name}_error']:.4f}" if f"{name}_error" in report["values"] else ""
             print(f"{name}: {value:.4f}{error}" + (f" ({', '.join(told)})" if told else ""))
     for name, comparison in report.get("comparisons", {}).items():
-        print(in_words(name, comparison))
+        print(describe_comparison(name, comparison))
 
 
 _ONE, _NONE = "(?<!c2st_)accuracy|correct|kendall|ndcg|optimal|(^|/)ess$|r_hat|slope|surely", "rmse|mae|gap$|drop"
@@ -382,7 +382,7 @@ def comparison_rows(
                 (baseline, row["value"], row["difference"], row["error"], row["verdict"])
                 for baseline, row in sorted(comparison["baselines"].items(), key=lambda one: one[1]["value"])
             ]
-            found.append((place, in_words(name, comparison), rows))
+            found.append((place, describe_comparison(name, comparison), rows))
     return found
 
 

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 
 from blackout.config.choices import choices, describe, groups
-from blackout.errors import CommandParser, nearest, refuse, run_command
+from blackout.errors import CommandParser, did_you_mean, refuse, run_command
 
 WIDTH = 110  # columns of the terminal that are used
 
@@ -27,7 +27,7 @@ def _run(options: argparse.Namespace) -> None:
         print("\nblackout choices <group> describes them.")
         return
     group = options.group.strip("/")
-    refuse(group not in names, f"{group}: no such group{nearest(group, names)}; one of {', '.join(names)}")
+    refuse(group not in names, f"{group}: no such group{did_you_mean(group, names)}; one of {', '.join(names)}")
     listed = choices(group)
     column = max(len(f"{group}={choice}") for choice in listed) + 2
     for choice in listed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from blackout.errors import ends_in_one_line, nearest, refuse
+from blackout.errors import did_you_mean, errors_in_one_line, refuse
 
 COMMANDS = {
     "train": ("blackout.cli.programs", "run_train", "train a model: the same as python train.py"),
@@ -27,12 +27,12 @@ COMMANDS = {
 def main() -> None:
     """Run the command that the first word names, with the other words as its command line."""
     command, *words = sys.argv[1:] or ["--help"]
-    with ends_in_one_line():
+    with errors_in_one_line():
         if command in ("-h", "--help"):
             print(f"usage: blackout <command> ...\n\n{_table()}\n\nblackout <command> --help says more.")
             return
         known = ", ".join(COMMANDS)
-        refuse(command not in COMMANDS, f"{command}: no such command{nearest(command, [*COMMANDS])}; one of {known}")
+        refuse(command not in COMMANDS, f"{command}: no such command{did_you_mean(command, [*COMMANDS])}; one of {known}")
     module, function, _ = COMMANDS[command]
     sys.argv = [f"blackout {command}", *words]  # Hydra reads a command line from there alone
     getattr(import_module(module), function)()

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from blackout.cli.sweeps import failed_tables, run_job, sweeping
 from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
-from blackout.errors import UserError, ends_in_one_line
+from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
 
 
@@ -36,7 +36,7 @@ def sample(cfg: DictConfig) -> Path | None:
 
 
 def _run_job(function: Callable[[DictConfig], Path], cfg: DictConfig) -> Path | None:
-    with ends_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
+    with errors_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
         return run_job(function, cfg) if sweeping() else function(cfg)
     raise AssertionError("unreachable")  # errors end the process
 
@@ -50,7 +50,7 @@ def run(main: Callable[[], object], program: str) -> None:
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
     words = sys.argv[1:]
-    with ends_in_one_line(continues=True):
+    with errors_in_one_line(continues=True):
         _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
         try:

@@ -17,7 +17,7 @@ from torch import Tensor
 from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
-from blackout.errors import shown
+from blackout.errors import printable
 from blackout.files import replacing, sample_file, save_picture, save_tensors
 from blackout.protocols import Draw, Drawn, Samples, Watch
 from blackout.report import write_scores
@@ -170,7 +170,7 @@ class SampleWriter(ExitStack):
         picture = self._draw.picture(first)
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
-        print(f"{self._num_added} samples of {nfe} network evaluations in {shown(str(self._out))}")
+        print(f"{self._num_added} samples of {nfe} network evaluations in {printable(str(self._out))}")
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
             values = {**outputs.get("values", {}), **scores.get("values", {})}

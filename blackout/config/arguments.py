@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from blackout.errors import UserError, nearest, refuse
+from blackout.errors import UserError, did_you_mean, refuse
 
 TYPE_NAMES = {
     int: "a whole number",
@@ -103,7 +103,7 @@ def _check_names(
     ]
     unknown = [key for key in arguments if key not in names]
     if unknown:
-        suggestion = nearest(unknown[0], names)
+        suggestion = did_you_mean(unknown[0], names)
         raise UserError(f"{where}.{unknown[0]}: {target_name} has no such argument{suggestion}")
 
 

@@ -20,7 +20,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from blackout.config.choices import choices
 from blackout.config.compose import component_arguments, configuration_folder, search_path
-from blackout.errors import CommandParser, nearest
+from blackout.errors import CommandParser, did_you_mean
 
 QUOTES = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
@@ -211,7 +211,7 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             known = f"`blackout choices {group}` lists them"
             if len(listed) <= MAX_LISTED:
                 known = f"one of {', '.join(listed)}"
-            return f"{group}={text}: no such choice{extra}{nearest(text, list(listed))}; {known}"
+            return f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
     return ""
 
 
@@ -247,7 +247,7 @@ def suggest_key(key: str, names: list[str]) -> str:
         for name in names:
             if name.startswith(group) and name.rpartition(".")[2] == alias:
                 return f" (did you mean {name}?)"
-    return nearest(key, names)
+    return did_you_mean(key, names)
 
 
 def _all_keys(config: DictConfig) -> Iterator[str]:

@@ -344,12 +344,12 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         validation = _first_counts(complete, "val", number)
         fitted = _fitted(complete, few, torch.cat([validation, _first_counts(complete, "test", number)]))
         test = {
-            name: Baseline.of(bits, len(validation), whole) for name, (bits, whole) in fitted.items()
+            name: Baseline.from_values(bits, len(validation), whole) for name, (bits, whole) in fitted.items()
         }
         if "likelihood" not in settings:
             return {"test/bits_per_dim": test}
         of_train = _fitted(complete, few, _first_counts(complete, "train", number))
-        train = {name: Baseline(bits, whole=whole) for name, (bits, whole) in of_train.items()}
+        train = {name: Baseline(bits, covers_samples=whole) for name, (bits, whole) in of_train.items()}
         return {
             f"bits_per_dim_{split}{suffix}": bits
             for split, bits in (("train", train), ("test", test))

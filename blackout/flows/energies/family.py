@@ -121,7 +121,7 @@ def classical_nats(source: StateData, size: int) -> dict[str, Baseline]:
     test = source.batch("test", torch.arange(size))["x0"]
     held_out = torch.cat([validation, test]).flatten(1).long().cpu()
     nats = _classical_nats(source.train[:].flatten(1).long().cpu(), held_out, source.max_count + 1)
-    return {name: Baseline.of(values, number_of_validation) for name, values in nats.items()}
+    return {name: Baseline.from_values(values, number_of_validation) for name, values in nats.items()}
 
 
 def _classical_nats(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:
