@@ -1,7 +1,7 @@
 """What of the five papers is here, with the command and the published figure: `python -m benchmarks.coverage`.
 
 The rows are benchmarks/coverage.yaml: one for every algorithm, table and figure. An experiment has every
-hyper-parameter as the paper states it, and conf/experiment/<paper>.yaml says where the paper is silent or wrong; with a
+hyper-parameter as the paper states it, and conf/experiment/<paper>/ says where the paper is silent or wrong; with a
 `recipe=` of the small models (docs/howto/papers.md) the same item is trained on a CPU, which is not the paper's.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 ROWS = Path(__file__).with_suffix(".yaml")
 STATES = {
@@ -31,17 +32,22 @@ def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def command(row: Mapping[str, Any]) -> str:
-    """What is typed for a row, with the choices that make its other cells."""
-    for program, group, names in (
-        ("train.py", "experiment", row.get("runs")),
-        ("sample.py", "task", row.get("task")),
-    ):
-        if names:
-            folder = names[0].rpartition("/")[0]
-            others = [name.removeprefix(f"{folder}/") if folder else name for name in names[1:]]
-            cells = f"`{program} {group}={names[0]}`"
-            return f"{cells}, {', '.join(others)}" if others else cells
-    return "-" if row["command"] == "-" else f"`{row['command']}`"
+    """Return the commands of a row, in Markdown."""
+    commands = [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
+    commands += [f"sample.py {flags(task)}task={task}" for task in row.get("task", ())]
+    commands = commands or [row["command"]]
+    return "-" if commands == ["-"] else ", ".join(f"`{command}`" for command in commands)
+
+
+def flags(run: str) -> str:
+    """Return the flag that a run needs if it varies a setting, with a space."""
+    settings = OverridesParser.create().parse_overrides(run.split()[1:])
+    return "-m " if any(setting.is_sweep_override() for setting in settings) else ""
+
+
+def name(run: str) -> str:
+    """Return the name of the experiment or task of a run."""
+    return run.split()[0]
 
 
 def page() -> str:

@@ -60,7 +60,9 @@ class Row:
 def _sort(n: int, paper: bool) -> tuple[str, ...]:
     """Settings of lists of n numbers."""
     if paper:
-        return (f"experiment=symmetric/table2/n{n}",)
+        if n == 200:
+            return ("experiment=symmetric/table2_n200",)
+        return "experiment=symmetric/table2", f"dataset.length={n}"
     return "family=shuffle", "dataset=sort_mnist", f"dataset.length={n}", "batch_size=128"
 
 
@@ -84,7 +86,8 @@ def _jigsaws(paper: bool) -> list[Row]:
         name = f"{dataset} {pieces}x{pieces}"
         settings: tuple[str, ...] = ("family=shuffle", f"dataset={dataset}", f"dataset.pieces={pieces}")
         if paper:
-            settings = (f"experiment=symmetric/table1/{dataset.removeprefix('jigsaw_')}_{pieces}",)
+            images = dataset.removeprefix("jigsaw_")
+            settings = (f"experiment=symmetric/table1_{images}", f"dataset.pieces={pieces}")
         for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
             loss += "_3" if paper else ""
             found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
@@ -114,9 +117,13 @@ def _laws(paper: bool, others: bool) -> list[Row]:
     found = []
     for n in ((9, 32, 52) if others else (52,)) if paper else (5,):
         for law, (reverse, shuffle) in laws.items():
-            settings: tuple[str, ...] = (f"experiment=symmetric/{'table6' if others else 'table3'}/{law}_n{n}",)
+            settings: tuple[str, ...]
             if not paper:
                 settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", *_STEPS)
+            elif law in ("gpl", "pl"):
+                settings = (*_sort(n, paper), f"reverse={reverse}")
+            else:
+                settings = (f"experiment=symmetric/table6_{law}", f"dataset.length={n}")
             both = law in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
             found.append(Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",)))
     return found
@@ -128,7 +135,7 @@ def _tours(paper: bool) -> list[Row]:
     for n in (20, 50) if paper else (10,):
         settings: tuple[str, ...] = ("family=shuffle", "dataset=tsp", f"dataset.cities={n}")
         if paper:
-            settings = (f"experiment=symmetric/table4/tsp{n}",)
+            settings = (f"experiment=symmetric/table4_tsp{n}",)
         mended = Row(f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False)
         found += [Row(f"tsp {n}", settings, judged=1280), mended]
     return found
@@ -137,18 +144,22 @@ def _tours(paper: bool) -> list[Row]:
 def _single(paper: bool) -> list[Row]:
     """One permutation."""
     if paper:
-        return [Row(f"one {n}", (f"experiment=symmetric/table5/n{n}",), ("sample",), 2560) for n in (100, 200)]
+        return [Row(f"one {n}", (f"experiment=symmetric/table5_n{n}",), ("sample",), 2560) for n in (100, 200)]
     one = ("family=shuffle", "dataset=one_permutation")
     return [Row(f"one {n}", (*one, f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
 
 
 def _schedules(paper: bool) -> list[Row]:
     """Schedules at one length."""
+    schedules: tuple[list[int], ...]
+    settings: tuple[str, ...]
     if paper:
-        long = ("15", "7_8_9_15", "7_8_10_15", "8_9_15", "8_10_15")
-        return [Row(f"schedule {t}", (f"experiment=symmetric/table7/t{t}",)) for t in long]
-    schedules = ([0, 8], [0, 2, 8], [0, 2, 4, 8])
-    return [Row(f"schedule {t}", (*_sort(5, paper), f"shuffle.schedule={str(t).replace(' ', '')}")) for t in schedules]
+        schedules = ([0, 15], [0, 7, 8, 9, 15], [0, 7, 8, 10, 15], [0, 8, 9, 15], [0, 8, 10, 15])
+        settings = ("experiment=symmetric/table7",)
+    else:
+        schedules = ([0, 8], [0, 2, 8], [0, 2, 4, 8])
+        settings = _sort(5, paper)
+    return [Row(f"schedule {t}", (*settings, f"shuffle.schedule={str(t).replace(' ', '')}")) for t in schedules]
 
 
 _MAKERS: dict[str, Callable[[bool], list[Row]]] = {

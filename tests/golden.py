@@ -33,9 +33,9 @@ FILE = Path(__file__).with_suffix(".json")
 RECIPES = {
     "blackout": [],
     "flow": ["experiment=flow_ising"],
-    "graphs": ["experiment=dnfs/table1/small", "recipe=flow/sets"],
+    "graphs": ["experiment=dnfs/table1", "recipe=flow/sets"],
     "energy": [
-        "experiment=dnfs/table4/s1", "recipe=energy/couplings", "target.size=4", "start=zero", "trainer.max_steps=4400",
+        "experiment=dnfs/table4", "recipe=energy/couplings", "target.size=4", "start=zero", "trainer.max_steps=4400",
     ],
     "shuffle": ["family=shuffle", "dataset=jigsaw_digits"],
     "codes": ["family=codes", "dataset=cycles"],

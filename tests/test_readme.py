@@ -35,8 +35,8 @@ COMMANDS = [
 SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null")
 ONE_RUN = (*SHORT, "network=mlp", "network.body.width=8")
 ELSEWHERE = {
-    "experiment=flow_ising", "experiment=dnfs/table4/s1", "family=shuffle", "family=codes",
-    "experiment=blackout/table1", "experiment=symmetric/table2/n52", "dataset=cifar10", "experiment=distill",
+    "experiment=flow_ising", "experiment=dnfs/table4", "family=shuffle", "family=codes",
+    "experiment=blackout/table1", "experiment=symmetric/table2", "dataset=cifar10", "experiment=distill",
 }  # fmt: skip
 """Commands whose reduced runs are in the tests of their families, or that need data: here they are composed."""
 PROMISED = (

@@ -33,7 +33,8 @@ def _run(options: argparse.Namespace) -> None:
     for choice in listed:
         head = f"{f'{group}={choice}':<{column}}"
         text = describe(group, choice) or "see the file"
-        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * column))
+        wrap = textwrap.TextWrapper(WIDTH, head, " " * column, break_long_words=False, break_on_hyphens=False)
+        print(wrap.fill(text))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,7 @@ from blackout.cli.pictures import Trajectory
 from blackout.cli.sample_batches import SampleWriter, draw_batches, with_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain
-from blackout.config.settings import (
-    configure_libraries,
-    is_overridden,
-    optional_path,
-    resolve_settings,
-)
+from blackout.config.settings import configure_libraries, is_overridden, optional_path, resolve_settings
 from blackout.distributed import (
     find_device,
     gathered,

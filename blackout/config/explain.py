@@ -7,6 +7,7 @@ that the other words compose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ INSTEAD = {
 """Arguments of Lightning's Trainer that are set in another way here."""
 SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
+LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
 FIRST_GROUPS = ("family", "experiment", "recipe")
 """Groups that decide which other groups there are."""
 
@@ -134,6 +136,11 @@ def explain_values(config: DictConfig) -> str:
         try:
             OmegaConf.select(config, key)
         except InterpolationKeyError:
+            lookup = LOOKUP.fullmatch(str(text))
+            if lookup:
+                table, setting = lookup.groups()
+                rows = ", ".join(config[table])
+                return f"{setting}={config[setting]}: no such choice; one of {rows}"
             group = key.split(".")[0]
             return f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
     return ""

@@ -152,11 +152,15 @@ def _declared_settings() -> dict[str, Any]:
     chosen = hydra_config.runtime.choices
     program = _load_declarations(str(hydra_config.job.config_name))
     family = _load_declarations(f"family/{chosen.get('family')}")
-    experiment = _load_declarations(f"experiment/{chosen.get('experiment')}")
+    experiment = _load_experiment(f"experiment/{chosen.get('experiment')}")
     # An experiment adds settings of its own; its values of other settings are not defaults.
     groups = experiment.groups | program.groups | family.groups
     declared = experiment.values | groups | family.values | program.values
-    return {name: CHOICE_NEEDED if value == "???" else value for name, value in declared.items() if name != "hydra"}
+    return {
+        name: CHOICE_NEEDED if value == "???" else value
+        for name, value in declared.items()
+        if name != "hydra"
+    }
 
 
 class Declarations(NamedTuple):
@@ -164,6 +168,18 @@ class Declarations(NamedTuple):
 
     groups: dict[str, Any]  # name -> `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`
     values: dict[str, Any]  # setting -> default
+    bases: list[str]  # experiments that it is based on
+
+
+def _load_experiment(name: str) -> Declarations:
+    """Return what an experiment and the experiments that it is based on declare."""
+    declarations = _load_declarations(name)
+    for base_name in declarations.bases:
+        base = _load_experiment(base_name)
+        declarations = Declarations(
+            base.groups | declarations.groups, base.values | declarations.values, []
+        )
+    return declarations
 
 
 def _load_declarations(name: str) -> Declarations:
@@ -173,9 +189,14 @@ def _load_declarations(name: str) -> Declarations:
     for file in files:
         if file.is_file():
             values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            groups = dict(_declared_groups(values.pop("defaults", ())))
-            return Declarations(groups, values)
-    return Declarations({}, {})
+            defaults_list = values.pop("defaults", [])
+            bases = [
+                entry.lstrip("/")
+                for entry in defaults_list
+                if isinstance(entry, str) and entry.startswith("/experiment/")
+            ]
+            return Declarations(dict(_declared_groups(defaults_list)), values, bases)
+    return Declarations({}, {}, [])
 
 
 def _declared_groups(defaults_list: Any) -> Iterator[tuple[str, Any]]:

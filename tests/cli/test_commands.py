@@ -69,6 +69,23 @@ def test_the_word_to_blame_is_named(words, said):
     assert said in refused(*words)
 
 
+def test_a_row_that_an_experiment_does_not_have_is_named_with_those_it_has(run):
+    run("train", "experiment=dnfs/table1", "graphs=tiny").assert_refused(
+        "graphs=tiny: no such choice; one of small, medium, large"
+    )
+
+
+def test_an_experiment_may_use_the_settings_of_one_that_it_is_based_on(run, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [/experiment/dnfs/table1]\nexperiment_name: mine\n"
+    )
+    words = ("experiment=mine", "recipe=flow/sets", "graphs=medium", "plan=true", f"runs_dir={tmp_path}")
+    outcome = run("train", f"hydra.searchpath=[file://{tmp_path}]", *words)
+    assert outcome.code == 0, outcome.err
+    assert "32 to 40 nodes" in outcome.out
+
+
 @pytest.mark.parametrize("values", ["adamw,sdg", "sdg,adamw"])
 def test_every_value_of_a_sweep_is_looked_at(values):
     assert "did you mean sgd?" in refused("-m", "seed=1,2", f"optimizer={values}")

@@ -1,10 +1,14 @@
 """What the experiments of the papers compose to is what the papers' appendices say, typed from there."""
 
+import itertools
+import re
+
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage
 from benchmarks.energy_discrepancy import save
-from blackout.config.choices import choices
+from blackout.config.choices import choices, describe
 from blackout.flows.targets import EnergyNetwork
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
@@ -84,49 +88,53 @@ PUBLISHED = {
     "blackout/table2_d3pm_gaussian": D3PM,
     "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.correction.steps": 10, "dataset.validation": 0},
     **{
-        f"symmetric/table1/mnist_{n}": SYMMETRIC | LATENT | {"shuffle.schedule": schedule, "dataset.pieces": n}
+        f"symmetric/table1_mnist dataset.pieces={n}": SYMMETRIC
+        | LATENT
+        | {"shuffle.schedule": schedule, "dataset.pieces": n}
         for n, schedule in JIGSAWS.items()
     },
     **{
-        f"symmetric/table1/cifar10_{n}": SYMMETRIC
+        f"symmetric/table1_cifar10 dataset.pieces={n}": SYMMETRIC
         | LATENT
         | {"shuffle.schedule": JIGSAWS[n], "optimizer.warmup_steps": 46000, "trainer.max_steps": 93840}
         for n in (2, 3, 4)
     },
     **{
-        f"symmetric/table2/n{n}": SYMMETRIC
+        f"symmetric/table2 dataset.length={n}": SYMMETRIC
         | {"shuffle.schedule": schedule, "dataset.length": n, "network.encoder.channels": 32}
         for n, schedule in SORTS.items()
         if n <= 100
     },
-    "symmetric/table2/n200": SYMMETRIC | {
+    "symmetric/table2_n200": SYMMETRIC | {
         "shuffle.schedule": SORTS[200], "network.width": 768, "network.expansion": 1, "network.depth": 12,
         "loss.walks": 1,
         "network.heads": 12, "optimizer.noam": False, "optimizer.warmup_steps": 2350, "optimizer.lr": 5e-5,
         "optimizer.decay_steps": 112560, "reverse._target_": "blackout.permutations.shuffle.ReversePL",
         "loss._target_": "blackout.permutations.shuffle.RandomTimeLoss",
     },
-    "symmetric/table3/gpl_n52": SYMMETRIC | {"shuffle.schedule": SORTS[52]},
+    "symmetric/table2 dataset.length=52 reverse=pl": SYMMETRIC | {
+        "shuffle.schedule": SORTS[52], "reverse._target_": "blackout.permutations.shuffle.ReversePL",
+    },
     **{
-        f"symmetric/table6/{law}_n{n}": {"shuffle.schedule": list(range(steps + 1)), "dataset.length": n}
+        f"symmetric/table6_{law} dataset.length={n}": {"shuffle.schedule": list(range(steps + 1)), "dataset.length": n}
         for law, each in WALKS.items()
         for n, steps in zip((9, 32, 52), each, strict=True)
     },
-    "symmetric/table4/tsp20": TOURS | {
+    "symmetric/table4_tsp20": TOURS | {
         "batch_size": 512, "shuffle.schedule": [0, 4, 5, 7], "decoder.inner": 256, "decoder.width": 256,
         "network.width": 256, "network.heads": 8, "network.expansion": 4, "network.dropout": 0.1,
         "trainer.max_steps": 147700, "dataset.cities": 20,
     },
-    "symmetric/table4/tsp50": TOURS | {
+    "symmetric/table4_tsp50": TOURS | {
         "batch_size": 256, "shuffle.schedule": [0, 5, 6, 7], "decoder.inner": 768, "decoder.width": 768,
         "network.width": 128, "network.depth": 7, "trainer.max_steps": 1476750, "dataset.cities": 50,
     },
-    "symmetric/table5/n100": ONE | {"batch_size": 512, "shuffle.schedule": SORTS[100]},
-    "symmetric/table5/n200": ONE | {"batch_size": 128, "shuffle.schedule": SORTS[200]},
+    "symmetric/table5_n100": ONE | {"batch_size": 512, "shuffle.schedule": SORTS[100]},
+    "symmetric/table5_n200": ONE | {"batch_size": 128, "shuffle.schedule": SORTS[200]},
     **{
-        f"symmetric/table7/t{'_'.join(map(str, inner))}": SYMMETRIC
-        | {"shuffle.schedule": [0, *inner], "dataset.length": 100}
-        for inner in ((15,), (8, 9, 15), (7, 8, 9, 15), (7, 8, 10, 15), (8, 10, 15))
+        f"symmetric/table7 shuffle.schedule={str(schedule).replace(' ', '')}": SYMMETRIC
+        | {"shuffle.schedule": schedule, "dataset.length": 100}
+        for schedule in ([0, 15], [0, 8, 9, 15], [0, 7, 8, 9, 15], [0, 7, 8, 10, 15], [0, 8, 10, 15])
     },
     "sgdd/prior_mnist": {  # appendix C.1
         "dataset.validation": 0,
@@ -134,20 +142,21 @@ PUBLISHED = {
         "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
     },
     "dnfs/figure1": SMALL,
-    "dnfs/figure3": SMALL,
-    "dnfs/figure4/circles": FLOW | {"rollout.points": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
+    "dnfs/figure4 density=circles": FLOW | {"rollout.points": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
     "dnfs/figure5": FLOW | {"target.size": 10, "target.sigma": 0.1, "target.bias": 0.0},
-    "dnfs/table2/pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
-    "dnfs/table4/s3": COUPLINGS | {"target.size": 10, "target.sigma": 0.3},
-    "dnfs/table4/m2": COUPLINGS | {"target.size": 9, "target.sigma": -0.2},
-    "dnfs/table1/small": GRAPHS | {"target.nodes": [16, 20], "target.problem": "mis", "target.kind": "er"},
-    "dnfs/table1/large": GRAPHS | {"target.nodes": [64, 75]},
-    "dnfs/table5/medium": GRAPHS | {"target.nodes": [32, 40], "target.problem": "maxcut", "target.kind": "ba"},
-    "factorized/figure5/cifar10_3": CODES | {"network.depth": 7, "network.dropout": 0.1, "dataset.pieces": 3},
+    "dnfs/table2 dataset.density=pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
+    "dnfs/table4 target.sigma=0.3": COUPLINGS | {"target.size": 10, "target.sigma": 0.3},
+    "dnfs/table4 target.sigma=-0.2 target.size=9": COUPLINGS | {"target.size": 9, "target.sigma": -0.2},
+    "dnfs/table1": GRAPHS | {
+        "target.nodes": [16, 20], "target.parameter": 0.19, "target.problem": "mis", "target.kind": "er",
+    },
+    "dnfs/table1 graphs=large": GRAPHS | {"target.nodes": [64, 75], "target.parameter": 0.15},
+    "dnfs/table5 graphs=medium": GRAPHS | {"target.nodes": [32, 40], "target.problem": "maxcut", "target.kind": "ba"},
+    "factorized/figure5 dataset.pieces=3": CODES | {"network.depth": 7, "network.dropout": 0.1, "dataset.pieces": 3},
     "factorized/figure6": CODES | {"dataset.length": 10, "dataset.share": 0.2, "callbacks.scores.num_samples": 10000},
-    "factorized/figure7/n20": CODES | {"network.width": 256, "network.depth": 10, "dataset.length": 20},
+    "factorized/figure7 dataset.length=20": CODES | {"network.width": 256, "network.depth": 10, "dataset.length": 20},
 }  # fmt: skip
-QUICK = {"blackout/table1", "symmetric/table2/n200", "dnfs/table1/small", "factorized/figure6"}
+QUICK = {"blackout/table1", "symmetric/table2_n200", "dnfs/table1", "factorized/figure6"}
 
 
 def value(config, name):
@@ -160,15 +169,17 @@ def value(config, name):
     "experiment", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in PUBLISHED]
 )
 def test_experiments_are_as_published(experiment):
-    config = completed(composed(f"experiment={experiment}"))
+    config = completed(composed(*f"experiment={experiment}".split()))
     found = {name: value(config, name) for name in PUBLISHED[experiment]}
     found = {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
     assert found == PUBLISHED[experiment]
 
 
-COUNTS = [
-    name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))
-]
+def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
+    assert composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
+
+
+COUNTS = [name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
 
 
 @pytest.mark.parametrize("choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)])
@@ -179,7 +190,7 @@ def test_papers_train_on_all_training_images_and_choose_no_checkpoint(choices):
 
 
 @pytest.mark.parametrize("width, warm_up, experiment", [
-    (128, 51600, "symmetric/table1/mnist_3"), (128, 46000, "symmetric/table1/cifar10_3"),
+    (128, 51600, "symmetric/table1_mnist"), (128, 46000, "symmetric/table1_cifar10"),
 ])  # fmt: skip
 def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm_up, experiment):
     lr = composed(f"experiment={experiment}")["optimizer"]["lr"]
@@ -187,11 +198,11 @@ def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm
 
 
 @pytest.mark.parametrize("experiment, recipe, steps, same", [
-    ("dnfs/figure5", "flow/none", 2000, "target"), ("dnfs/table2/circles", "energy/planar", 5000, "dataset"),
-    ("dnfs/table4/m1", "energy/couplings", 1000, "target"), ("symmetric/table2/n9", "shuffle/none", 800, "dataset"),
-    ("symmetric/table4/tsp20", "shuffle/tsp", 1200, "shuffle"), ("factorized/figure6", "codes/cycles", 1000, "dataset"),
-    ("factorized/figure7/n20", "codes/rankings", 3000, "dataset"),
-    ("factorized/figure5/cifar10_3", "codes/jigsaws", 3000, "dataset"),
+    ("dnfs/figure5", "flow/none", 2000, "target"), ("dnfs/table2", "energy/planar", 5000, "dataset"),
+    ("dnfs/table4", "energy/couplings", 1000, "target"), ("symmetric/table2", "shuffle/none", 800, "dataset"),
+    ("symmetric/table4_tsp20", "shuffle/tsp", 1200, "shuffle"), ("factorized/figure6", "codes/cycles", 1000, "dataset"),
+    ("factorized/figure7", "codes/rankings", 3000, "dataset"),
+    ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
 ])  # fmt: skip
 def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, same):
     paper, small = composed(f"experiment={experiment}"), composed(f"experiment={experiment}", f"recipe={recipe}")
@@ -201,20 +212,20 @@ def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, sa
 
 
 def test_items_are_asked_for_and_explained_by_their_whole_names(run):
-    run("train", "experiment=dnfs").assert_refused("one of figure1, figure15_leaps, figure3")
-    run("train", "experiment=dnfs/table4/s9").assert_refused("experiment=dnfs/table4/s9: no such choice")
+    run("train", "experiment=dnfs").assert_refused("one of figure1, figure15_leaps, figure4")
+    run("train", "experiment=dnfs/table9").assert_refused("experiment=dnfs/table9: no such choice")
 
 
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
 def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
-    config = composed("experiment=symmetric/table1/mnist_3", f"baseline={baseline}")
+    config = composed("experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}")
     assert config["dataset"]["pieces"] == 3 and config["batch_size"] == 64
     assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {1}  # the constructor's, not the paper's
     assert not {"inner", "width"} & config["decoder"].keys()
 
 
 PROPOSALS = {  # Table 7 of SGDD: T, K, H
-    "table2_d5": (10, 10, 20), "table3": (200, 50, 20), "table4_xor": (2000, 50, 20), "table4_and": (5000, 100, 20),
+    "table2": (10, 10, 20), "table3": (200, 50, 20), "table4_xor": (2000, 50, 20), "table4_and": (5000, 100, 20),
     "table5": (5000, 100, 20),
 }  # fmt: skip
 
@@ -231,11 +242,58 @@ ROWS = [row for _, row in coverage.rows()]
 
 
 def test_the_list_of_what_is_covered_has_every_experiment_and_task():
-    assert all(coverage.command(row) in coverage.page().replace("\\|", "|") for row in ROWS)
-    named = {name for row in ROWS for name in row.get("runs", ())}
+    page = coverage.page().replace("\\|", "|")
+    assert all(coverage.command(row) in page for row in ROWS)
+    named = {coverage.name(run) for row in ROWS for run in row.get("runs", ())}
     assert named == {name for name in choices("experiment") if "/" in name}
-    tasks = {name for row in ROWS for name in row.get("task", ())}
+    tasks = {coverage.name(task) for row in ROWS for task in row.get("task", ())}
     assert {name for name in choices("task") if name.startswith("sgdd/")} == tasks
+
+
+def header_commands():
+    """Commands of several runs in the first comments of experiments and tasks, without `python`."""
+    command = re.compile(r"`python ((?:train|sample)\.py -m [^`]+)`")
+    for group in ("experiment", "task"):
+        for choice in choices(group):
+            yield from command.findall(describe(group, choice))
+
+
+def coverage_commands():
+    """Commands of the table of coverage that stand for experiments and tasks."""
+    for row in ROWS:
+        if "runs" in row or "task" in row:
+            yield from re.findall(r"`([^`]+)`", coverage.command(row))
+
+
+def cells(words):
+    """The overrides of every run of a sweep."""
+    overrides = OverridesParser.create().parse_overrides(words)
+    values = [
+        list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_string()]
+        for override in overrides
+    ]
+    for row in itertools.product(*values):
+        yield [f"{override.key_or_group}={text}" for override, text in zip(overrides, row, strict=True)]
+
+
+COMMANDS = sorted({*header_commands(), *coverage_commands()})
+
+
+def test_tables_of_several_rows_say_how_all_of_them_are_run():
+    experiments = {command.split()[2] for command in header_commands()}
+    assert {"experiment=symmetric/table2", "experiment=dnfs/table1", "task=sgdd/table2"} <= experiments
+    several = {command.split()[2] for command in coverage_commands() if " -m " in command}
+    assert several <= experiments
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_runs_of_a_table_compose_and_differ(command):
+    program, *words = command.replace(" -m ", " ").split()
+    name = program.removesuffix(".py")
+    configs = [composed(*overrides, *["ckpt=x"] * (name == "sample"), name=name) for overrides in cells(words)]
+    assert (len(configs) > 1) == (" -m " in command)
+    assert all(first != second for first, second in itertools.combinations(configs, 2))
 
 
 @pytest.mark.parametrize("rival", ["xor_svdd", "xor_smc", "and_svdd", "and_smc"])
@@ -281,7 +339,7 @@ def small_sizes(part, where=""):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("experiment", sorted({row["runs"][0] for row in ROWS if "runs" in row}))
+@pytest.mark.parametrize("experiment", sorted({coverage.name(row["runs"][0]) for row in ROWS if "runs" in row}))
 def test_a_few_steps_of_every_row(run, data_dir, experiment):
     given = (f"data_dir={data_dir}", f"runs_dir={data_dir}", "run_id=a", "trainer.accelerator=cpu")
     sizes = small_sizes(composed(f"experiment={experiment}"))
@@ -293,5 +351,5 @@ def test_a_few_steps_of_every_row(run, data_dir, experiment):
 @pytest.mark.deep
 @pytest.mark.parametrize("row", [row for row in ROWS if "small" in row], ids=lambda row: row["task"][0])
 def test_a_few_samples_of_every_task_with_a_law_of_its_own(run, tmp_path, row):
-    outcome = run("sample", f"task={row['task'][0]}", *row["small"], f"out={tmp_path / 'out'}")
+    outcome = run("sample", f"task={coverage.name(row['task'][0])}", *row["small"], f"out={tmp_path / 'out'}")
     assert outcome.code == 0, outcome.err
