@@ -1,7 +1,7 @@
 """Bits per dimension of lossless files beside the bound: `python -m benchmarks.compression RUN COUNTS [...]`.
 
 One line for each run directory (or model) and file of counts that it was not trained on: `blackout compress`
-and `xz -9e` as that command tells them, PNG and WebP (lossless, its slowest method) of all arrays as one sheet of
+and `xz -9e` as it reports them, PNG and WebP (lossless, its slowest method) of all arrays as one sheet of
 tiles, where they are images of at most eight bits: no headers of single images are counted. "seconds" is the
 processor's, the command's own bound and decoding included.
 """
@@ -9,10 +9,8 @@ processor's, the command's own bound and decoding included.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import math
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -20,23 +18,25 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from blackout.compress import encode
+from blackout.training.export import load_trained
 
 
 def row(run: Path, file: Path, options: argparse.Namespace) -> str:
     """One line of the table."""
-    counts, said = np.load(file)[: options.number], io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
-        np.save(part := Path(folder) / "counts.npy", counts)
-        began = time.process_time()
-        encode(argparse.Namespace(
-            model=run, file=part, out=Path(folder) / "counts.bits", steps=options.steps, batch_size=options.batch_size,
-        ))  # fmt: skip
-        spent = time.process_time() - began
-    rates = dict(re.findall(r"(\w[\w ]*?) [\d,]+ bytes \(([\d.]+) bits", said.getvalue()))
-    bound = said.getvalue().split("the bound is ")[1].split("\n")[0]
-    own, images = rates.get("the model", rates["this"]), [sheet(counts, kind) for kind in ("png", "webp")]
-    cells = [run.name, f"{len(counts):,}", bound, own, rates["xz"], *images, f"{spent:.0f}"]
+    counts = np.load(file)[: options.number]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "counts.npy"
+        np.save(source, counts)
+        start = time.process_time()
+        model, family = load_trained(run, {"data_dir": "data"})
+        codec = family.codec(model)
+        report = codec.encode(source, Path(folder) / "counts.bits", options.steps, options.batch_size)
+        seconds = time.process_time() - start
+    bound = f"{report.bound.value:.3f} ± {report.bound.standard_error:.3f}"
+    sizes = (report.model_bytes, report.xz_bytes)
+    rates = [f"{8 * size / report.elements:.3f}" for size in sizes]
+    images = [sheet(counts, kind) for kind in ("png", "webp")]
+    cells = [run.name, f"{len(counts):,}", bound, *rates, *images, f"{seconds:.0f}"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -7,7 +7,7 @@ sweeps and export see a model through these and `blackout.training.family.Compon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -112,6 +112,22 @@ class Outputs(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class References:
+    """Values that scores are shown next to, by the names of the scores.
+
+    Args:
+        suffixes: a score `x` is shown next to `x_<suffix>` of the same report.
+        bounds: scores that bound another one, and its name; they share its reference values.
+        ideal: the value of a perfect model, or its expected value, by name of the score without `val/`
+            or `test/`. Shown where a score has no other reference value.
+    """
+
+    suffixes: tuple[str, ...] = ("exact", "of_perfect", "of_truth", "ceiling")
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    ideal: Mapping[str, float] = field(default_factory=dict)
+
+
 class Draw(Protocol):
     """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements.
 
@@ -126,8 +142,8 @@ class Draw(Protocol):
     """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
     condition: Mapping[str, Any] = {}
     """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
-    references: tuple[str, ...] = ("exact", "of_perfect", "of_truth", "ceiling")
-    """Ends of names of reference values: a value `x` is shown next to the `x_exact`, ... of its report."""
+    references: References = References()
+    """The reference values that the scores of this draw have."""
 
     if TYPE_CHECKING:  # fields of subclasses have these names: a property here would be their default
 

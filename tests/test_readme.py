@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from benchmarks import table
-from blackout import compare, compress, inspect
+from blackout.cli import compare, compress, inspect
 from blackout.networks import ResidualMLP
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 

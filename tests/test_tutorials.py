@@ -24,7 +24,7 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 PICTURE = re.compile(r"<!-- from (\S+) -->\n!\[[^\]]*\]\(\.\./(pictures/\S+)\)")
 FIGURE = re.compile(r"(-?[\d,]*\.?\d+) \+- ([\d,]*\.?\d+)")
-BEHIND = re.compile(r"^(\S+: +-?[\d.,]+) \+- [\d.]+", re.MULTILINE)
+BEHIND = re.compile(r"^(\S+: +-?[\d.,]+) (?:\+-|±) [\d.]+", re.MULTILINE)
 """The standard error behind a printed value, in whose place pages have their tolerance."""
 PIXELS = 900
 """Pictures are at most so wide."""

@@ -1,1 +1,1 @@
-"""The programs behind `train.py` and `sample.py`, for models of any family."""
+"""The commands; they know no family of models, only the interface that all families share."""

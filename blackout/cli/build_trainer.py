@@ -12,12 +12,12 @@ from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from blackout.cli.mirror import Mirror
+from blackout.cli.report_page import LivePage
 from blackout.cli.sweeps import sweeping
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden
 from blackout.errors import UserError, refuse, summary
-from blackout.report import LivingPage
 from blackout.training.checkpoint_callback import AtomicCheckpointIO
 from blackout.training.family import ComponentFamily
 from blackout.training.loggers import MetricsCSV
@@ -71,7 +71,7 @@ def build_trainer(
     is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
     refuse(is_too_many, f"trainer.devices={devices}: this machine has {num_cpus} processors")
 
-    loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run))]
+    loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run))]
     for name, logger in (config["logger"] or {}).items():
         loggers.append(instantiate(logger, f"logger.{name}", save_dir=str(run)))
 

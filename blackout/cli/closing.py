@@ -17,13 +17,15 @@ import pytorch_lightning as pl
 import torch
 
 from blackout.cli.finished_runs import with_earlier
+from blackout.cli.metrics_file import write_scores
 from blackout.cli.pictures import Trajectory, print_run
+from blackout.cli.provenance import command_line, provenance
+from blackout.cli.report_page import save_report
 from blackout.cli.score import save_figure
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.config.settings import is_overridden
 from blackout.files import sample_file, save_picture
 from blackout.protocols import Draw, Source, Split
-from blackout.report import command, provenance, save_report, write_scores
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_callback import Checkpoints
 from blackout.training.data_module import SourceDataModule
@@ -88,7 +90,7 @@ def finish_run(
     score_report: dict[str, Any] = {}
     if scorer is not None:
         scores = scorer.values
-        score_report = scorer.provenance | scorer.beside(source, model.device)
+        score_report = scorer.provenance | scorer.reference_scores(source, model.device)
     if not trainer.is_global_zero:
         return
     export_model(model, run / "model", metrics | scores)
@@ -113,7 +115,7 @@ def finish_run(
         "values": values,
         "training_steps": trainer.global_step,
         "closing_grid_steps": preview.steps,
-        "command": command(),
+        "command": command_line(),
         "sampler": dict(draw.description),
         **outputs,
         **score_report,

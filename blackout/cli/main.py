@@ -1,42 +1,73 @@
-"""`blackout <command> ...`, the same as `python -m blackout <command> ...`."""
+"""The command line: `blackout <command> ...`, or `python -m blackout <command> ...`."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import NamedTuple
 
 from blackout.errors import did_you_mean, errors_in_one_line, refuse
 
+
+class Command(NamedTuple):
+    """Where a command is, and what it does."""
+
+    module: str  # imported when the command runs
+    function: str
+    help: str
+
+
 COMMANDS = {
-    "train": ("blackout.cli.programs", "run_train", "train a model: the same as python train.py"),
-    "sample": ("blackout.cli.programs", "run_sample", "draw samples and score them: the same as python sample.py"),
-    "choices": ("blackout.cli.choices", "main", "list the choices of every group, or of one"),
-    "inspect": ("blackout.inspect", "main", "look for mistakes in a file of counts"),
-    "report": ("blackout.report", "main", "write the page of a run again"),
-    "compare": ("blackout.compare", "main", "a table and a page of several runs"),
-    "watch": ("blackout.watch", "main", "the pages of all runs in a browser, as they train"),
-    "demo": ("blackout.demo", "main", "draw from a model in a browser"),
-    "solve": ("blackout.solve", "main", "a jigsaw from its picture, or problems on graphs, without a model"),
-    "anneal": ("blackout.flows.anneal", "main", "annealed importance sampling of a target, without a network"),
-    "compress": ("blackout.compress", "main", "compress counts with a trained model, without loss"),
-    "verify": ("blackout.verification.__main__", "main", "check processes and samplers against exact enumeration"),
+    "train": Command("blackout.cli.programs", "run_train", "train a model, like python train.py"),
+    "sample": Command(
+        "blackout.cli.programs", "run_sample", "draw samples and score them, like python sample.py"
+    ),
+    "choices": Command(
+        "blackout.cli.choices", "main", "list the choices of every group, or of one"
+    ),
+    "inspect": Command("blackout.cli.inspect", "main", "check a file of counts"),
+    "report": Command("blackout.cli.report", "main", "write the report of a run again"),
+    "compare": Command("blackout.cli.compare", "main", "compare several runs on one page"),
+    "watch": Command("blackout.cli.watch", "main", "show reports in a browser as runs train"),
+    "demo": Command("blackout.cli.demo", "main", "draw samples interactively in a browser"),
+    "solve": Command(
+        "blackout.cli.solve", "main", "solve a jigsaw or problems on graphs, without a model"
+    ),
+    "anneal": Command(
+        "blackout.cli.anneal", "main", "sample a target by annealing, without a network"
+    ),
+    "compress": Command("blackout.cli.compress", "main", "compress counts without loss"),
+    "verify": Command(
+        "blackout.cli.verify", "main", "check processes and samplers against exact enumeration"
+    ),
 }
-"""Command -> module, function and help."""
 
 
 def main() -> None:
-    """Run the command that the first word names, with the other words as its command line."""
-    command, *words = sys.argv[1:] or ["--help"]
+    """Run the command that the first word names; the other words are its command line."""
+    name, *words = sys.argv[1:] or ["--help"]
     with errors_in_one_line():
-        if command in ("-h", "--help"):
-            print(f"usage: blackout <command> ...\n\n{_table()}\n\nblackout <command> --help says more.")
+        if name in ("-h", "--help"):
+            print(help_text())
             return
-        known = ", ".join(COMMANDS)
-        refuse(command not in COMMANDS, f"{command}: no such command{did_you_mean(command, [*COMMANDS])}; one of {known}")
-    module, function, _ = COMMANDS[command]
-    sys.argv = [f"blackout {command}", *words]  # Hydra reads a command line from there alone
-    getattr(import_module(module), function)()
+        refuse(
+            name not in COMMANDS,
+            f"{name}: no such command{did_you_mean(name, [*COMMANDS])}; one of {', '.join(COMMANDS)}",
+        )
+    command = COMMANDS[name]
+    sys.argv = [f"blackout {name}", *words]  # Hydra reads its command line from there
+    getattr(import_module(command.module), command.function)()
 
 
-def _table() -> str:
-    return "\n".join(f"  {name:<10}{text}" for name, (_, _, text) in COMMANDS.items())
+def help_text() -> str:
+    """Return the usage and a line for every command."""
+    lines = [f"  {name:<10}{command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: blackout <command> ...",
+            "",
+            *lines,
+            "",
+            "Type blackout <command> --help for the options of a command.",
+        ]
+    )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from blackout.cli.curves import read_curves
 from blackout.files import replacing, save_picture
 from blackout.protocols import Draw
-from blackout.report import read_curves
 
 MAX_FRAMES = 60  # of an animation, about
 ANIMATION_SECONDS = 4.0

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.pictures import Trajectory
+from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sample_batches import SampleWriter, draw_batches, with_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain
@@ -36,7 +37,6 @@ from blackout.files import PART, request_key, tensors_hash
 from blackout.preemption import signals
 from blackout.protocols import Draw, Source
 from blackout.random import compiled_by
-from blackout.report import data_hashes, provenance
 from blackout.training.model import Model
 
 MODEL_GROUPS = ("sampler", "simulation", "target")  # their null settings are the model's own

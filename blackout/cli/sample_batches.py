@@ -14,13 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from blackout.cli.metrics_file import write_scores
 from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
 from blackout.errors import printable
 from blackout.files import replacing, sample_file, save_picture, save_tensors
 from blackout.protocols import Draw, Drawn, Samples, Watch
-from blackout.report import write_scores
 
 SECONDS_BETWEEN_LINES = 30.0  # about progress, where there is no terminal
 

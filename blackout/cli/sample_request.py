@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from blackout.cli.mirror import fetched
+from blackout.cli.run_results import read_settings
 from blackout.config.allowed_components import copy_plain_values, find_allowed
 from blackout.config.descriptions import add_defaults
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden, optional_path
 from blackout.errors import UserError, refuse
-from blackout.report import settings_of
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
@@ -81,7 +81,7 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
     """
     if not (run / "config.yaml").exists():
         return chosen
-    trained: Any = settings_of(run).get("dataset")
+    trained: Any = read_settings(run).get("dataset")
     address = trained.get("_target_") if isinstance(trained, Mapping) else None
     is_known = isinstance(address, str) and find_allowed(address, "dataset") is not None
     if not is_known or "path" not in trained:

@@ -13,7 +13,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from blackout.cli.metrics_file import write_scores
 from blackout.cli.output_folders import output_folders, shared_folder
+from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.config.allowed_components import component_from_file
@@ -27,7 +29,6 @@ from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
-from blackout.report import data_hashes, provenance, write_scores
 from blackout.training.callbacks import compared, score_samples
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model

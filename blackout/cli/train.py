@@ -30,6 +30,7 @@ from blackout.cli.finished_runs import (
 from blackout.cli.from_data import make_model
 from blackout.cli.mirror import mirror_of
 from blackout.cli.plan import plan
+from blackout.cli.report_page import save_report
 from blackout.cli.run_directory import (
     check_run,
     run_directory,
@@ -51,7 +52,6 @@ from blackout.distributed import is_first, meet
 from blackout.errors import UserError, error_context, refuse, summary
 from blackout.preemption import signals
 from blackout.protocols import Source
-from blackout.report import save_report
 from blackout.training.checkpoint_files import (
     PREVIOUS,
     check_fits,

@@ -138,7 +138,7 @@ def narrow(counts: Tensor | Rows) -> bool:
 
     Of a mixture of Poisson counts k! p_k is log-convex, by Cauchy and Schwarz: (k + 1) p_k+1 p_k-1 >= k p_k^2. A
     camera's readings around its offset are not. Of at most 4 million counts, evenly spaced. Ours, with its law in
-    `tests/data/test_doctor.py`.
+    `tests/data/test_findings.py`.
 
     Args:
         counts: integers [N, *shape].

@@ -16,7 +16,6 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data.count_data import CountData, divided_parts
 from blackout.data.count_statistics import loaded, narrow
-from blackout.data.doctor import Finding, findings
 from blackout.data.file_formats import (
     COUNTS,
     SparseOnDisk,
@@ -28,6 +27,7 @@ from blackout.data.file_formats import (
     sample_shape,
     to_counts,
 )
+from blackout.data.findings import Finding, findings
 from blackout.data.images import read_folder
 from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
 from blackout.data.on_disk import Rows, Stream, packed, rows_of, stays_on_disk
@@ -95,7 +95,7 @@ def counts(
         validation: share or number of the samples for validation, where the file has no `val`; 0 for none.
 
     Warns:
-        Finding: something looks wrong, see `blackout.data.doctor`.
+        Finding: something looks wrong, see `blackout.data.findings`.
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
@@ -254,7 +254,7 @@ def _on_disk(
 def _in_units(data: Any, seen: Tensor | None, offset: int, gain: int) -> Any:
     """Counts from what a file holds, offset + gain x counts, as an array of its shape, 0 where entries are missing.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     if (offset, gain) == (0, 1):
         return data

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,14 +47,18 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import misfit
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
 from blackout.diffusion.processes.generator import without_files
+from blackout.diffusion.restarts import restart, restoration_panels, time_at
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
 from blackout.networks.inputs import CountInputs, Elements, concentration, measure
-from blackout.protocols import Draw, Split
+from blackout.protocols import Draw, Split, Watch
 from blackout.random import low_discrepancy
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.model import evaluating
+
+if TYPE_CHECKING:
+    from blackout.diffusion.compression import Codec
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""
@@ -332,6 +336,28 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             return None
         place = torch.frac(low_discrepancy(index) * model.validation_draws)
         return SampleValues(index, bits, "upper bound", place=place)
+
+    def codec(self, model: BlackoutDiffusion) -> Codec:
+        """Return the lossless codec of a model of pure death."""
+        from blackout.diffusion.compression import Codec  # imports scipy
+
+        return Codec(model)
+
+    def supports_restarts(self, model: BlackoutDiffusion) -> bool:
+        """Whether samples can start from noised data: with pure death."""
+        return isinstance(model.process, PureDeath)
+
+    def restart(
+        self, draw: CountDraw, x0: Tensor, fraction: float, index: Tensor, seed: int, callback: Watch
+    ) -> Tensor:
+        """Return samples that start from noised data, see `ComponentFamily.restart`."""
+        return restart(draw, x0, time_at(draw, fraction), index, seed, callback)
+
+    def restoration_panels(
+        self, draw: CountDraw, x0: Tensor, survival: float, index: Tensor, seed: int
+    ) -> Tensor:
+        """Return panels with data and restorations, see `blackout.diffusion.restarts`."""
+        return restoration_panels(draw, x0, survival, index, seed)
 
     def baselines(
         self, source: CountData, size: int, settings: Plain

@@ -30,7 +30,7 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.weights import estimates
-from blackout.protocols import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
+from blackout.protocols import Draw, Drawn, Outputs, References, Samples, Watch, refuse_unknown
 from blackout.random import fold_seed
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ _CHECKED = 13
 class ChainDraw(Draw):
     """A draw of chains that are simulated in steps."""
 
-    references = (*Draw.references, "annealed", "of_zero")
+    references = References(
+        suffixes=(*References().suffixes, "annealed", "of_zero"),
+        bounds={"log_z_lower": "log_z", "eubo": "log_z"},
+        ideal={"ess": 1.0, "r_hat": 1.0, "slope_of_couplings": 1.0},
+    )
 
     simulation: Simulation
     resumable = True

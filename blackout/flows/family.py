@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,12 @@ from blackout.config.allowed_components import remove_paths
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
+from blackout.flows.annealing import TARGETS, Annealing, load_target
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
-from blackout.flows.graphs.problems import GraphTarget, problem_of
-from blackout.flows.graphs.solvers import annealed
+from blackout.flows.graphs.graph_solver import METHODS, GraphSolver, load_problems
+from blackout.flows.graphs.problems import TAKES, GraphTarget, Problem, problem_of
+from blackout.flows.graphs.solvers import EXACT, annealed
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import FlowSampler, GraphFlow, LawsFlow
 from blackout.flows.replay import Rollout
@@ -44,6 +47,12 @@ class FlowFamily(ComponentFamily):
 
     monitor: str = "val/ess"
     parts = ("target", "network", "simulation")
+    annealing_targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
+    """Targets that `blackout anneal` knows by name."""
+    graph_problems: ClassVar[tuple[str, ...]] = tuple(TAKES)
+    """Problems of `blackout solve`."""
+    graph_methods: ClassVar[tuple[str, ...]] = METHODS
+    exact_graph_methods: ClassVar[tuple[str, ...]] = tuple(EXACT)
     title = "A discrete neural flow sampler"
     usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too"
 
@@ -114,3 +123,35 @@ class FlowFamily(ComponentFamily):
         found = annealed(problems[0].base, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
         values = [problem.best_of(x) for problem, x in zip(problems, found, strict=True)]
         return {"test/value": {"anneal": Baseline(torch.tensor(values, dtype=torch.float64))}}
+
+    def annealing(
+        self,
+        target: str | None,
+        settings: Plain,
+        ckpt: Path | None = None,
+        composition: list[int] | None = None,
+        **options: Any,
+    ) -> Annealing:
+        """Return an annealing of a target without a network, as `blackout anneal` runs it.
+
+        Args:
+            target: its name, or the dotted name of a class; None with `ckpt`.
+            settings: arguments of the target.
+            ckpt: a trained flow, whose target is used; None with `target`.
+            composition: numbers of sites at level 0, 1, ..., which are then conserved.
+            options: arguments of `Annealing`.
+
+        Raises:
+            UserError: no such target, wrong settings, or a number out of range.
+        """
+        return Annealing(load_target(target, settings, ckpt, composition), **options)
+
+    def graph_solver(self, **options: Any) -> GraphSolver:
+        """Return a method for problems on graphs, as `blackout solve` runs it."""
+        return GraphSolver(**options)
+
+    def load_graph_problems(
+        self, name: str, graphs: Path | None, ckpt: Path | None, colours: int, unit_weights: bool
+    ) -> list[Problem]:
+        """Return a problem on the graphs in files or of a trained flow, see `load_problems`."""
+        return load_problems(name, graphs, ckpt, colours, unit_weights)

@@ -24,7 +24,7 @@ from blackout.errors import UserError, error_context, refuse
 from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
 from blackout.posterior.problem import STRIDE, Measured, Measurements, Prior, read_measurements
 from blackout.posterior.unknown_number import Blind, unknown_of
-from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch
 from blackout.random import SampleStreams
 
 if TYPE_CHECKING:
@@ -150,6 +150,9 @@ class PosteriorDraw(Draw):
     spent: list[dict[str, float]] = field(default_factory=list)
     """What a sample took, sweep by sweep, and the seconds of all, as `outputs` were given them."""
     resumable = True
+    references = References(
+        ideal={"residual_chi_square": 1.0, "r_hat": 1.0, "coverage_50": 0.5, "coverage_90": 0.9}
+    )
 
     def __post_init__(self) -> None:
         self.condition, self.batch_size = {"measurement": self.measurements.source}, self.sampler.batch_size

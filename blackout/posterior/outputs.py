@@ -79,7 +79,7 @@ class PosteriorOutputs:
             values |= self._errors(self.truth)
         judged = self._judged(directory)
         values |= judged.pop("values", {})
-        rivals = {} if self.truth is None else {"beside": self._rivals(self.truth)}
+        rivals = {} if self.truth is None else {"references": self._rivals(self.truth)}
         scores: dict[str, Any] = {}
         if self.truth is not None and min(map(len, self.rows)) > 1:
             ranks, elements = self._positions(self.truth)

@@ -344,8 +344,8 @@ class Scores(AtBoundary):
         """The samples of the final model, as they were scored; None where they could not be."""
         return self._scores.get("test")
 
-    def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
-        """What the last scores are to be compared with."""
+    def reference_scores(self, source: Source, device: torch.device) -> dict[str, Any]:
+        """Return the scores of held-out data and of a fitted model, see `compared`."""
         return compared(self._scorer, source, self.num_samples, device)
 
 

@@ -17,7 +17,7 @@ from blackout.config.arguments import describe_annotation, matches_annotation
 from blackout.config.descriptions import add_defaults, fill_statistics
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
-from blackout.protocols import Draw, Source
+from blackout.protocols import Draw, Source, Watch
 from blackout.training.model import Model
 
 
@@ -236,6 +236,59 @@ class ComponentFamily(ABC):
             For each value by name (`test/...`, or what `report` calls it) the baselines by name; here none.
         """
         return {}
+
+    def codec(self, model: Any) -> Any:
+        """Return the lossless codec of a model, as `blackout compress` uses it.
+
+        Returns:
+            An object with `encode(source, target, steps, batch_size)` and `decode(source, target)`.
+
+        Raises:
+            UserError: models of this family do not compress.
+        """
+        raise UserError("compression needs a model of pure death")
+
+    def supports_restarts(self, model: Any) -> bool:
+        """Whether samples can start from noised data, as in `restart` and `restoration_panels`."""
+        return False
+
+    def restart(
+        self, draw: Any, x0: Tensor, fraction: float, index: Tensor, seed: int, callback: Watch
+    ) -> Tensor:
+        """Noise data, and sample from there.
+
+        Args:
+            draw: as `ComponentFamily.draw` returns it.
+            x0: data [n, *shape], or [1, *shape] for the same data in every sample.
+            fraction: of the sampler's steps that are taken.
+            index: numbers of the samples, int64 [n].
+            seed: of the samples.
+            callback: called with (step, steps, state [n, *shape]), first for the noised data.
+
+        Returns:
+            Samples [n, *shape].
+
+        Raises:
+            UserError: the family does not support it.
+        """
+        raise UserError("samples of this model cannot start from noised data")
+
+    def restoration_panels(
+        self, draw: Any, x0: Tensor, survival: float, index: Tensor, seed: int
+    ) -> Tensor:
+        """Return data, what is left of it, and samples of what it may have been, [4 + n, *shape].
+
+        Args:
+            draw: as `ComponentFamily.draw` returns it.
+            x0: one sample of the data, [1, *shape].
+            survival: probability with which a unit is kept.
+            index: numbers of the samples, int64 [n].
+            seed: of the samples.
+
+        Raises:
+            UserError: the family does not support it.
+        """
+        raise UserError("samples of this model cannot start from noised data")
 
     def length(self, settings: Plain, source: Any) -> int:
         """Optimiser steps for a model of these settings and this source, where `trainer.max_steps` is null.

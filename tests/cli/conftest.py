@@ -98,9 +98,9 @@ def run(
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "_MOST_ELEMENTS", 64)
-    report = importlib.import_module("blackout.report")
+    provenance = importlib.import_module("blackout.cli.provenance")
     for name in ("version", "git_commit"):
-        monkeypatch.setattr(report, name, once(getattr(report, name)))
+        monkeypatch.setattr(provenance, name, once(getattr(provenance, name)))
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 

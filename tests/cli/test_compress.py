@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from blackout import compress
+from blackout.cli import compress
 from tests.cli.conftest import TINY
 
 
@@ -20,7 +20,7 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
 
     encoded_file, back = tmp_path / "counts.bits", tmp_path / "back.npy"
     command("encode", run_directory, tmp_path / "counts.npz", "--out", encoded_file, "--steps", "5")
-    assert "9 arrays" in capsys.readouterr().out
+    assert "9 samples" in capsys.readouterr().out
     command("decode", run_directory, encoded_file, "--out", back)
     assert np.array_equal(np.load(back), np.moveaxis(counts, -1, 1))
     content = encoded_file.read_bytes()

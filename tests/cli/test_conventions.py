@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
 from blackout.cli import choices
-from blackout.report import git_commit
+from blackout.cli.provenance import git_commit
 from tests.cli.conftest import ROOT, TINY
 
 QUICK = (*TINY, "metrics=none", "callbacks.samples=null")

@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
+from blackout.cli.curves import curve_panels, read_curves
 from blackout.cli.pictures import Trajectory, images_as_text, sparkline
 from blackout.diffusion.plots import with_scale
 from blackout.errors import UserError
-from blackout.report import curve_panels, read_curves
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
@@ -23,7 +23,7 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
     loss[1234] = 7.0
     rows = "".join(f"{step},{a},{b}\n" for step, a, b in zip(steps, rate, loss, strict=True))
     (tmp_path / "metrics.csv").write_text("step,train/learning_rate,train/loss\n" + rows)
-    found = curve_panels({"a": tmp_path / "metrics.csv"}, {"a": {"train/loss": {"held_out_data": 0.1}}})
+    found = curve_panels({"a": tmp_path / "metrics.csv"}, {"train/loss": {"held_out_data": 0.1}})
     noise, calm = ({**panel, **panel["lines"][0]} for panel in found["panels"])
     assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
     assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100

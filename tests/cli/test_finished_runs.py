@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from blackout.cli.finished_runs import finished_steps, read_results, with_earlier
+from blackout.cli.report_page import save_report
+from blackout.cli.run_results import read_scores
 from blackout.files import read_rows
-from blackout.report import save_report, scores_of
 from blackout.training.checkpoint_files import read_checkpoint
 from tests import processes
 from tests.cli.conftest import TINY
@@ -129,7 +130,7 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     assert yaml.safe_load((finished / "config.yaml").read_text())["trainer"]["max_steps"] == 6
     assert read_checkpoint(finished / "checkpoints/last.ckpt")["global_step"] == 6
     assert f"{before['values']['fd_digits']:.4g}" in save_report(finished).read_text()
-    assert [place for place in scores_of(finished) if "step 4" in place]
+    assert [place for place in read_scores(finished) if "step 4" in place]
     start("trainer.max_steps=4").assert_refused("6 steps")
     assert start("trainer.max_steps=8").code == 0
     assert [one["training_steps"] for one in read_results(finished)["earlier"]] == [4, 6]

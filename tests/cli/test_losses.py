@@ -14,14 +14,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
-from blackout import compare, compress, inspect, load_model, report
-from blackout.cli import programs
+from blackout import load_model
+from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
 from blackout.cli.run_directory import check_run, running
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
-from blackout.flows import anneal, solve
 from blackout.training.export import export_model
-from blackout.verification import __main__ as laws
 from tests.cli.conftest import TINY, Outcome, save_blank
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
@@ -290,13 +288,13 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     again = command(main, *words, "--out", f"runs/{program}")
     assert again.code == 0 and "the same request" in again.out, again.err
     if program == "solve":
-        command(main, *words, "--chains", "10000000000000").assert_refused("--chains", "1,048,576")
+        command(main, *words, "--chains", "10000000000000").assert_refused("chains must be", "1,048,576")
     else:
         (tmp_path / "ours.py").write_text(RING)
         monkeypatch.syspath_prepend(tmp_path)
         own = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
         assert own.code == 0 and "log_z_exact 3.8634" in own.out, own.err  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
-        command(main, "--target", "isin").assert_refused("none of ising, potts")
+        command(main, "--target", "isin").assert_refused("no such target; one of ising, potts")
 
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
@@ -372,7 +370,7 @@ def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
 
 
 def test_every_program_has_this_entry(command):
-    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, laws.main,
+    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, verify.main,
                  energy_discrepancy.main, permutation_chain.main, permutation_mixing.main, inspect.main,
                  table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")

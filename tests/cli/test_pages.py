@@ -21,7 +21,9 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from benchmarks import table
-from blackout import compare, demo, report, watch
+from blackout.cli import compare, pages, report, report_page, run_results, run_server
+from blackout.cli.comparison_page import save_comparison
+from blackout.cli.demo_page import DemoModel, build_page
 from blackout.errors import UserError
 from tests.cli.conftest import ROOT, TINY
 
@@ -64,7 +66,7 @@ def test_pages_of_runs(runs, run, capsys):
 
 
 def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
-    shown = demo.Demo(runs / "a")
+    shown = DemoModel(runs / "a")
     way = shown.draw(2, seed=1, steps=3)
     assert len(way) == 4 and way[-1].size == way[0].size and shown.classes == []
     warm = shown.draw(2, seed=1, steps=4, temperature=0.5)  # two steps from digits that are half on their way to black
@@ -74,13 +76,13 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
     hole[2:5] = True
     (filled,) = {one.size for one in shown.fill(hole, 1, steps=2)}
     assert filled == shown.draw(1, steps=2)[-1].size
-    with pytest.raises(UserError, match="leaves some of it"):
+    with pytest.raises(UserError, match="must leave a part"):
         shown.fill(~np.zeros((8, 8), bool))
-    assert shown.measures
-    inferred = np.asarray(shown.infer(0.3, 1, 2).convert("L"), int)
-    assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(inferred, shown.infer(0.9, 1, 2))
+    assert shown.supports_restarts
+    inferred = np.asarray(shown.restore(0.3, 1, 2).convert("L"), int)
+    assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(inferred, shown.restore(0.9, 1, 2))
     shown.save_space(tmp_path / "space")
-    again = demo.Demo(tmp_path / "space" / "model")
+    again = DemoModel(tmp_path / "space" / "model")
     assert np.array_equal(again.draw(2, seed=1, steps=3)[-1], way[-1])
     with pytest.raises(UserError, match="give a new folder"):
         shown.save_space(tmp_path / "space")
@@ -88,7 +90,7 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
         shown.save_space(Path("s3://bucket/space"))
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(UserError, match=r"blackout-diffusion\[demo\]"):
-        demo.page(shown)
+        build_page(shown)
 
 
 def check(content):
@@ -133,7 +135,7 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
     (tmp_path / "runs" / "link").symlink_to(outside)
     (tmp_path / "runs" / "x" / attack / "report.html").unlink()
     (tmp_path / "runs" / "x" / attack / "report.html").symlink_to(outside / "b" / "report.html")
-    with watch.Watch(tmp_path / "runs") as server:
+    with run_server.RunServer(tmp_path / "runs") as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
 
@@ -145,7 +147,7 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
 
         status, listed, headers = get("/")
         assert status == 200 and "digits/a" in listed and "secret" not in listed and ">7<" in listed
-        assert "<script>alert" not in listed and headers["Content-Security-Policy"] == report.POLICY
+        assert "<script>alert" not in listed and headers["Content-Security-Policy"] == pages.POLICY
         check(listed.replace('href="/', 'href="'))
         assert get("/digits/a/report.html")[:2] == (200, "mine")
         refused = (
@@ -164,9 +166,10 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
-    green = [report.picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "rows": [], "links": [], "seeds": None, "panels": None, "pictures": green, "evidence": []}
-    report.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
+    green = [pages.load_picture(tmp_path / "green.png", "green", tmp_path)]
+    content = {"head": (), "rows": [], "links": [], "seeds": None, "evidence": None}
+    content |= {"curve_data": None, "pictures": green}
+    pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
         if not os.path.exists(program):
@@ -188,8 +191,8 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
 def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
     assert (
-        report.picture(tmp_path / "x.png", "x", tmp_path) is None
-        and report.picture(tmp_path / "none.png", "none", tmp_path) is None
+        pages.load_picture(tmp_path / "x.png", "x", tmp_path) is None
+        and pages.load_picture(tmp_path / "none.png", "none", tmp_path) is None
     )
     attack = "<script>alert(1)</script>'\"{{ 7777 * 7 }}"
     run = tmp_path / attack.replace("/", "")
@@ -199,7 +202,7 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     scores = {attack: 1.23456789, "kept": attack, "share_x": 1}
     report_of = {
         "values": scores,
-        "beside": {name: {attack: 1.0} for name in scores},
+        "references": {name: {attack: 1.0} for name in scores},
         "command": attack,
         "sampler": {attack: attack},
     }
@@ -216,25 +219,25 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
 
 
 def test_tables_and_sections_without_content_are_left_out():
-    parts = report.PAGES.get_template("parts.html").module
+    parts = pages.PAGES.get_template("parts.html").module
     assert "<td>a.b</td><td>&lt;</td>" in parts.fields({"a": {"b": "<"}})
     assert '<td class="number">1.2346</td><td>True</td>' in parts.table([(1.23456789, True)])
     assert parts.table([]).strip() == parts.figure(None).strip() == "" == parts.fields({}).strip()
     with pytest.raises(jinja2.UndefinedError):
-        report.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
+        pages.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
 
 
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
     assert (tmp_path / "noise.png").stat().st_size > 2_000_000
-    assert len(report.picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
+    assert len(pages.load_picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
 
 
 def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatch):
     clock = iter((0.0, 0.1, 2.0, 50.0, 50.1, 99.0, 99.1))
-    monkeypatch.setattr(report.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(report_page.time, "monotonic", lambda: next(clock))
     (tmp_path / "config.yaml").write_text("seed: 0\nbatch_size: 8\ntrainer: {max_steps: 9}\n")
-    living, page = report.LivingPage(tmp_path), tmp_path / "report.html"
+    living, page = report_page.LivePage(tmp_path), tmp_path / "report.html"
     for step in (1, 2, 3):  # at 0, 2 and 50 seconds; the first one takes a tenth of a second, for twenty of them
         rows = "".join(f"{k},{1 / k}\n" for k in range(1, step + 1))
         (tmp_path / "metrics.csv").write_text(f"step,train/loss\n{rows}")
@@ -243,7 +246,7 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
         assert "training</span>" in known and f"step {(1, 1, 3)[step - 1]} of 9" in known
         check(known)
     (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
-    living._due = 0.0
+    living._next_time = 0.0
     living()  # says nothing, and leaves the page that is there
     assert page.read_text() == known
 
@@ -255,8 +258,8 @@ def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_
         logger = "{wandb: {}}" if number == 3 else "{}"
         run.joinpath("config.yaml").write_text(f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n")
         values, beside = {"fd": score, "bits": score, "odd": score}, {"fd": {"held_out_data": 2.0, "copula": 9.0}}
-        run.joinpath("metrics.json").write_text(json.dumps({"values": values, "beside": beside}))
-    compare.save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
+        run.joinpath("metrics.json").write_text(json.dumps({"values": values, "references": beside}))
+    save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
     rows = re.findall("<tr>(.*?)</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
     cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
     marked = [re.findall('class="number best"[^>]*>([0-9.]+)', row) for row in rows]
@@ -272,7 +275,7 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
         how = {"method": "SMC", "operator": {"name": operator, "size": 2}, "measurement": "test:0-3"}
         values = {"log_evidence": value, "log_evidence_error": 0.25 if value == -30 else "<b>", "fd": 1.0}
         (tmp_path / place / "metrics.json").write_text(json.dumps({"values": values, "sampler": how}))
-    compare.save_comparison([tmp_path], tmp_path / "all.html")
+    save_comparison([tmp_path], tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text()
     check(page)
     table = page[page.index("<h2>Evidence</h2>") :]
@@ -288,7 +291,7 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     for program in (report, compare):
         with pytest.raises(SystemExit, match="2"):
             program.main([str(tmp_path)])
-        assert "no run directory: it has no config.yaml" in capsys.readouterr().err
+        assert "is not a run directory: it has no config.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in table.TABLES.glob("*.yaml")))
@@ -306,8 +309,8 @@ def test_every_cell_of_a_table_composes(name):
 
 def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
     beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
-    (card,) = report.cards({"values": {"distance": 3.0}, "beside": {"distance": beside}})
-    assert card["place"] == 0.5 and [value for _, value in card["others"]] == [1.0, 9.0, 5.0]
+    (card,) = run_results.score_cards({"values": {"distance": 3.0}, "references": {"distance": beside}})
+    assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
 
 
 def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):

@@ -9,9 +9,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from blackout.cli.report_page import save_report
 from blackout.config.choices import choices
 from blackout.posterior import SplitGibbs
-from blackout.report import save_report
 from tests.cli.conftest import TINY
 
 SMALL = ("num_samples=2", "device=cpu")
@@ -60,8 +60,8 @@ def test_all_files_are_there_and_agree(run, model):
     assert math.isclose(spent[:, 2].sum(), values["network_calls"])
     assert "rank_p_value" not in values  # of three measurements
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
-    beside = metrics(out)["beside"]
-    assert beside["residual_chi_square"] == {"of_perfect": 1.0}
+    beside = metrics(out)["references"]
+    assert beside["residual_chi_square"] == {"ideal": 1.0}
     assert beside["psnr"].keys() == {"of_other_samples", "training_mean"} and "training_mean" in beside["psnr_of_mean"]
     assert {"r_hat", "ess_bulk", "ess_tail", "predictive_p", "prior_p", "pasted_share"} <= set(found.files)
     assert math.isclose(values["predictive_p"], found["predictive_p"].min())

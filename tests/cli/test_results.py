@@ -1,4 +1,4 @@
-"""What stands beside a score, on the terminal and in metrics.json."""
+"""Reference values of scores, on the terminal and in metrics.json."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from blackout.cli.metrics_file import collect_references, write_scores
 from blackout.flows.draw import ChainDraw
+from blackout.flows.graphs.draw import GraphDraw
 from blackout.permutations.shuffle.draw import ShuffleDraw
-from blackout.report import beside, write_scores
+from blackout.posterior.draw import PosteriorDraw
 
 REPORT = {
     "values": {"fd": 3.0, "share_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},
@@ -19,31 +21,36 @@ REPORT = {
 }
 
 
-def test_each_score_has_held_out_data_and_the_strongest_baseline_beside_it() -> None:
-    assert beside(REPORT) == {
+def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline() -> None:
+    assert collect_references(REPORT) == {
         "fd": {"held_out_data": 1.0, "gaussian_copula": 8.0},
         "share_0": {"held_out_data": 0.4},
         "bits_per_dim_test": {"negative_binomial": 4.13},
     }
     flow = {"log_z": 1.0, "log_z_exact": 1.1, "log_z_annealed": 0.9, "val/log_z": 1.2, "ess": 0.5}
     near = {"exact": 1.1, "annealed": 0.9}
-    graphs = {"values": flow, "beside": {"ess": {"annealed": 0.4}}}
-    assert beside(graphs, ChainDraw.references) == {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
+    graphs = {"values": flow, "references": {"ess": {"annealed": 0.4}}}
+    known = {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
+    assert collect_references(graphs, GraphDraw.references) == known
     tours = {"tour_length": 4.1, "tour_length_exact": 4.0, "gap": 0.02, "gap_of_polar_tour_with_two_opt": 0.01}
     near = {"tour_length": {"exact": 4.0}, "gap": {"of_polar_tour_with_two_opt": 0.01}}
-    assert beside({"values": tours}, ShuffleDraw.references) == near
-    bounds = {"log_z_exact": 1.1, "log_z_lower": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1, "c2st_accuracy": 0.6}
-    perfect = {"val/ess": {"of_perfect": 1.0}, "rmse": {"of_perfect": 0.0}}
-    assert beside({"values": bounds}) == {"log_z_lower": {"exact": 1.1}, "eubo": {"exact": 1.1}, **perfect}
+    assert collect_references({"values": tours}, ShuffleDraw.references) == near
+    bounds = {"log_z_exact": 1.1, "log_z_lower": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1}
+    known = {"log_z_lower": {"exact": 1.1}, "eubo": {"exact": 1.1}, "val/ess": {"ideal": 1.0}}
+    assert collect_references({"values": bounds}, ChainDraw.references) == known
+    errors = {"rmse": 0.1, "test/greedy_accuracy": 0.5, "c2st_accuracy": 0.6}
+    known = {"rmse": {"ideal": 0.0}, "test/greedy_accuracy": {"ideal": 1.0}}
+    assert collect_references({"values": errors}, ShuffleDraw.references) == known
+    assert collect_references({"values": errors}) == {}
     posterior = {"log_likelihood": -35.0, "log_likelihood_of_truth": -31.0, "coverage_90": 0.88}
-    known = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"of_perfect": 0.9}}
-    assert beside({"values": posterior}) == known
-    assert beside({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
+    known = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"ideal": 0.9}}
+    assert collect_references({"values": posterior}, PosteriorDraw.references) == known
+    assert collect_references({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
 
 
 def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(REPORT, tmp_path / "metrics.json")
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {**REPORT, "beside": beside(REPORT)}
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {**REPORT, "references": collect_references(REPORT)}
     assert capsys.readouterr().out.splitlines() == [
         "fd: 3.0000 (held out data 1.0000, gaussian copula 8.0000)",
         "bits_per_dim_test: 3.6200 (negative binomial 4.1300)",
@@ -53,5 +60,5 @@ def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_errors_stand_behind_their_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores({"values": {"val/bits_per_dim": 3.5, "val/bits_per_dim_error": 0.25, "ess": 1}}, tmp_path / "x.json")
-    assert capsys.readouterr().out.splitlines()[0] == "val/bits_per_dim: 3.5000 +- 0.2500"
+    assert capsys.readouterr().out.splitlines()[0] == "val/bits_per_dim: 3.5000 ± 0.2500"
     assert json.loads((tmp_path / "x.json").read_text())["values"]["val/bits_per_dim_error"] == 0.25

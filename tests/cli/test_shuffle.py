@@ -50,7 +50,7 @@ def test_a_run_leaves_solved_puzzles(trained):
     values = json.loads((trained / "metrics.json").read_text())
     assert values["labels"] is False and "val/nll_bits" in values["values"]
     assert values["evaluations"] == 27  # at most: 2 greedily, 25 by a beam that keeps all 24 orders
-    assert values["beside"]["test/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
+    assert values["references"]["test/nll_bits"] == {"uniform": pytest.approx(np.log2(24))}
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 

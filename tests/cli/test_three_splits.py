@@ -187,7 +187,7 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
 
 
 def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path, capsys):  # type: ignore[no-untyped-def]
-    from blackout.inspect import inspect
+    from blackout.cli.inspect import inspect
 
     counts = np.random.default_rng(0).poisson(np.random.default_rng(1).gamma(2.0, 3.0, (40, 5)))
     np.save(tmp_path / "x.npy", counts)
@@ -196,7 +196,7 @@ def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path,
     np.save(tmp_path / "one.npy", counts[:1])
     inspect(tmp_path / "one.npy", [])
     said = capsys.readouterr().out
-    assert "found:   there is one sample: it is training, validation and test data" in said
+    assert "finding: there is one sample: it is training, validation and test data" in said
 
 
 def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:

@@ -26,7 +26,9 @@ import scipy.sparse
 from PIL import Image
 
 from benchmarks.graph_methods import read_table
-from blackout.compare import save_comparison
+from blackout.cli.comparison_page import save_comparison
+from blackout.cli.pages import load_picture
+from blackout.cli.report_page import save_report
 from blackout.data import counts, image_folder
 from blackout.data.file_formats import load_array, read_store, sparse_matrix
 from blackout.errors import UserError
@@ -35,7 +37,6 @@ from blackout.files import memory, read_rows, taking_at_most
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
 from blackout.posterior.noise import as_map
-from blackout.report import picture, save_report
 from blackout.training.checkpoint_files import read_checkpoint
 
 Read = Callable[[], object]
@@ -763,9 +764,9 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
 
 def test_pictures_of_a_run_that_are_pipes_are_left_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "final.png")
-    assert picture(tmp_path / "final.png", "x", tmp_path) is None
+    assert load_picture(tmp_path / "final.png", "x", tmp_path) is None
     (tmp_path / "b").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "x.png")
     (tmp_path / "b" / "x.png").symlink_to(tmp_path / "x.png")
-    assert picture(tmp_path / "b" / "x.png", "x", tmp_path / "b") is None
-    assert picture(tmp_path / "x.png", "x", tmp_path) is not None
+    assert load_picture(tmp_path / "b" / "x.png", "x", tmp_path / "b") is None
+    assert load_picture(tmp_path / "x.png", "x", tmp_path) is not None

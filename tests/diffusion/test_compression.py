@@ -1,15 +1,20 @@
 """What is compressed decodes to itself, at about the rate that the bound promises."""
 
-import argparse
 import lzma
 
 import numpy as np
 import pytest
 import torch
 
-from blackout import compress as command
-from blackout.compress import PRECISION, Coder, bounds, decoded, encoded, grids
 from blackout.diffusion import BlackoutDiffusion
+from blackout.diffusion.compression import Codec, files
+from blackout.diffusion.compression.bits_back import (
+    coding_grids,
+    decode_counts,
+    encode_counts,
+    expected_nats,
+)
+from blackout.diffusion.compression.coder import PRECISION, Coder
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError
@@ -80,79 +85,77 @@ def test_counts_decode_to_themselves_at_the_rate_of_the_bound(max_count, mean):
     n = 20 if max_count < 65_535 else 6
     counts = torch.poisson(torch.full((n, 1, 5, 5), mean), generator=torch.Generator().manual_seed(0))
     counts = counts.clamp(max=max_count).long()
-    for times in grids(guess, 4):
-        encoded(guess, counts, times, coder := Coder(2), 8)
-        bound, size = bounds(guess, counts, times) / np.log(2) / 8, len(coder.content)
+    for times in coding_grids(guess, 4):
+        encode_counts(guess, counts, times, coder := Coder(2), 8)
+        bound, size = expected_nats(guess, counts, times) / np.log(2) / 8, len(coder.content)
         # the lanes' heads, and what the first batches borrow
         assert size < float(bound.sum() + 4 * bound.std() * n**0.5) * 1.01 + 80
-        assert torch.equal(decoded(guess, n, times, Coder(2, coder.content), 8), counts)
+        assert torch.equal(decode_counts(guess, n, times, Coder(2, coder.content), 8), counts)
 
 
 @pytest.mark.parametrize("x", [0, 1, 254, 70_000, 2**31 - 1])
 def test_what_no_model_expects_is_spelt_out(x):
     guess = model(2**31 - 1, 5.0)
-    counts, times = torch.full((3, 1, 5, 5), x), grids(guess, 4)[0]
-    encoded(guess, counts, times, coder := Coder(1), 2)
-    assert torch.equal(decoded(guess, 3, times, Coder(1, coder.content), 2), counts)
+    counts, times = torch.full((3, 1, 5, 5), x), coding_grids(guess, 4)[0]
+    encode_counts(guess, counts, times, coder := Coder(1), 2)
+    assert torch.equal(decode_counts(guess, 3, times, Coder(1, coder.content), 2), counts)
 
 
 class Files:
-    """The command, with a model that need not be stored."""
+    """A codec whose files are replaced in every turn."""
 
-    def __init__(self, folder, monkeypatch, guess):
-        self.folder, self.guess = folder, guess
-        monkeypatch.setattr(command, "_model", lambda path: guess)
+    def __init__(self, folder, guess):
+        self.folder = folder
+        self.codec = Codec(guess)
 
     def encode(self, array, steps=3):
         np.save(self.folder / "x.npy", array)
-        self.run("encode", "x.npy", "x.bits", steps)
+        (self.folder / "x.bits").unlink(missing_ok=True)
+        self.codec.encode(self.folder / "x.npy", self.folder / "x.bits", steps)
         return (self.folder / "x.bits").read_bytes()
 
-    def run(self, what, file, out, steps=3):
-        (self.folder / out).unlink(missing_ok=True)
-        given = {"model": None, "file": self.folder / file, "out": self.folder / out, "steps": steps, "batch_size": 64}
-        getattr(command, what)(argparse.Namespace(**given))
-
     def decode(self):
-        self.run("decode", "x.bits", "y.npy")
+        (self.folder / "y.npy").unlink(missing_ok=True)
+        self.codec.decode(self.folder / "x.bits", self.folder / "y.npy")
         return np.load(self.folder / "y.npy")
 
 
 @pytest.mark.parametrize("max_count", [pytest.param(16, marks=pytest.mark.deep), 70_000])
-def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp_path, monkeypatch):
-    files, rng = Files(tmp_path, monkeypatch, model(max_count, 5.0)), np.random.default_rng(0)
+def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp_path):
+    codec, rng = Files(tmp_path, model(max_count, 5.0)), np.random.default_rng(0)
     for array in (
         np.full((12, 1, 5, 5), max_count), np.zeros((1, 1, 5, 5), np.uint8), rng.poisson(5, (9, 5, 5, 1)).clip(0, 16),
         np.asfortranarray(rng.integers(0, 17, (8, 1, 5, 5)).astype(">u2")), np.eye(5, dtype="u8")[None, None],
         np.tile(rng.integers(0, max_count, (1, 1, 5, 5)), (15, 1, 1, 1)),
     ):  # fmt: skip
-        content, first = files.encode(array), array if array.shape[1] == 1 else np.moveaxis(array, -1, 1)
-        back = files.decode()
+        content, first = codec.encode(array), array if array.shape[1] == 1 else np.moveaxis(array, -1, 1)
+        back = codec.decode()
         assert np.array_equal(back, first) and back.flags.c_contiguous
         plain = first.astype(np.min_scalar_type(max_count)).tobytes()
         assert len(content) <= len(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)) + 16
 
 
 def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_PER_PART", 500)
-    files, rng = Files(tmp_path, monkeypatch, model(16, 0.5 / np.log(2))), np.random.default_rng(0)
-    content = files.encode(counts := rng.poisson(0.5, (90, 1, 5, 5)).clip(0, 16))
-    assert content[:4] == b"BLK2" and np.array_equal(files.decode(), counts)
-    same = files.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
-    assert same[:4] == b"BLKX" and len(files.decode()) == 90
-    header = command._FILE.size
+    monkeypatch.setattr(files, "PART_ELEMENTS", 500)
+    codec, rng = Files(tmp_path, model(16, 0.5 / np.log(2))), np.random.default_rng(0)
+    content = codec.encode(counts := rng.poisson(0.5, (90, 1, 5, 5)).clip(0, 16))
+    assert content[:4] == b"BLK2" and np.array_equal(codec.decode(), counts)
+    same = codec.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
+    assert same[:4] == b"BLKX" and len(codec.decode()) == 90
+    header = files.FILE_HEADER.size
     for wrong in (
         content[:-1], content + b"x", content[: len(content) // 2], content[:header], content[:9],
         content[:header] + bytes(40),
         content[:60] + bytes([content[60] ^ 1]) + content[61:], same[:-9], same[:20] + bytes(20) + same[40:],
-        content[:4] + command._FILE.pack(b"", 91, 3, 64, 0)[4:] + content[header:],
-        command._FILE.pack(b"BLK2", 2**60, 65_535, 64, 0), command._FILE.pack(b"BLK2", 3, 0, 64, 0),
-        command._FILE.pack(b"BLK2", 3, 4, 0, 0), command._FILE.pack(b"BLK2", 3, 4, 64, 2),
-        command._PLAIN.pack(b"BLKX", 2**60) + same[12:],
-        *(command._FILE.pack(b"BLK2", 20, 4, 64, 0) + command._PART.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
+        content[:4] + files.FILE_HEADER.pack(b"", 91, 3, 64, 0)[4:] + content[header:],
+        files.FILE_HEADER.pack(b"BLK2", 2**60, 65_535, 64, 0), files.FILE_HEADER.pack(b"BLK2", 3, 0, 64, 0),
+        files.FILE_HEADER.pack(b"BLK2", 3, 4, 0, 0), files.FILE_HEADER.pack(b"BLK2", 3, 4, 64, 2),
+        files.XZ_HEADER.pack(b"BLKX", 2**60) + same[12:],
+        *(files.FILE_HEADER.pack(b"BLK2", 20, 4, 64, 0)
+          + files.PART_HEADER.pack(some, size, lanes, bytes(16)) + bytes(size + 4)
           for some, size, lanes in ((0, 8, 1), (21, 8, 1), (20, 8, 2), (20, 8, 0), (20, 6, 1), (20, 4, 1))),
     ):  # fmt: skip
         (tmp_path / "x.bits").write_bytes(wrong)
         with pytest.raises(UserError, match="damaged"):
-            files.decode()
+            codec.decode()
         assert not (tmp_path / "y.npy").exists()

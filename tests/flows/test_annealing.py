@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.flows import Clusters, Gibbs
-from blackout.flows.anneal import run
+from blackout.flows import Clusters, FlowFamily, Gibbs
 from blackout.flows.annealed_importance import _walk, anneal, samples_of, spaced, temper
 from blackout.flows.diagnostics import judge
 from blackout.flows.path import Near, States, along_path
@@ -60,11 +58,10 @@ class Forbidding(Target):
 
 
 def test_a_law_is_refused_where_annealing_meets_states_that_it_forbids(tmp_path: Path) -> None:
-    without = dict.fromkeys(("ckpt", "composition", "tempering", "resample_below"))
-    how = {"target": f"{__name__}.Forbidding", "settings": [], "chains": 64, "sweeps": 4, "moves": "gibbs", "seed": 0}
+    annealing = FlowFamily().annealing(f"{__name__}.Forbidding", {}, chains=64, sweeps=4)
     with pytest.raises(UserError, match="not finite at some state"):
-        run(Namespace(**without, **how, out=tmp_path / "a"))
-    assert not (tmp_path / "a" / "metrics.json").exists()
+        annealing.run(tmp_path)
+    assert not (tmp_path / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("refine", [None, Clusters()])

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from blackout.errors import UserError
 from blackout.permutations.borders import (
@@ -20,10 +19,9 @@ from blackout.permutations.shuffle import Borders, ReverseGPL
 from blackout.permutations.shuffle.decoding import Denoiser
 from blackout.permutations.shuffle.draw import make_decoder
 from blackout.random import SampleStreams
-from blackout.solve import main, read_pieces, solve
 
 
-def picture(height, width, seed=0):
+def wavy_picture(height, width, seed=0):
     """A smooth one of random waves, uint8 [height, width, 3]."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
@@ -81,7 +79,7 @@ def test_scores_follow_their_pieces():
 
 
 def test_greedy_merging_helps_a_narrow_beam():
-    pieces, truth = shuffled(picture(120, 120), 6, 6)
+    pieces, truth = shuffled(wavy_picture(120, 120), 6, 6)
     cut = torch.from_numpy(pieces).permute(2, 0, 1).unflatten(1, (6, 20)).unflatten(3, (6, 20))
     scores = neighbour_scores(cut.permute(1, 3, 0, 2, 4).flatten(0, 1).unsqueeze(0))
     assert np.array_equal(merge_greedily(scores[0].double().numpy(), 6), truth)
@@ -98,41 +96,9 @@ def test_greedy_merging_places_every_piece_once_whatever_the_scores(n, columns):
     assert sorted(merge_greedily(scores, columns)) == list(range(n))
 
 
-def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
-    mixed, truth = shuffled(picture(60, 90), 3, 4)
-    Image.fromarray(mixed).save(tmp_path / "photo.png")
-    main([str(tmp_path / "photo.png"), "grid=3x4", "top=2"])
-    told = capsys.readouterr().out
-    assert f"order:   {' '.join(map(str, truth))} (probability" in told and told.count("order:") == 2
-    solved = np.asarray(Image.open(tmp_path / "photo-solved.png"))
-    assert np.array_equal(solved, picture(60, 90)[:60, :88])
-    pieces, columns = read_pieces(tmp_path / "photo.png", "3x4")
-    (tmp_path / "pieces").mkdir()
-    for k, piece in enumerate(pieces[:9]):
-        Image.fromarray(piece.permute(1, 2, 0).numpy()).save(tmp_path / "pieces" / f"{k}.png")
-    again, side = read_pieces(tmp_path / "pieces", None)
-    assert columns == 4 and side == 3 and torch.equal(again, pieces[:9])
-    # a picture in order is told from nothing but its borders too
-    assert torch.equal(solve(pieces[torch.from_numpy(truth)], 4)[0][0], torch.arange(12))
-
-
-@pytest.mark.parametrize("arguments, word", [
-    (("photo.png",), "grid=4"), (("photo.png", "grid=four"), "not four"), (("photo.png", "grid=17"), "not 289"),
-    (("photo.png", "grid=4", "colour=red"), "settings are"), (("photo.png", "grid=8", "top=0"), "top must be"),
-    (("none.png", "grid=4"), "no such file"), (("empty", "grid=2"), "0 pictures"),
-    (("photo.png", "grid=9x2"), "2x2 pixels"),
-])  # fmt: skip
-def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
-    Image.fromarray(picture(16, 16)).save(tmp_path / "photo.png")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as left:
-        main([str(tmp_path / arguments[0]), *arguments[1:]])
-    assert left.value.code == 2 and word in capsys.readouterr().err
-
-
 def test_the_decoder_needs_no_network():
     """Pictures of smooth waves are solved, and what a network says does not matter."""
-    images = torch.stack([torch.from_numpy(picture(24, 24, seed)) for seed in range(20)]).permute(0, 3, 1, 2)
+    images = torch.stack([torch.from_numpy(wavy_picture(24, 24, seed)) for seed in range(20)]).permute(0, 3, 1, 2)
     cut = images.unflatten(2, (3, 8)).unflatten(4, (3, 8)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
     denoiser = Denoiser(torch.nn.Identity(), ReverseGPL(), torch.zeros(20, 9, 1), False, cut[:, order])

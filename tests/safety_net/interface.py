@@ -32,7 +32,7 @@ REQUIRED_OVERRIDES = {
 }
 # Parts of metrics.json that depend on the machine, or describe the whole model
 IGNORED_RESULTS = ("made_with", "model", "command")
-BASELINES = "beside"  # part of metrics.json: the names of baselines depend on the values
+BASELINES = "references"  # part of metrics.json: the names of baselines depend on the values
 
 
 def interface() -> dict[str, Any]:

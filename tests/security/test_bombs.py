@@ -12,8 +12,11 @@ import zipfile
 import pytest
 import torch
 
+from blackout.cli.comparison_page import save_comparison
+from blackout.cli.curves import read_curves
+from blackout.cli.report_page import save_report
 from blackout.cli.run_directory import read_setting
-from blackout.compare import save_comparison
+from blackout.cli.run_results import read_scores, read_settings
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
 from blackout.files import (
@@ -26,7 +29,6 @@ from blackout.files import (
     read_rows,
     taking_at_most,
 )
-from blackout.report import read_curves, save_report, scores_of, settings_of
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.export import load_model, read_model
 from tests.cli.conftest import ROOT, TINY
@@ -102,7 +104,7 @@ def stranger(place):
 def test_readers_of_settings(stranger, name):
     text, word = YAML_BOMBS[name]
     (stranger / "config.yaml").write_text(text)
-    for read in (settings_of, save_report, lambda run: save_comparison([run], run / "compare.html")):
+    for read in (read_settings, save_report, lambda run: save_comparison([run], run / "compare.html")):
         refused(read, stranger, word=word)
     with taking_at_most(EXTRA_BYTES):
         assert read_setting(stranger, "trainer", "precision") is None
@@ -115,7 +117,7 @@ def test_readers_of_scores(stranger, name):
         path = stranger / place
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        for read in (scores_of, save_report):
+        for read in (read_scores, save_report):
             refused(read, stranger, word=word if len(text) < 4_000_000 else "too large")
         path.unlink()
 
@@ -194,8 +196,8 @@ def bounded(cwd, *command):
 
 @pytest.mark.parametrize("command", [
     (ROOT / "sample.py", "ckpt=.", "evaluate=true", "num_samples=2"),
-    ("-m", "blackout.report", "."),
-    ("-m", "blackout.compare", "."),
+    ("-m", "blackout.cli.report", "."),
+    ("-m", "blackout.cli.compare", "."),
 ])  # fmt: skip
 def test_programs_end_in_one_line(stranger, command):
     (stranger / "config.yaml").write_text(ALIASES)

@@ -20,13 +20,12 @@ FLOORS = (
     ("evaluation",),
     ("training",),
     ("diffusion", "flows", "permutations"),
-    ("verification", "posterior", "compress", "report"),
+    ("verification", "posterior"),
     ("cli",),
-    ("compare", "inspect", "solve", "watch", "demo"),
     ("", "__main__"),
 )
 """Folders and files of blackout/, from the ground floor up."""
-FAMILIES = (*FLOORS[6], "verification", "posterior", "compress")
+FAMILIES = (*FLOORS[6], "posterior")
 SHARED = ("training", "cli", "protocols.py")
 """What knows no family."""
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}

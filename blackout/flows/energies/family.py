@@ -94,11 +94,11 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     if isinstance(target, PairEnergy):
         values |= couplings_found(target, source)
     near = {"exact": values["nll_exact"]} if known is not None else {}
-    beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
+    references = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
     train = source.train[:].flatten(1).to(model.device)
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
-    said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": chains, "sweeps": _SWEEPS}}
+    said: dict[str, Any] = {"values": values, "references": references, "ais": {"chains": chains, "sweeps": _SWEEPS}}
     said["sample_values"] = sample_values
     said["convergence"] = (
         f"the likelihood is {'not ' * far}at its maximum: along a parameter it rises by {values['steepest_slope']:.1f} "

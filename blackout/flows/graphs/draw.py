@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,10 @@ class GraphDraw(ChainDraw):
     description: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
+    references = replace(
+        ChainDraw.references,
+        ideal={**ChainDraw.references.ideal, "drop_mean": 0.0, "drop_best": 0.0},
+    )
     batch_size: int = _BATCH
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
 
@@ -122,11 +126,14 @@ class GraphOutputs(Collected):
         }
         rivals = {name: [p.best_of(x) for p, x in zip(problems, found, strict=True)] for name, found in others.items()}
         means = tabulated(problems, values, [seconds] * len(values), known, directory / "table.csv", rivals)
-        best, beside = {name: means[name] for name in ("optimum",) if name in means}, dict[str, dict[str, float]]()
+        optimum = {"optimum": means["optimum"]} if "optimum" in means else {}
+        references: dict[str, dict[str, float]] = {}
         for name in ("mean", "best"):
-            beside[f"{name}_value"] = best | {rival: means[f"{rival}_value"] for rival in rivals}
-            beside |= {f"drop_{name}": {rival: means[f"drop_{rival}"] for rival in rivals}} if best else {}
-        said: dict[str, Any] = {"values": means, "beside": beside, "samples_per_graph": draw.each}
+            baselines = {baseline: means[f"{baseline}_value"] for baseline in rivals}
+            references[f"{name}_value"] = optimum | baselines
+            if optimum:
+                references[f"drop_{name}"] = {baseline: means[f"drop_{baseline}"] for baseline in rivals}
+        said: dict[str, Any] = {"values": means, "references": references, "samples_per_graph": draw.each}
         if draw.oracle is not None:
             proved = sum(own is not None and own.proved for own in known)
             said["oracle"] = {"method": draw.oracle, "proved": proved, "of": len(known)}

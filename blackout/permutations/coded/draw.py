@@ -16,8 +16,9 @@ from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
 from blackout.permutations.datasets import finite_numbers, read_puzzles
+from blackout.permutations.metrics import CUTOFFS
 from blackout.permutations.queries import Condition, answers, whole
-from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class CodeDraw(Draw):
     top: int = 1
     under: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
+    references = References(ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0))
     batch_size = BATCH
 
     @property

@@ -17,13 +17,13 @@ from blackout.config.instantiate import instantiate
 from blackout.errors import refuse
 from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.metrics import arranged, mean_scores, ndcgs, puzzle_scores
+from blackout.permutations.metrics import CUTOFFS, arranged, mean_scores, ndcgs, puzzle_scores
 from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.queries import Condition, whole
 from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
-from blackout.protocols import Draw, Drawn, OutputNames, Samples, Watch, refuse_unknown
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,7 +41,16 @@ class ShuffleDraw(Draw):
         asked: of each besides a solution.
     """
 
-    references = (*Draw.references, "by_borders", "of_polar_tour_with_two_opt")
+    references = References(
+        suffixes=(*References().suffixes, "by_borders", "of_polar_tour_with_two_opt"),
+        ideal={
+            **dict.fromkeys(("accuracy", "accuracy_up_to_ties", "correct", "optimal"), 1.0),
+            **dict.fromkeys(("greedy_accuracy", "greedy_correct", "surely_most_probable"), 1.0),
+            **dict.fromkeys(("kendall_ranks", "kendall_lists"), 1.0),
+            **dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0),
+            **dict.fromkeys(("rmse", "rmse_normalised", "mae", "mae_normalised", "gap"), 0.0),
+        },
+    )
 
     model: ShuffleDiffusion
     decoder: Decoder

@@ -6,9 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
@@ -21,6 +23,12 @@ from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged, ceilings, order_scores, read_sharpness
+from blackout.permutations.picture_pieces import (
+    Arrangements,
+    arrange_pieces,
+    join_pieces,
+    read_pieces,
+)
 from blackout.permutations.shuffle.draw import make_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffles import Shuffle, default_schedule
@@ -153,6 +161,18 @@ class ShuffleFamily(ComponentFamily):
         bits = math.lgamma(free + 1) / math.log(2)
         uniform = {"uniform": Baseline(torch.full((size,), bits, dtype=torch.float64), bits)}
         return {"test/nll_bits": uniform, "nll_bits": uniform}
+
+    def read_pieces(self, path: Path, grid: str | None) -> tuple[Tensor, int]:
+        """Return the pieces of a picture and their columns, see `picture_pieces.read_pieces`."""
+        return read_pieces(path, grid)
+
+    def arrange_pieces(self, pieces: Tensor, columns: int) -> Arrangements:
+        """Arrange pieces by their borders, see `picture_pieces.arrange_pieces`."""
+        return arrange_pieces(pieces, columns)
+
+    def join_pieces(self, pieces: Tensor, columns: int) -> Image.Image:
+        """Return the picture that pieces [n, 3, h, w] make, row by row."""
+        return join_pieces(pieces, columns)
 
 
 def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

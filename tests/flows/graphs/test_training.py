@@ -15,8 +15,8 @@ import torch
 from benchmarks import graph_methods as compare
 from benchmarks.graph_methods import save_graph
 from blackout import load_model
+from blackout.cli import solve
 from blackout.cli.cost import cost_per_sample
-from blackout.flows import solve
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs
 from blackout.flows.model import GraphFlow
@@ -202,5 +202,5 @@ def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(tmp_path:
     said = outputs.write(tmp_path)
     values, known = said["values"], said["oracle"]["proved"]
     assert known == 2 and values["mean_value"] <= values["best_value"] <= values["optimum"]
-    assert {"optimum", "greedy", "anneal"} == said["beside"]["mean_value"].keys()
+    assert {"optimum", "greedy", "anneal"} == said["references"]["mean_value"].keys()
     assert len(list(csv.DictReader((tmp_path / "table.csv").open()))) == 2

@@ -16,11 +16,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from blackout import from_data
+from blackout.cli.inspect import main
 from blackout.data import counts
 from blackout.data.count_statistics import narrow
 from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
-from blackout.inspect import main
 from blackout.training.family import make_dataset
 
 N, GENES = 300, 30
@@ -210,7 +210,7 @@ def test_what_is_proposed_mends_the_file(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as found:
         main([str(path)])
     out = capsys.readouterr().out
-    assert found.value.code == 1 and out.count("found:") == 2
+    assert found.value.code == 1 and out.count("finding:") == 2
     settings = shlex.split(out.splitlines()[-1])[5:]
     assert settings == ["dataset.offset=100", "dataset.gain=2", "dataset.exclude=[0]"]
     main([str(path), *settings])

@@ -1,7 +1,8 @@
-"""What in a file of counts looks like something else: numbers of samples, batches, a camera's offset and gain, ...
+"""Findings: what looks wrong in a file of counts, such as sample numbers, batches, or a camera's offset.
 
-Every finding names the setting that mends it. The rules are ours; files of each kind test them, and files with nothing
-wrong (`tests/data/test_doctor.py`).
+A finding names the setting that corrects it, where there is one.
+
+References: this project; checked on files of each kind, and on files without faults, in tests/data/test_findings.py.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ _BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
 
 
 class Finding(UserWarning):
-    """Something in a file that looks wrong.
+    """A warning about something in a file that looks wrong.
 
     Args:
-        what: in words.
-        settings: of `blackout.data.counts` that mend it.
+        message: what looks wrong.
+        settings: settings of `blackout.data.counts` that correct it.
     """
 
-    def __init__(self, what: str, **settings: Any) -> None:
+    def __init__(self, message: str, **settings: Any) -> None:
         self.settings = settings
-        words = [f"dataset.{name}={plain(value)}" for name, value in settings.items()]
-        super().__init__(": ".join([what, " ".join(words)] if words else [what]))
+        words = [f"dataset.{name}={format_setting(value)}" for name, value in settings.items()]
+        super().__init__(": ".join([message, " ".join(words)] if words else [message]))
 
 
-def plain(value: Any) -> str:
-    """A setting as it is typed."""
+def format_setting(value: Any) -> str:
+    """Return the value of a setting as it is typed on the command line."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
-    """What looks wrong in counts [N, *shape].
+    """Yield what looks wrong in counts.
 
     Args:
-        counts: whole numbers, on the CPU.
-        names: of the elements of vectors, where they have names.
+        counts: whole numbers [N, *shape], on the CPU.
+        names: of the elements of vectors; empty without names.
     """
     if len(counts) > 1 and counts.numel():
         yield from _units(counts)
@@ -80,7 +81,7 @@ def _units(counts: Tensor) -> Iterator[Finding]:
     """A camera's offset and gain, of counts [N, *shape]: a least value that is none by chance, and a common divisor of
     what is above it.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     few = counts[:: max(1, counts.numel() // _MOST_NUMBERS)].flatten(1).numpy().astype(np.int64)
     low = int(counts.min())
@@ -99,7 +100,7 @@ def _units(counts: Tensor) -> Iterator[Finding]:
 def _strays(counts: Tensor) -> Iterator[Finding]:
     """A few of counts [N, *shape] far above all others, and a few samples without units where all others have many.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     top, totals = int(counts.max()), counts.flatten(1).sum(1, dtype=torch.int64)
     below, times = int((counts * (counts < top)).max()), int((counts == top).sum())
@@ -115,7 +116,7 @@ def _strays(counts: Tensor) -> Iterator[Finding]:
 def _hot(counts: Tensor) -> Iterator[Finding]:
     """Pixels [N, C, H, W] that are in every image three times as bright as their neighbours are in any.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     least, most = counts.amin(0), counts.amax(0)
     around = unfold(most[:, None].double(), 3, padding=1)
@@ -129,7 +130,7 @@ def _hot(counts: Tensor) -> Iterator[Finding]:
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
     """Columns of counts [N, D] that are numbers of samples, batches, constants, or copies of others.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     if counts.shape[1] > _MOST_COMPARED:
         return
@@ -152,7 +153,7 @@ def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
 def _kind(column: Array, named: bool) -> str | None:
     """What a column [N] is in place of counts, by its values and by whether its name says so.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
 
     Numbers of samples rise or fall throughout, or are consecutive in any order, or merely different, by name. Batches
     have few values, by which rows are sorted, each of at least five rows.
@@ -174,7 +175,7 @@ def _kind(column: Array, named: bool) -> str | None:
 def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
     """Rows of counts [N, D] that occur twice, have one total, or are genes rather than cells.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     number, size = counts.shape
     totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
@@ -195,7 +196,7 @@ def _duplicates(counts: Array) -> str | None:
     """How many rows of counts [N, D] occur before, where they are more than ten times those that independent elements
     would make, and lie alone: rows that agree by chance have neighbours.
 
-    Ours (tests/data/test_doctor.py).
+    Ours (tests/data/test_findings.py).
     """
     if counts.max() < 2:
         return None

@@ -1,6 +1,6 @@
 "use strict";
-/* What pages do: curves with zoom and logarithms, a slider through training, tables that sort, light and dark.
-   It reads the JSON of the page and its own memory, asks nothing of any network, and writes text as text. */
+/* Script of pages: curves with zoom and logarithms, a slider over the steps of training, tables that sort, light and dark.
+   It reads the JSON of the page and sessionStorage, loads nothing, and inserts text as text. */
 (() => {
   const memory = {
     key: "blackout " + document.title,
@@ -21,7 +21,7 @@
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  const said = (x) => x === 0 ? "0" : Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3 ? x.toExponential(2) : String(+x.toPrecision(5));
+  const formatNumber = (x) => x === 0 ? "0" : Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3 ? x.toExponential(2) : String(+x.toPrecision(5));
 
   const ago = (seconds) => seconds < 90 ? `${Math.max(0, Math.round(seconds))} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 
@@ -57,13 +57,13 @@
     if (event.target.tagName === "IMG") large.classList.toggle("actual"); else large.close();
   });
 
-  /* a slider through training */
-  document.querySelectorAll(".through").forEach((bar) => {
+  /* a slider over the steps of training */
+  document.querySelectorAll(".slider").forEach((bar) => {
     const frames = [...bar.parentElement.querySelectorAll(".frame")];
-    const [play, slider, told] = bar.children;
+    const [play, slider, caption] = bar.children;
     const show = () => {
       frames.forEach((frame, number) => { frame.hidden = number !== +slider.value; });
-      told.textContent = frames[+slider.value].querySelector("figcaption b").textContent;
+      caption.textContent = frames[+slider.value].querySelector("figcaption b").textContent;
       memory.set("frame", +slider.value === frames.length - 1 ? null : +slider.value);
     };
     let timer = null;
@@ -174,10 +174,10 @@
       const py = (y) => height - bottom - (y - y0) / (y1 - y0) * (height - top - bottom);
       for (const y of state.logy ? logTicks(y0, y1) : ticks(y0, y1, 4)) {
         draw(svg, "line", { class: "grid", x1: left, x2: width - right, y1: py(y), y2: py(y) });
-        draw(svg, "text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, said(state.logy ? +(10 ** y).toPrecision(2) : +y.toPrecision(6)));
+        draw(svg, "text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, formatNumber(state.logy ? +(10 ** y).toPrecision(2) : +y.toPrecision(6)));
       }
       for (const x of state.logx ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, Math.min(7, width / 70)))) {
-        draw(svg, "text", { x: px(x), y: height - 8, "text-anchor": "middle" }, said(state.logx ? +(10 ** x).toPrecision(2) : x));
+        draw(svg, "text", { x: px(x), y: height - 8, "text-anchor": "middle" }, formatNumber(state.logx ? +(10 ** x).toPrecision(2) : x));
       }
       const id = "clip" + Math.random().toString(36).slice(2);
       const clip = draw(draw(svg, "defs"), "clipPath", { id });
@@ -186,8 +186,8 @@
       let beyond = [0, 0];
       const high = lines.length && py(lines[0].y[lines[0].y.length - 1]) < (top + height - bottom) / 2; /* the end of the curve */
       for (const [name, y] of levels) {
-        if (y < y0 || y > y1) { /* said at the edge behind which it is */
-          const up = y > y1, value = said(+(state.logy ? 10 ** y : y).toPrecision(4));
+        if (y < y0 || y > y1) { /* outside the plot: shown at its edge */
+          const up = y > y1, value = formatNumber(+(state.logy ? 10 ** y : y).toPrecision(4));
           const place = up ? top + 2 + 13 * beyond[0]++ : height - bottom - 6 - 13 * beyond[1]++;
           const side = up === high ? { x: left + 4, "text-anchor": "start" } : { x: width - right - 4, "text-anchor": "end" };
           draw(svg, "text", { ...side, y: place + (up ? 8 : 0) }, `${name} ${value} ${up ? "\u2191" : "\u2193"}`);
@@ -218,19 +218,19 @@
       if (from !== null && Math.abs(here - from) > 4) {
         for (const [name, value] of [["x", Math.min(from, here)], ["width", Math.abs(here - from)], ["visibility", "visible"]]) view.chosen.setAttribute(name, value);
       }
-      const told = [];
+      const texts = [];
       let near = null;
       for (const line of view.lines) {
         let best = 0;
         line.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(line.x[best] - x)) best = i; });
         near = near === null || Math.abs(line.x[best] - x) < Math.abs(near[0] - x) ? [line.x[best], line.steps[best]] : near;
-        told.push((line.run ? line.run + "  " : "") + said(line.values[best]));
+        texts.push((line.run ? line.run + "  " : "") + formatNumber(line.values[best]));
       }
       view.cursor.setAttribute("x1", view.px(near[0]));
       view.cursor.setAttribute("x2", view.px(near[0]));
       view.cursor.setAttribute("visibility", "visible");
       tip.hidden = false;
-      tip.textContent = `step ${near[1].toLocaleString("en")}\n` + told.join("\n");
+      tip.textContent = `step ${near[1].toLocaleString("en")}\n` + texts.join("\n");
       tip.style.top = svg.offsetTop + 8 + "px";
       tip.style.left = view.px(near[0]) > view.width / 2 ? "auto" : svg.offsetLeft + view.px(near[0]) + 10 + "px";
       tip.style.right = view.px(near[0]) > view.width / 2 ? box.clientWidth - svg.offsetLeft - view.px(near[0]) + 10 + "px" : "auto";
@@ -289,11 +289,11 @@
     find.setAttribute("aria-label", "filter");
     const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
     const fits = (row, word) => {
-      const asked = word.match(/^(.+?)(<=|>=|<|>|=)(.+)$/), column = asked ? heads.indexOf(asked[1]) : -1;
+      const match = word.match(/^(.+?)(<=|>=|<|>|=)(.+)$/), column = match ? heads.indexOf(match[1]) : -1;
       if (column < 0) return row.textContent.toLowerCase().includes(word.toLowerCase());
-      const value = number(row.cells[column]), limit = parseFloat(asked[3]);
-      if (asked[2] === "=") return row.cells[column].textContent.trim() === asked[3] || value === limit;
-      return { "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit }[asked[2]];
+      const value = number(row.cells[column]), limit = parseFloat(match[3]);
+      if (match[2] === "=") return row.cells[column].textContent.trim() === match[3] || value === limit;
+      return { "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit }[match[2]];
     };
     const filter = () => {
       const words = find.value.split(/\s+/).filter(Boolean);
@@ -317,7 +317,7 @@
 
   /* parallel coordinates of a table: an axis for every column of its numbers that differ, a line for every row */
   document.querySelectorAll(".parallel").forEach((place) => {
-    const table = document.getElementById(place.dataset.of), svg = draw(place, "svg", { role: "img", "aria-label": "parallel coordinates" });
+    const table = document.getElementById(place.dataset.table), svg = draw(place, "svg", { role: "img", "aria-label": "parallel coordinates" });
     const paint = () => {
       svg.replaceChildren();
       const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
@@ -343,8 +343,8 @@
         const x = 65 + i * gap;
         draw(svg, "line", { class: "grid", x1: x, x2: x, y1: 45, y2: 260 });
         draw(svg, "text", { x, y: i % 2 ? 14 : 28, "text-anchor": "middle" }, axis.name.length > 26 ? "\u2026" + axis.name.slice(-25) : axis.name);
-        draw(svg, "text", { x, y: 41, "text-anchor": "middle" }, said(axis.high));
-        draw(svg, "text", { x, y: 276, "text-anchor": "middle" }, said(axis.low));
+        draw(svg, "text", { x, y: 41, "text-anchor": "middle" }, formatNumber(axis.high));
+        draw(svg, "text", { x, y: 276, "text-anchor": "middle" }, formatNumber(axis.low));
       });
       svg.setAttribute("height", height);
     };
@@ -352,29 +352,29 @@
     new ResizeObserver(paint).observe(place);
   });
 
-  /* a page of a run that trains is read again and again, where it was; one without news says so */
-  const every = parseFloat(document.body.dataset.every), written = parseFloat(document.body.dataset.written);
-  if (every) {
-    const told = document.getElementById("state"), first = told && told.textContent;
+  /* the page of a run that trains reloads at its scroll position; without news it is marked as stale */
+  const refresh = parseFloat(document.body.dataset.refresh), written = parseFloat(document.body.dataset.written);
+  if (refresh) {
+    const pill = document.getElementById("state"), first = pill && pill.textContent;
     const age = () => Date.now() / 1000 - written;
-    const say = () => {
-      const seconds = age(), stale = seconds > Math.max(90, 20 * every);
-      if (!told) return;
-      told.classList.toggle("stale", stale);
-      told.classList.toggle("live", !stale);
+    const update = () => {
+      const seconds = age(), stale = seconds > Math.max(90, 20 * refresh);
+      if (!pill) return;
+      pill.classList.toggle("stale", stale);
+      pill.classList.toggle("live", !stale);
       const since = ago(seconds);
-      told.textContent = stale ? `no news for ${since}: stopped, or at work on something long` : `${first}, ${since} ago`;
+      pill.textContent = stale ? `no news for ${since}: stopped, or in a long step` : `${first}, ${since} ago`;
     };
     memory.set("scroll", memory.get("scroll") || 0);
     const back = memory.get("scroll");
     if (back) scrollTo({ top: back, behavior: "instant" });
     addEventListener("scroll", () => memory.set("scroll", scrollY));
-    say();
-    setInterval(say, 1000);
-    const again = () => {
-      const busy = large.open || document.hidden || [...document.querySelectorAll(".through button")].some((b) => b.textContent !== "\u25b6");
-      if (busy) setTimeout(again, 1000); else location.reload();
+    update();
+    setInterval(update, 1000);
+    const reload = () => {
+      const busy = large.open || document.hidden || [...document.querySelectorAll(".slider button")].some((b) => b.textContent !== "\u25b6");
+      if (busy) setTimeout(reload, 1000); else location.reload();
     };
-    setTimeout(again, 1000 * Math.max(every, Math.min(60, age() / 10)));
+    setTimeout(reload, 1000 * Math.max(refresh, Math.min(60, age() / 10)));
   }
 })();

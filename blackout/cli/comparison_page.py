@@ -1,0 +1,248 @@
+"""compare.html: scores, settings, curves and samples of several runs on one page."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+from blackout.cli.curves import curve_panels
+from blackout.cli.pages import load_picture, save_page
+from blackout.cli.run_results import place_label, read_scores, read_settings, target_value
+from blackout.component import leaves
+from blackout.config.allowed_components import copy_plain_values
+
+Values: TypeAlias = Mapping[str, Any]
+Scores: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+HIDDEN_SETTINGS = re.compile(
+    r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)"
+)
+"""Settings in which all runs differ, or that do not change results."""
+HIDDEN_VALUES = re.compile(r"share_|_(std|error|low|high)$|log_evidence$")
+"""Values that are not scores, or are in a table of their own."""
+SMALLER_IS_BETTER = re.compile(
+    r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|fi?d|ki?d|ks|violations"
+)
+LARGER_IS_BETTER = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|recognised")
+EVIDENCE_COLUMNS = ("measurement", "operator", "noise", "method")
+"""Parts of a sampler's description that say what an evidence belongs to."""
+
+
+class Row(NamedTuple):
+    """A row of a table of scores."""
+
+    cells: Sequence[Any]  # before the scores
+    values: Sequence[Any]  # scores
+    best: Sequence[bool]  # whether a score is the best of its column
+    spread: Sequence[Any] = ()  # standard deviations of scores, where they are means
+
+
+def save_comparison(runs: Sequence[Path], path: Path) -> None:
+    """Write a page that compares runs, from the files in their directories.
+
+    Raises:
+        UserError: not a run directory, or a file in it is damaged.
+    """
+    # 1. Read scores and settings.
+    names = [f"{run.absolute().parent.name}/{run.absolute().name}" for run in runs]
+    contents = [read_scores(run) for run in runs]
+    scores = [flatten_scores(content, "values") for content in contents]
+    references: dict[str, Any] = {}
+    for content in contents:
+        references |= flatten_scores(content, "references")
+    settings = [dict(leaves(copy_plain_values(read_settings(run), str(run)))) for run in runs]
+
+    # 2. Choose columns: settings that differ, and scores.
+    all_settings = sorted({name for values in settings for name in values})
+    setting_names = [
+        name
+        for name in all_settings
+        if not HIDDEN_SETTINGS.match(name)
+        and any(values.get(name) != settings[0].get(name) for values in settings)
+    ]
+    columns = {
+        name: references.get(name, {})
+        for values in scores
+        for name in values
+        if not HIDDEN_VALUES.search(name)
+    }
+
+    # 3. Write the page.
+    cells = [
+        (name, *(values.get(setting, "") for setting in setting_names))
+        for name, values in zip(names, settings, strict=True)
+    ]
+    numbers = [[values.get(name) for name in columns] for values in scores]
+    reports = [run / "report.html" for run in runs]
+    links = [
+        quote(os.path.relpath(report, path.parent)) if report.exists() else None
+        for report in reports
+    ]
+    curve_files = {name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)}
+    save_page(
+        "compare.html",
+        path,
+        title=f"{len(runs)} runs" if len(runs) > 1 else names[0],
+        head=("run", *setting_names, *columns),
+        rows=mark_best(cells, numbers, columns),
+        links=links,
+        seeds=seed_table(settings, setting_names, scores, columns),
+        evidence=evidence_table(names, contents),
+        curve_data=curve_panels(curve_files, references),
+        pictures=[
+            load_picture(run / "samples" / "final.png", name, run)
+            for name, run in zip(names, runs, strict=True)
+        ],
+    )
+
+
+def flatten_scores(contents: Scores, part: str) -> dict[str, Any]:
+    """Return one part of all metrics.json of a run, by name, with the folder where there is one.
+
+    Args:
+        contents: of metrics.json by place.
+        part: `values` or `references`.
+    """
+    values: dict[str, Any] = {}
+    for place, content in contents.items():
+        prefix = ""
+        if place != "metrics.json":
+            prefix = place_label(place.removesuffix("/metrics.json"), content) + ": "
+        values |= {prefix + name: value for name, value in content[part].items()}
+    return values
+
+
+def mark_best(
+    cells: Sequence[Sequence[Any]],
+    values: Sequence[Sequence[Any]],
+    columns: Mapping[str, Values],
+    spread: Sequence[Sequence[Any]] | None = None,
+) -> list[Row]:
+    """Return the rows of a table with the best score of every column marked.
+
+    Args:
+        cells: what precedes the scores of each row.
+        values: scores of each row.
+        columns: names of the scores, with their reference values.
+        spread: standard deviations of `values`, where they are means.
+    """
+    best = [
+        best_row(name, [row[k] for row in values], references)
+        for k, (name, references) in enumerate(columns.items())
+    ]
+    return [
+        Row(cells[i], values[i], [row == i for row in best], spread[i] if spread else ())
+        for i in range(len(cells))
+    ]
+
+
+def best_row(name: str, values: Sequence[Any], references: Values) -> int | None:
+    """Return the row of the best value of a score; None if no value is better than all others.
+
+    The best value is the closest to the target where one is known, else the smallest or the
+    largest.
+    """
+    numbers = {
+        row: value
+        for row, value in enumerate(values)
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    if len(set(numbers.values())) < 2:
+        return None
+    target = target_value(references)
+    if target is not None:
+        return min(numbers, key=lambda row: abs(numbers[row] - target))
+    if SMALLER_IS_BETTER.search(name):
+        return min(numbers, key=numbers.__getitem__)
+    if LARGER_IS_BETTER.search(name):
+        return max(numbers, key=numbers.__getitem__)
+    return None
+
+
+def seed_table(
+    settings: Sequence[Values],
+    setting_names: Sequence[str],
+    scores: Sequence[Values],
+    columns: Mapping[str, Values],
+) -> dict[str, Any] | None:
+    """Return means and standard deviations over runs that differ in their seeds alone.
+
+    Args:
+        settings: of the runs.
+        setting_names: those in which runs differ.
+        scores: of the runs.
+        columns: names of the scores, with their reference values.
+
+    Returns:
+        `head` and `rows` of a table; None if every run has settings of its own.
+    """
+    names = [name for name in setting_names if name != "seed"]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, values in enumerate(settings):
+        key = tuple(str(values.get(name, "")) for name in names)
+        groups.setdefault(key, []).append(i)
+    if max(map(len, groups.values())) < 2:
+        return None
+
+    cells: list[Sequence[Any]] = []
+    means: list[list[float | None]] = []
+    deviations: list[list[float | None]] = []
+    for key, runs in groups.items():
+        cells.append((f"{len(runs)} seeds", *key))
+        means.append([])
+        deviations.append([])
+        for name in columns:
+            column = [scores[i].get(name) for i in runs]
+            numbers = [value for value in column if isinstance(value, int | float)]
+            means[-1].append(statistics.fmean(numbers) if numbers else None)
+            deviations[-1].append(statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
+    return {
+        "head": ("runs", *names, *columns),
+        "rows": mark_best(cells, means, columns, deviations),
+    }
+
+
+def evidence_table(names: Sequence[str], contents: Sequence[Scores]) -> dict[str, Any] | None:
+    """Return the log evidence of every operator that was tried for a measurement.
+
+    The most probable operator of each measurement is marked.
+
+    Args:
+        names: of the runs.
+        contents: of their metrics.json, by place.
+
+    Returns:
+        `head` and `rows` of a table; None if no run has an evidence.
+    """
+    entries: list[tuple[list[str], float, Any]] = []
+    for run, places in zip(names, contents, strict=True):
+        for content in places.values():
+            evidence = content["values"].get("log_evidence")
+            if isinstance(evidence, int | float):
+                cells = [_describe(content["sampler"].get(name)) for name in EVIDENCE_COLUMNS]
+                error = content["values"].get("log_evidence_error")
+                entries.append(([*cells, run], evidence, error))
+    if not entries:
+        return None
+    entries.sort(key=lambda entry: entry[0])
+    by_measurement: dict[str, list[float]] = {}
+    for cells, evidence, _ in entries:
+        by_measurement.setdefault(cells[0], []).append(evidence)
+    rows = []
+    for cells, evidence, error in entries:
+        others = by_measurement[cells[0]]
+        is_best = evidence == max(others) > min(others)
+        rows.append(Row(cells, [evidence], [is_best], [error]))
+    return {"head": (*EVIDENCE_COLUMNS, "run", "log_evidence"), "rows": rows}
+
+
+def _describe(part: Any) -> str:
+    """Return a part of a sampler's description in words, such as "Blur, size 2"."""
+    words = [f"{name} {value}".removeprefix("name ").strip() for name, value in leaves(part)]
+    return ", ".join(words)

@@ -1,0 +1,44 @@
+"""Draw samples of a model interactively in a browser, or make a Hugging Face Space of it.
+
+Needs pip install "blackout-diffusion[demo]". The page can be reached from this machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from blackout.cli.demo_page import DemoModel, build_page
+from blackout.errors import CommandParser, run_command
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = CommandParser(prog="blackout demo", description=__doc__)
+    parser.add_argument(
+        "ckpt", type=Path, metavar="RUN", help="a run directory, a .ckpt file or an exported model"
+    )
+    parser.add_argument("--port", type=int, default=7860, help="default: 7860")
+    parser.add_argument(
+        "--space", type=Path, help="write a folder for a Space instead of showing the page"
+    )
+    parser.add_argument(
+        "--trusted", nargs="*", default=[], help="modules of yours that the model may name"
+    )
+    run_command(_run, parser, words)
+
+
+def _run(options: argparse.Namespace) -> None:
+    demo = DemoModel(options.ckpt, tuple(options.trusted))
+    if options.space:
+        demo.save_space(options.space)
+        command = f"hf upload <name> {options.space} --repo-type space"
+        print(f"wrote {options.space}; `{command}` uploads it to the hub")
+        return
+    page = build_page(demo)
+    demo.draw(1, steps=1)  # the first draw compiles and loads; the page need not wait for it
+    page.launch(server_name="127.0.0.1", server_port=options.port, share=False, footer_links=[])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""metrics.json: scores with their reference values, which are also printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blackout.comparisons import describe_comparison, is_comparison
+from blackout.component import Plain
+from blackout.files import write_json
+from blackout.protocols import References
+
+IDEAL = "ideal"  # name of the reference value of a perfect model
+
+
+def write_scores(report: Plain, path: Path, references: References = References()) -> None:
+    """Write metrics.json and print its scores with their standard errors and reference values.
+
+    Args:
+        report: content of the file, with `values`.
+        path: of the file.
+        references: the reference values that the scores have.
+    """
+    values = report["values"]
+    reference_values = collect_references(report, references)
+    write_json({**report, "references": reference_values}, path)
+
+    hidden = {f"{name}_error" for name in values}
+    for name, known in reference_values.items():
+        hidden |= {f"{name}_{reference}" for reference in known}
+    for name, value in values.items():
+        if not isinstance(value, int | float) or name.startswith("share_") or name in hidden:
+            continue
+        line = f"{name}: {value:.4f}"
+        if f"{name}_error" in values:
+            line += f" ± {values[f'{name}_error']:.4f}"
+        known = reference_values.get(name, {})
+        if known:
+            numbers = [f"{label(reference)} {number:.4f}" for reference, number in known.items()]
+            line += f" ({', '.join(numbers)})"
+        print(line)
+    for name, comparison in report.get("comparisons", {}).items():
+        print(describe_comparison(name, comparison))
+
+
+def collect_references(
+    report: Plain, references: References = References()
+) -> dict[str, dict[str, float]]:
+    """Return the reference values of a report's scores, by score and name of the reference.
+
+    These are the values in `references` of the report itself, `x_<suffix>` for a score `x`, the
+    score of held-out data, and that of the strongest baseline. A score without any of them has the
+    value of a perfect model, where the family knows it.
+
+    Args:
+        report: content of metrics.json, with `values`.
+        references: the reference values that the scores have.
+    """
+    values = report["values"]
+    held_out = (report.get("held_out_data") or {}).get("values", {})
+    fitted = report.get("baseline") or {}
+    collected: dict[str, dict[str, float]] = {}
+    for name in values:
+        plain_name = re.sub("^(val|test)/", "", name)
+        base = references.bounds.get(plain_name, plain_name)
+        candidates: dict[str, Any] = {
+            suffix: values.get(f"{base}_{suffix}") for suffix in references.suffixes
+        }
+        candidates["held_out_data"] = held_out.get(name)
+        if "name" in fitted:
+            candidates[fitted["name"]] = fitted.get("values", {}).get(name)
+        strongest = _strongest_baseline(report, name)
+        if strongest is not None:
+            candidates[strongest] = report["baselines"][name][strongest]
+
+        known = dict(report.get("references", {}).get(name, {}))
+        known |= {key: value for key, value in candidates.items() if value is not None}
+        if not known and plain_name in references.ideal:
+            known = {IDEAL: references.ideal[plain_name]}
+        if known:
+            collected[name] = known
+    return collected
+
+
+def label(name: str) -> str:
+    """Return the name of a reference value in words."""
+    return name.replace("_", " ")
+
+
+def comparison_rows(
+    scores: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[str, str, list[tuple[Any, ...]]]]:
+    """Return the comparisons with baselines of a run, as its page shows them.
+
+    Args:
+        scores: contents of metrics.json by place; comparisons in another form are left out.
+
+    Returns:
+        For each comparison the place, the line with its verdict, and a row for each baseline: name,
+        value, difference, error and verdict.
+    """
+    comparisons = []
+    for place, content in scores.items():
+        for name, comparison in content["comparisons"].items():
+            if not is_comparison(comparison):
+                continue
+            baselines = comparison["baselines"].items()
+            rows = [
+                (baseline, row["value"], row["difference"], row["error"], row["verdict"])
+                for baseline, row in sorted(baselines, key=lambda item: item[1]["value"])
+            ]
+            comparisons.append((place, describe_comparison(name, comparison), rows))
+    return comparisons
+
+
+def _strongest_baseline(report: Plain, name: str) -> str | None:
+    """Return the baseline that the comparison of a score names, else the lowest."""
+    comparison = report.get("comparisons", {}).get(name, {})
+    if "strongest" in comparison:
+        return str(comparison["strongest"])
+    baselines = report.get("baselines", {}).get(name, {})
+    return min(baselines, key=baselines.__getitem__, default=None)
