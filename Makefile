@@ -21,7 +21,7 @@ sample: $(VENV)/installed  ## more samples from the default run
 
 test: $(VENV)/installed  ## before every commit: formatting, types, tests
 	$(RUN) -m ruff check .
-	$(RUN) -m mypy --cache-dir $(VENV)/mypy blackout train.py sample.py tests/structure/test_protocols.py & types=$$!; \
+	$(RUN) -m mypy --cache-dir $(VENV)/mypy blackout train.py sample.py benchmarks tests/structure/test_protocols.py & types=$$!; \
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not deep" -n 2 --dist worksteal; tests=$$?; \
 	wait $$types && exit $$tests  # types are looked at while what tests is imported
 

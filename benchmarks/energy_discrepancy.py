@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, save_arrays
@@ -30,8 +30,9 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
     network = EnergyNetwork(2 * BITS, widths)
     with torch.no_grad():  # as PyTorch starts a layer, not as energies beside a sampler begin
         first = network.layers[0]
-        first.bias += first.weight.sum(1) / 2
-        first.weight /= 6
+        assert isinstance(first, nn.Linear)
+        first.bias.add_(first.weight.sum(1) / 2)
+        first.weight.div_(6)
     optimizer = torch.optim.Adam(network.parameters(), lr)
     points = torch.from_numpy(sample_density(density, steps * batch_size, seed + 2))
 

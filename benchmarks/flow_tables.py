@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -239,11 +240,11 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         sites, lattice, sigma, bias = size**2, [size, size], 0.2, 0.2
         target = Ising(size, sigma, bias)
         makers: Mapping[str, Callable[[], LocallyEquivariant]] = {
-            "lesite": lambda sites=sites, lattice=lattice: LESite(sites, 2, 32, lattice=lattice),
-            "lemlp": lambda sites=sites: LEMLP(sites, 2, 64),
-            "leattn": lambda sites=sites: LEAttention(sites, 2, 64, 4),
-            "leconv": lambda lattice=lattice: LEConvolution(2, lattice, 20, [3, 3, 3]),
-            "letf": lambda sites=sites: LETransformer(sites, 2, 32, 2, 4),
+            "lesite": partial(LESite, sites, 2, 32, lattice=lattice),
+            "lemlp": partial(LEMLP, sites, 2, 64),
+            "leattn": partial(LEAttention, sites, 2, 64, 4),
+            "leconv": partial(LEConvolution, 2, lattice, 20, [3, 3, 3]),
+            "letf": partial(LETransformer, sites, 2, 32, 2, 4),
         }
         exact = magnetisation(size, sigma, bias)
         for name, make in makers.items():
@@ -282,6 +283,16 @@ def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]
     return rows
 
 
+def drawn_paths(model: FlowSampler, simulation: Simulation, chains: int) -> Paths:
+    """The chains of `drawn`."""
+    return drawn(model, simulation, chains)[0]
+
+
+def annealed_weights(target: Target, chains: int, sweeps: int, seed: int) -> Tensor:
+    """Log-weights of annealed importance sampling [chains]."""
+    return anneal(target, chains, sweeps, seed).log_weights
+
+
 def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
     """Unweighted chains of `moves` at the target itself, from uniform noise."""
     streams = SampleStreams(seed, torch.arange(chains))
@@ -300,13 +311,13 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         rollout = Rollout(32, 128, refine=Gibbs(), resample_below=0.7) if size > 4 else Rollout(32, 128)
         model = Training(LESite(size**2, 2, 32, lattice=[size, size]), target, rollout).run(seconds)
         cases: dict[str, Callable[[], Paths]] = {
-            "flow, events, 16 steps": lambda model=model: drawn(model, Events(16), chains)[0],
-            "flow, leap, 64 steps": lambda model=model: drawn(model, Leap(64), chains)[0],
-            "Gibbs, 64 sweeps": lambda target=target: moved(target, Gibbs(), chains, 64),
-            "locally informed, 64 moves": lambda target=target: moved(target, LocallyInformed(), chains, 64),
-            "DMALA, 64 moves": lambda target=target: moved(target, DMALA(), chains, 64),
-            "AIS, 64 sweeps": lambda target=target: anneal(target, chains, 64),
-            "AIS, 256 sweeps": lambda target=target: anneal(target, chains, 64 if quick else 256),
+            "flow, events, 16 steps": partial(drawn_paths, model, Events(16), chains),
+            "flow, leap, 64 steps": partial(drawn_paths, model, Leap(64), chains),
+            "Gibbs, 64 sweeps": partial(moved, target, Gibbs(), chains, 64),
+            "locally informed, 64 moves": partial(moved, target, LocallyInformed(), chains, 64),
+            "DMALA, 64 moves": partial(moved, target, DMALA(), chains, 64),
+            "AIS, 64 sweeps": partial(anneal, target, chains, 64),
+            "AIS, 256 sweeps": partial(anneal, target, chains, 64 if quick else 256),
         }
         for name, run in cases.items():
             began = time.process_time()
@@ -341,6 +352,7 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         torch.manual_seed(0)
         training = Training(LESite(energy.sites, 2, 32, heat_bath=True), target, Rollout(32, 96))
         model = training.run(seconds)
+        assert isinstance(model.network, LocallyEquivariant)
         paths, _ = drawn(FlowSampler(model.network, energy), Events(16), chains)
         found = estimates(energy, paths.states.x, paths.log_weights, paths.states.log_density)
         row = {"ratios in training": name, "steps": len(training.losses), "loss": training.last_loss}
@@ -405,11 +417,11 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             return drawn(training.run(seconds, seed), Events(16), chains)[0].log_weights
 
         methods: dict[str, Callable[[int], Tensor]] = {
-            "flow, dnfs": lambda seed, flow=flow: flow(EstimatedPartition(), 128, seed),
-            "flow, trajectory_balance, 4 paths": lambda seed, flow=flow: flow(TrajectoryBalance(), 128, seed),
-            "flow, trajectory_balance, 16 paths": lambda seed, flow=flow: flow(TrajectoryBalance(), 512, seed),
-            "GFlowNet": lambda seed, target=target: gflownet(target, seconds, chains, seed),
-            "AIS, 256 sweeps": lambda seed, target=target: anneal(target, chains, 256, seed).log_weights,
+            "flow, dnfs": partial(flow, EstimatedPartition(), 128),
+            "flow, trajectory_balance, 4 paths": partial(flow, TrajectoryBalance(), 128),
+            "flow, trajectory_balance, 16 paths": partial(flow, TrajectoryBalance(), 512),
+            "GFlowNet": partial(gflownet, target, seconds, chains),
+            "AIS, 256 sweeps": partial(annealed_weights, target, chains, 256),
         }
         for name, method in methods.items():
             began, weights = time.process_time(), [method(seed) for seed in range(1 if quick else 2)]
@@ -493,7 +505,8 @@ def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int) -> tuple[PairEnergy, int]:
     """(the average of an energy of pairs, steps of it) after so many CPU seconds, as with recipe=energy/couplings."""
     torch.manual_seed(0)
-    pair = Pair(PairEnergy(sites, l1=0.01), LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
+    energy = PairEnergy(sites, l1=0.01)
+    pair = Pair(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
     rollout, how = Rollout(17, 64, every=1, kept=1, refine=Gibbs()), Events(16, resample_below=0.5, group=256)
     model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
     optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
@@ -502,14 +515,14 @@ def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int,
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * used))
         x0 = data[torch.randint(len(data), (256,), generator=torch.Generator().manual_seed(number))]
-        before = pair.energy.upper.detach().clone()
+        before = energy.upper.detach().clone()
         loss = model.training_step({"batch": number, "position": torch.arange(256), "x0": x0})
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         assert model.ema is not None
         model.ema.update(model.network, number)
-        number, steps = number + 1, steps + int(bool((pair.energy.upper != before).any()))
+        number, steps = number + 1, steps + int(bool((energy.upper != before).any()))
     return model.target, steps  # type: ignore[return-value]
 
 
@@ -534,6 +547,7 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for size, sigma in ((3, 0.1),) if quick else ((4, 0.1), (4, 0.2203434)):
         source = known_samples(Ising(size, sigma), 2000, 0, "ising")
+        assert isinstance(source.train, Tensor)
         data = source.train.flatten(1)
         makers: dict[str, Callable[[], NegativeSampler]] = {
             "flow": lambda: FlowSamples(256),

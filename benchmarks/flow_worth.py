@@ -11,6 +11,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,20 +45,20 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
         paths, sets, errors = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
         return paths, sets, errors[-1]
 
+    def annealed(sweeps: int, refine: Refinement | None, seed: int) -> Drawn:
+        return anneal(target, _CHAINS, sweeps, seed, refine=refine, power=None), None, None
+
+    def resampled(sweeps: int, seed: int) -> Drawn:
+        return anneal(target, _CHAINS, sweeps, seed, 0.5, power=None), groups, None
+
     found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
     for sweeps in _LADDER:
-        found[f"AIS, {sweeps} sweeps"] = lambda seed, k=sweeps: (
-            anneal(target, _CHAINS, k, seed, power=None), None, None
-        )  # fmt: skip
-        found[f"SMC, {sweeps} sweeps"] = lambda seed, k=sweeps: (
-            anneal(target, _CHAINS, k, seed, 0.5, power=None), groups, None
-        )  # fmt: skip
+        found[f"AIS, {sweeps} sweeps"] = partial(annealed, sweeps, None)
+        found[f"SMC, {sweeps} sweeps"] = partial(resampled, sweeps)
     found["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
     if attracts(target):
         for sweeps in _LADDER[:3]:
-            found[f"AIS, {sweeps} sweeps of clusters"] = lambda seed, k=sweeps: (
-                anneal(target, _CHAINS, k, seed, refine=Clusters(), power=None), None, None
-            )  # fmt: skip
+            found[f"AIS, {sweeps} sweeps of clusters"] = partial(annealed, sweeps, Clusters())
         found["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
     return found
 

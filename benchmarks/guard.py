@@ -43,8 +43,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         from blackout import from_data
 
         model = from_data(data, family=family, batch_size=size)
-        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        return lambda: pl.Trainer(max_steps=10, limit_val_batches=0, accelerator="cpu", devices=1, **quiet).fit(model)
+        options: dict[str, Any] = {"max_steps": 10, "limit_val_batches": 0, "accelerator": "cpu", "devices": 1}
+        for extra in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"):
+            options[extra] = False
+        return lambda: pl.Trainer(**options).fit(model)
 
     def images(levels: int = 256, size: int = 16, number: int = 256) -> Any:
         generator = torch.Generator().manual_seed(0)
@@ -157,8 +159,13 @@ class Checkout:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         with tempfile.TemporaryDirectory() as folder:
             script = [str(self.root / words[0]) if words[0].endswith(".py") else words[0], *words[1:]]
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            subprocess.run([sys.executable, *script], cwd=folder, env=self.environment, **quiet)
+            subprocess.run(
+                [sys.executable, *script],
+                cwd=folder,
+                env=self.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def judge(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
     """Print what the judges say of every sampler's samples, and the least and the largest class by each of them."""
-    assert data.test_labels is not None
+    assert isinstance(data.train, Tensor) and isinstance(data.test, Tensor) and data.test_labels is not None
     judges = all_judges(data)
     print(f"{'':<40}" + "".join(f"{name:>16}" for name in judges) + f"{'nearest':>10}{'pixels':>10}")
     correct = [(says(data.test).argmax(1) == data.test_labels).double().mean() for says in judges.values()]
@@ -68,6 +68,7 @@ def judge(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) 
 
 def show(name: str, counts: Tensor, judges: dict[str, Judge], data: CountData) -> None:
     """One row: recognised by each judge with least and largest class, distances to the nearest digit, and of pixels."""
+    assert isinstance(data.train, Tensor) and isinstance(data.test, Tensor)
     cells = []
     for says in judges.values():
         probabilities = says(counts)
@@ -98,6 +99,7 @@ def all_judges(data: CountData) -> dict[str, Judge]:
     from sklearn.neural_network import MLPClassifier
     from sklearn.svm import SVC
 
+    assert isinstance(data.train, Tensor)
     x, y = data.train.flatten(1).numpy() / 16, data.train_labels
     machine = CalibratedClassifierCV(SVC(C=10), ensemble=False).fit(x, y)
     perceptron = MLPClassifier((100,), max_iter=400, random_state=0).fit(x, y)
@@ -111,7 +113,13 @@ def all_judges(data: CountData) -> dict[str, Judge]:
 def network_judge(source: Callable[[], CountData] = digits, max_count: int = 16) -> Judge:
     """The classifier of metrics=digits or metrics=mnist."""
     network = Classifier(source)
-    return lambda counts: network(to_rgb(to_uint8(counts, max_count))).logits.softmax(1)
+
+    def probabilities(counts: Tensor) -> Tensor:
+        logits = network(to_rgb(to_uint8(counts, max_count))).logits
+        assert logits is not None
+        return logits.softmax(1)
+
+    return probabilities
 
 
 def nearest(counts: Tensor, others: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class Until(pl.Callback):
 
 def independent_pixels(data: CountData) -> float:
     """Bits per dimension of held-out images by the share of ones of every pixel in training."""
+    assert isinstance(data.train, torch.Tensor) and isinstance(data.test, torch.Tensor)
     share = (data.train.double().sum(0) + 0.5) / (len(data.train) + 1)
     ones = data.test.double()
     nats = -(ones * share.log() + (1 - ones) * (1 - share).log())

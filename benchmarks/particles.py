@@ -98,7 +98,11 @@ def steering(process: Uniform | Absorbing, strength: float, how: dict[str, Any])
 
 def steering_table() -> None:
     """One line for every method."""
-    cases = {"uniform": (Uniform(3), 4.0), "absorbing": (Absorbing(3), 4.0), "uniform, L sharper": (Uniform(3), 12.0)}
+    cases: dict[str, tuple[Uniform | Absorbing, float]] = {
+        "uniform": (Uniform(3), 4.0),
+        "absorbing": (Absorbing(3), 4.0),
+        "uniform, L sharper": (Uniform(3), 12.0),
+    }
     print("| walks of each sample | " + " | ".join(f"{name} | Z / exact | CPU s" for name in cases) + " |")
     for name, how in STEERED.items():
         found = [steering(process, strength, how) for process, strength in cases.values()]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -67,6 +67,7 @@ class Method:
 
 def methods(source: Puzzles | None, scale: Scale, device: torch.device) -> Iterator[tuple[str, Callable[[], Method]]]:
     """Every row of the table, made when it is its turn; of no puzzles only the names are meant."""
+    source = cast(Puzzles, source)
     for objective in ("masked", "autoregressive"):
         for code in CODES:
             yield f"{code}, {objective}", partial(coded, source, scale, device, code, objective)

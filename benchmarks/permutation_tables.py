@@ -91,8 +91,9 @@ def _jigsaws(paper: bool) -> list[Row]:
         for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
             loss += "_3" if paper else ""
             found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
-        for labels, loss in (("no", (f"loss._target_={_RIVALS}.SinkhornPixelLoss",)), ("yes", ())):
-            own = (*settings, "baseline=sinkhorn", *loss)
+        pixel_loss = f"loss._target_={_RIVALS}.SinkhornPixelLoss"
+        for labels, options in (("no", [pixel_loss]), ("yes", [])):
+            own = (*settings, "baseline=sinkhorn", *options)
             found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",)))
         found += [_sorted(name, settings, pieces**2, baseline) for baseline in _STEEPNESS]
     return found

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,13 +143,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
     if options.what in (*TABLES, *permutation_codes.SUBJECTS):
+        make_rows: Callable[[str, str, Mapping[str, Any]], list[dict[str, Any]]] = decoded
         if options.what in TABLES:
-            table, read = runs(options.what, options.scale), decoded
+            table = runs(options.what, options.scale)
         else:
-            begin, read = permutation_codes.SUBJECTS[options.what]
+            begin, make_rows = permutation_codes.SUBJECTS[options.what]
             table = begin(options.scale)
         place = options.runs.resolve()
-        found = permutation_runs.make(table, read, options.scale, place, options.data_dir, options.show)
+        found = permutation_runs.make(table, make_rows, options.scale, place, options.data_dir, options.show)
         if found:
             report(f"{options.what}, scale {options.scale}", found, options)
         return

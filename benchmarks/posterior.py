@@ -192,7 +192,9 @@ def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
 
     source = instantiate(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
     assert isinstance(source, CountData)
-    return source.test, source.train
+    test, train = source.test, source.train
+    assert isinstance(test, Tensor) and isinstance(train, Tensor)  # in memory
+    return test, train
 
 
 _KERNELS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0)
@@ -280,18 +282,20 @@ def widths(bench: Bench) -> Iterator[Row]:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
                 drawn = SMC().sample(bench.prior, Measured(operator, noise, y), number * bench.samples, bench.seed)
             groups = drawn.log_evidence.view(bench.samples, number)
-            spread.append(groups.std(0))
+            if bench.samples > 1:
+                spread.append(groups.std(0))
             evidence.append(torch.logsumexp(groups, 0) - math.log(bench.samples))
         found = {
             "smc": (right, evidence), "training data": (right, by_training(noise, y)),
             "training data, of themselves": (own_right, by_training(noise, own)),
         }  # fmt: skip
+        deviation = float(torch.cat(spread).median()) if spread else math.nan  # of one group there is none
         for method, (wanted, values) in found.items():
             best = torch.softmax(torch.stack(values), 0).max(0)
             yield {
                 "exposure": exposure, "method": method, "right": float((best.indices == wanted).double().mean()),
                 "expected": float(best.values.mean()),
-                "spread of groups": float(torch.cat(spread).median()) if method == "smc" else 0.0,
+                "spread of groups": deviation if method == "smc" else 0.0,
                 "NFE": sum(sweep["evaluations"] for sweep in drawn.trace) if method == "smc" else 0,
             }  # fmt: skip
 

@@ -36,6 +36,7 @@ from blackout.posterior import (
 )
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.problem import Measurements
+from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from blackout.verification.claims import histogram
@@ -63,7 +64,8 @@ def synthetic(quick: bool) -> Iterator[Row]:
         }  # fmt: skip
         exact = torch.outer(one, one).numpy()
         for name, x in drawn.items():
-            found = np.histogram2d(*x[:, :2].double().T.numpy(), bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(x)
+            first, second = x[:, :2].double().T.numpy()
+            found = np.histogram2d(first, second, bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(x)
             yield {
                 "elements": elements, "method": name, "Hellinger": hellinger(found, exact),
                 "total variation": float(np.abs(found - exact).sum() / 2),
@@ -82,7 +84,8 @@ def dna(quick: bool) -> Iterator[Row]:
     """The mean number of CG in 40 letters at scale 1.5, exactly 1.068 and without a reward .254."""
     number, sweeps = (20, 2) if quick else (500, 100)
     model, operator = Dna(), Motif((1, 2), 1.5)
-    problem = Measured(operator, operator.noise, operator.noise.measurements((39,)))
+    tilt = Tilt(operator.scale)
+    problem = Measured(operator, tilt, tilt.measurements((39,)))
     prior = model.prior()
     levels, wide = anneal(sweeps, 3.0, 0.01), anneal(max(2, sweeps // 4), prior.final_time, 1e-4)
     methods = {

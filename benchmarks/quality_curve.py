@@ -152,11 +152,13 @@ def load_data(name: str, data_dir: str) -> CountData:
 
 def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Score:
     """Counts -> Frechet distance to the held-out images, or per cent by which they are brighter than training ones."""
+    train, test = data.train, data.test
+    assert isinstance(train, Tensor) and isinstance(test, Tensor)
     if metrics == "brightness":
-        return lambda counts: 100 * (float(counts.double().mean() / data.train.double().mean()) - 1)
+        return lambda counts: 100 * (float(counts.double().mean() / train.double().mean()) - 1)
     if metrics in ("pixels", "coarse"):
         side = 4 if metrics == "coarse" else 1
-        reference = statistics_of(data.test, side)
+        reference = statistics_of(test, side)
         return lambda counts: frechet_distance(*statistics_of(counts, side), *reference)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics

@@ -31,7 +31,7 @@ class FastSampling:
         self,
         network: CountNetwork,
         xt: torch.Tensor,
-        times: Sequence[torch.Tensor],
+        times: torch.Tensor | Sequence[torch.Tensor],
         kernel: Kernel,
         bfloat16: bool,
         compiled: bool,

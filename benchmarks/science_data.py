@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Maker = Callable[[np.random.Generator, int], dict[str, Array]]
+Maker = Callable[..., dict[str, Array]]
 _GENES, _TYPES = 200, 6
 _LETTERS, _LENGTH = 27, 16
 

@@ -24,14 +24,12 @@ from blackout.evaluation.reference import Reference
 SCORES = (["fd"], ["is"], ["kd"], ["prc"], ["fd", "is", "kd", "prc"])
 
 
-class Ready:
+class Ready(ModuleExtractor):
     """An extractor whose features [N, F] and logits [N, K] are there already; it hands them out in order."""
 
-    name, canonical, identity, resize = "ready", False, "", ""
-
     def __init__(self, features: Tensor, logits: Tensor) -> None:
+        super().__init__(nn.Identity(), "ready", features.shape[1], logits.shape[1])
         self.features, self.logits, self.at = features, logits, 0
-        self.num_features, self.num_classes = features.shape[1], logits.shape[1]
 
     def __call__(self, images: Tensor) -> Features:
         part = slice(self.at, self.at + len(images))
@@ -40,6 +38,7 @@ class Ready:
 
     def to(self, device: torch.device | str) -> Self:
         """Move the features."""
+        super().to(device)
         self.features, self.logits = self.features.to(device), self.logits.to(device)
         return self
 

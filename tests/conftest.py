@@ -6,13 +6,14 @@ These tensors are tiny, and threads of two processes on few cores stall each oth
 from __future__ import annotations
 
 import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from blackout.data import CountData
+if TYPE_CHECKING:
+    from blackout.data import CountData
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
@@ -22,6 +23,11 @@ def numbered() -> CountData:
     Training and test image k is filled with k, validation image k with k + 20; the left column of training images is
     30.
     """
+    # Imported here: the process that hands tests to those of xdist needs no PyTorch.
+    import torch
+
+    from blackout.data import CountData
+
     train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
     test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
     train[..., 0] = 30

@@ -466,7 +466,10 @@ def _output_and_gradient(
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
         output = network(x, t)
     (output * direction).mean().backward()
-    gradients = [parameter.grad.flatten().cpu().double() for parameter in network.parameters()]
+    gradients = []
+    for parameter in network.parameters():
+        assert parameter.grad is not None
+        gradients.append(parameter.grad.flatten().cpu().double())
     return output.detach().cpu().double(), torch.cat(gradients)
 
 

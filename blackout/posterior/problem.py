@@ -136,10 +136,12 @@ class Prior:
         last, numbers = time_on(self.times[-1], torch.device(self.device)), source_at(source, len(self.times))
         return self.process.prior((number, *self.shape), last, numbers, mean=self.mean)
 
+    @torch.no_grad()
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
         return self.kernel(ReverseStep(self.denoiser, self.process, x, s, t, source))
 
+    @torch.no_grad()
     def expected(self, x: Tensor, s: Tensor) -> Tensor:
         """The data expected given X_s = x, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]. Names have no
         mean; of these it is the likeliest level: ours.
@@ -150,6 +152,7 @@ class Prior:
         missing = said.expected if isinstance(said, CountPrediction) else torch.sub(*said.expected.unbind(1))
         return (x.double() + missing).clamp(0, self.process.max_count)
 
+    @torch.no_grad()
     def guess(self, x: Tensor, s: Tensor, streams: SampleStreams, number: int) -> list[Tensor]:
         """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
         elements are independent of one another, all of one evaluation. See `Kernel`.

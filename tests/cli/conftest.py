@@ -8,16 +8,22 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 from PIL import Image
 from torch import Tensor
+
+from blackout.files import CONF
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +91,33 @@ def read(file: Any, *how: Any, **named: Any) -> np.ndarray:
     return embedded(file, *how, **named).copy() if digits else _loadtxt(file, *how, **named)
 
 
+def call_main(main: Callable[..., Any], program: str, words: list[str]) -> None:
+    """Call a Hydra program with the settings of one job.
+
+    `hydra.main` composes them twice: first for the mode, which only flags and settings of Hydra change. Without those
+    this composes them once and hands them to the program, as Hydra's compose API is meant to be used in tests.
+    """
+    if any(word.startswith(("-", "hydra.")) and not word.startswith("hydra.searchpath=") for word in words):
+        main()
+        return
+    with initialize_config_dir(str(CONF), job_name=program, version_base="1.3"):
+        settings = compose(program, words, return_hydra_config=True)
+        HydraConfig.instance().set_config(settings)
+        try:
+            main(OmegaConf.masked_copy(settings, [name for name in settings if name != "hydra"]))
+        finally:
+            HydraConfig.instance().cfg = None
+
+
+def train(*arguments: object) -> None:
+    """Run `train.py` in this process, for fixtures that serve a whole module, where `run` cannot be used."""
+    words = [str(argument) for argument in arguments]
+    programs = importlib.import_module("blackout.cli.programs")
+    GlobalHydra.instance().clear()
+    with mock.patch.object(sys, "argv", [str(ROOT / "train.py"), *words]):
+        call_main(programs.train, "train", words)
+
+
 @pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
@@ -106,11 +139,12 @@ def run(
 
     def run(program: str, *arguments: object) -> Outcome:
         GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *map(str, arguments)])
-        cli = importlib.import_module("blackout.cli.programs")
+        words = [str(argument) for argument in arguments]
+        monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *words])
+        programs = importlib.import_module("blackout.cli.programs")
         code = 0
         try:
-            getattr(cli, f"run_{program}")()
+            programs.run(partial(call_main, getattr(programs, program), program, words), program)
         except SystemExit as exit_:
             code = int(exit_.code or 0)
         captured = capsys.readouterr()

@@ -4,33 +4,19 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from tests.cli.conftest import TINY
+from tests.cli.conftest import TINY, train
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A small perceptron trained for a moment on the digits, exported once for the module."""
-    import sys
-
-    import torch
-    from hydra.core.global_hydra import GlobalHydra
-
-    from tests.cli.conftest import ROOT
-
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("runs")
-    sys.path.insert(0, str(ROOT))
-    old, sys.argv = sys.argv, [
-        str(ROOT / "train.py"), *TINY, "trainer.max_steps=60", "trainer.val_check_interval=60", f"runs_dir={folder}",
-        "run_id=a", "network.body.width=64", "callbacks.samples=null",
-    ]  # fmt: skip
-    GlobalHydra.instance().clear()
-    from blackout.cli.programs import train
-
-    train()
-    sys.argv = old
+    steps = ("trainer.max_steps=60", "trainer.val_check_interval=60", "callbacks.samples=null")
+    train(*TINY, *steps, "network.body.width=64", f"runs_dir={folder}", "run_id=a")
     return folder / "digits" / "a"
 
 

@@ -10,6 +10,7 @@ from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.datasets import jigsaw_digits
 from tests import processes
+from tests.cli.conftest import train
 from tests.killed import assert_same, kill, outcome
 
 SMALL = (
@@ -26,10 +27,9 @@ LABEL_FREE = (*JIGSAW, "loss=label_free", "trainer.max_steps=12")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A label-free run, not disturbed, in a process of its own."""
+    """An undisturbed label-free run."""
     runs = tmp_path_factory.mktemp("shuffle")
-    done = processes.run("train", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
-    assert done.returncode == 0, done.stderr
+    train(*LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
     return runs / "jigsaw_digits/whole"
 
 

@@ -17,6 +17,8 @@ from blackout.evaluation import Scorer
 from tests import processes
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
+pytestmark = pytest.mark.deep
+
 SAMPLES = 75
 
 
@@ -75,7 +77,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.deep
 def test_two_processes_agree_with_one(results: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = scores(0, 1, tmp_path)
     assert results[0]["fresh"] == results[1]["fresh"]

@@ -196,8 +196,8 @@ def bounded(cwd, *command):
 
 @pytest.mark.parametrize("command", [
     (ROOT / "sample.py", "ckpt=.", "evaluate=true", "num_samples=2"),
-    ("-m", "blackout.cli.report", "."),
-    ("-m", "blackout.cli.compare", "."),
+    pytest.param(("-m", "blackout.cli.report", "."), marks=pytest.mark.deep),
+    pytest.param(("-m", "blackout.cli.compare", "."), marks=pytest.mark.deep),
 ])  # fmt: skip
 def test_programs_end_in_one_line(stranger, command):
     (stranger / "config.yaml").write_text(ALIASES)
