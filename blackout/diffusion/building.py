@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import Plain, leaves
-from blackout.config.instantiate import find, make
+from blackout.config.instantiate import find_target, instantiate
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import FiniteProcess, Process
 from blackout.errors import UserError
@@ -34,7 +34,7 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
     Raises:
         UserError: it cannot be made, or has no `outputs`.
     """
-    parameters = inspect.signature(find(config, "head")).parameters
+    parameters = inspect.signature(find_target(config, "head")).parameters
     one = torch.ones(())
     available = {"process": process, "elements": elements or Elements(one, one, one)}
     arguments = {name: value for name, value in available.items() if name in parameters}
@@ -42,7 +42,7 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
     if isinstance(base, Mapping):
         arguments["base"] = make_head(base, process, elements)
         config = {name: value for name, value in config.items() if name != "base"}
-    head: Head = make(config, "head", **arguments)
+    head: Head = instantiate(config, "head", **arguments)
     if not isinstance(getattr(head, "outputs", None), int):
         raise UserError(
             f"head: {type(head).__name__} does not say how many `outputs` of the network it reads"
@@ -53,7 +53,7 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
 def needs_elements(network: object, head: Plain) -> bool:
     """Return whether inputs of the network, or a head, use the mean of every element."""
     kinds = [
-        find({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")
+        find_target({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")
     ]
     if any("elements" in inspect.signature(kind).parameters for kind in kinds):
         return True
@@ -111,7 +111,7 @@ def check_memory(process: Plain, shape: Sequence[int], max_count: int, batch_siz
     Raises:
         UserError: how much memory it would need.
     """
-    kind = find(process, "process")
+    kind = find_target(process, "process")
     if not (isinstance(kind, type) and issubclass(kind, FiniteProcess)):
         return
     num_states = max_count + 2

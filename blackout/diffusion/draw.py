@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from blackout.config.instantiate import make, resolve, with_defaults
+from blackout.config.descriptions import add_defaults, complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import divided
@@ -188,7 +189,7 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     asked = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     few = request.get("inpaint") and len(model.shape) == 1 and isinstance(model.process, PureDeath)
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
-    sampler: Sampler = make(description, "sampler")
+    sampler: Sampler = instantiate(description, "sampler")
     classes = parse_labels(model, request.get("classes"), request.get("given"))
     check_guidance(sampler, with_classes=classes is not None)
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
@@ -207,8 +208,8 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
         raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
     sampler = model.sampler
     if request.get("sampler"):
-        sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
-    component = make(request["posterior"], "posterior")
+        sampler = instantiate(describe_sampler(request["sampler"], model.config), "sampler")
+    component = instantiate(request["posterior"], "posterior")
     refuse(not hasattr(component, "asked"), "posterior must be a way of sampling such as posterior=auto")
     return component.asked(model, sampler, request)
 
@@ -221,9 +222,9 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
             guidance. A description of another class than the model's replaces it.
         model: description of the model.
     """
-    default = with_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
+    default = add_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge(default, given, nested=("correction", "guidance"))
-    return resolve(description, add_data_ends(checked_facts(model)), "sampler")
+    return complete_description(description, add_data_ends(checked_facts(model)), "sampler")
 
 
 def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
-from blackout.config.instantiate import make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.data.count_statistics import narrow, sums
@@ -198,19 +199,19 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             "process=... must be one of the choices that --help lists",
         )
         parts = {
-            "process": resolve(embed_matrix(settings["process"]), stats, "process"),
-            "head": resolve(settings["head"], stats, "head"),
+            "process": complete_description(embed_matrix(settings["process"]), stats, "process"),
+            "head": complete_description(settings["head"], stats, "head"),
         }
         batch_size = settings.get("batch_size", 1)
         check_memory(parts["process"], source.shape, source.max_count, batch_size)
-        process = make(parts["process"], "process")
+        process = instantiate(parts["process"], "process")
         if source.train_seen is not None and not isinstance(process, PureDeath):
             raise UserError(
                 f"missing entries need process=pure_death, not {type(process).__name__}"
             )
         stats["outputs"] = make_head(parts["head"], process).outputs
         return {
-            name: parts[name] if name in parts else resolve(settings[name], stats, name)
+            name: parts[name] if name in parts else complete_description(settings[name], stats, name)
             for name in self.parts
         }
 
@@ -220,7 +221,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         References: this project; checked in tests/cli/test_configs.py.
         """
         stats = _component_stats(settings, source, source.facts)
-        body = resolve(settings["network"], stats, "network").get("body")
+        body = complete_description(settings["network"], stats, "network").get("body")
         is_mlp = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
         if not is_mlp:
             return UNET_STEPS
@@ -254,7 +255,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         shape = checked_facts(description)["shape"]
         configs = description["model"]
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
-        network = make(configs["network"], "network")
+        network = instantiate(configs["network"], "network")
 
         # 2. Statistics of the data, for inputs that measure counts by them.
         kept: dict[str, Any] = select_tensors(

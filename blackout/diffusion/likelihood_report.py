@@ -224,7 +224,7 @@ def baseline_values(
     validation = _first_counts(complete, "val", number)
     held_out = torch.cat([validation, _first_counts(complete, "test", number)])
     test = {
-        name: Baseline.of(bits, len(validation), all_elements)
+        name: Baseline.from_values(bits, len(validation), all_elements)
         for name, (bits, all_elements) in _fit_baselines(complete, num_train, held_out).items()
     }
     if "likelihood" not in settings:
@@ -232,7 +232,7 @@ def baseline_values(
 
     train_counts = _first_counts(complete, "train", number)
     train = {
-        name: Baseline(bits, whole=all_elements)
+        name: Baseline(bits, covers_samples=all_elements)
         for name, (bits, all_elements) in _fit_baselines(complete, num_train, train_counts).items()
     }
     return {

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
-from blackout.config.instantiate import described, make
+from blackout.config.descriptions import to_description
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.correctors import MAX_STEPS, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
@@ -140,7 +141,7 @@ def load_sampler(name: str) -> Sampler:
         f"sampler={name!r}: there is no such sampler, only {', '.join(names)}",
     )
     config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])
-    return make(_drop_null(config), "sampler")
+    return instantiate(_drop_null(config), "sampler")
 
 
 def _drop_null(settings: Any) -> Any:
@@ -185,4 +186,4 @@ def choose_sampler(
 def _same_kernel(first: Kernel, second: Kernel) -> bool:
     """Return whether two kernels are of one class with equal arguments."""
     same_class = type(first) is type(second)
-    return same_class and described(first, "kernel") == described(second, "kernel")
+    return same_class and to_description(first, "kernel") == to_description(second, "kernel")

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
-from blackout.config.instantiate import described, make
+from blackout.config.descriptions import to_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.diffusion import (
     BinomialBridge,
@@ -259,9 +260,10 @@ def test_heads_and_inputs_of_ones_own_know_the_elements_of_the_data():
 
 
 def test_descriptions_name_public_addresses():
-    sampler = described(Sampler(PoissonLeap(), 7), "sampler")
-    assert sampler["_target_"] == "blackout.diffusion.Sampler" and make(sampler, "sampler") == Sampler(PoissonLeap(), 7)
-    assert described(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
+    sampler = to_description(Sampler(PoissonLeap(), 7), "sampler")
+    assert sampler["_target_"] == "blackout.diffusion.Sampler"
+    assert instantiate(sampler, "sampler") == Sampler(PoissonLeap(), 7)
+    assert to_description(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
 
 
 def test_a_model_says_what_it_is():

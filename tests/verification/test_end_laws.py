@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from blackout.config.choices import choices, load_choice
-from blackout.config.instantiate import make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
@@ -124,7 +125,8 @@ SHIPPED = shipped()
 
 
 def final_time(grid, facts):
-    return make(resolve(grid, add_data_ends({"mean": 1.0, "std": 1.0, **facts}), "grid"), "grid")(50)[-1]
+    stats = add_data_ends({"mean": 1.0, "std": 1.0, **facts})
+    return instantiate(complete_description(grid, stats, "grid"), "grid")(50)[-1]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
