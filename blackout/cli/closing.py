@@ -84,7 +84,7 @@ def finish_run(
             )
 
     # 3. Test metrics of the final model, and scores of its samples.
-    metrics = val_metrics | test(trainer, module, budget, left_out)
+    metrics = test(trainer, module, budget, left_out) | val_metrics
     samples = sample_values(module, source, family)
     scores: dict[str, float] = {}
     score_report: dict[str, Any] = {}

@@ -16,7 +16,7 @@ def test_names_of_runs_and_experiments_lead_nowhere_else(name, tmp_path):
         run_id({"run_id": name})
     if name not in ("", ".", "a/b", "a\\b"):
         config = {"experiment_name": name, "run_id": "a", "runs_dir": str(tmp_path)}
-        with pytest.raises(UserError, match="experiment_name must be a directory's name"):
+        with pytest.raises(UserError, match="experiment_name must name a directory"):
             run_directory(config, "digits")
 
 

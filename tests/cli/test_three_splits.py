@@ -158,7 +158,7 @@ def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(r
                 if row["val/bits_per_dim"] and int(row["step"]) < 7}  # fmt: skip
     values = json.loads((folder / "metrics.json").read_text())["values"]
     assert values["val/bits_per_dim"] == pytest.approx(bits[2], rel=1e-3) and bits[2] == max(bits.values())
-    assert "where validation data say it is best" in outcome.out
+    assert "which is best on validation data" in outcome.out
     sampled = run("sample", f"ckpt={folder}", "num_samples=2", "evaluate=true", "metrics=none", "likelihood.repeats=8",
                   "likelihood.images=359", f"out={tmp_path / 'out'}")  # fmt: skip
     assert sampled.code == 0, sampled.err
@@ -181,7 +181,7 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
     run("train", *without, "callbacks.checkpoints.restore_best=true").assert_refused(
         "the best checkpoint is chosen on validation data, and digits has none", "dataset.validation=0.1"
     )
-    run("train", *without, "callbacks.checkpoints.monitor=fd_digits").assert_refused("leave out callbacks.checkpoints")
+    run("train", *without, "callbacks.checkpoints.monitor=fd_digits").assert_refused("omit callbacks.checkpoints")
     counts = ("metrics=counts", "callbacks.scores.every_n_steps=2", "run_id=b")
     run("train", *without, *counts).assert_refused("no validation data to compare samples with during training")
 
