@@ -132,7 +132,7 @@ class Student(BlackoutDiffusion):
         """The loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
-        source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
+        source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).step(number)
         loss = self._scores(self, batch["x0"], t, source).mean()
         self.log("train/loss", loss)
         return loss
@@ -141,7 +141,7 @@ class Student(BlackoutDiffusion):
         """`energy_score` of a batch [b, C, H, W], one number per sample."""
         index = batch["index"]
         _, t = self.schedule.intervals(low_discrepancy(index))
-        source = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index).at(0)
+        source = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index).step(0)
         self.record("val/energy_score", self._scores(self.denoiser(), batch["x0"], t, source).double())
 
     def _scores(self, denoiser: Denoiser, x0: Tensor, t: Tensor, source: RandomSource) -> Tensor:

@@ -112,7 +112,7 @@ class KnownPath:
         if self._step != k:
             generator = self._generator
             if isinstance(generator, SampleStreams):
-                self._source = generator.at(-k - 1)
+                self._source = generator.step(-k - 1)
             else:
                 self._source = generator
             self._step = k

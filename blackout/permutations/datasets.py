@@ -121,8 +121,8 @@ class Puzzles(ABC):
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The puzzles with these numbers [b]: items, given, ties."""
         streams = SampleStreams(fold_seed(self.seed, STREAMS[split]), index)
-        made = self.make(split, index, streams.at(_MADE))
-        order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
+        made = self.make(split, index, streams.step(_MADE))
+        order = streams.step(_GIVEN).next_draw().uniform((len(index), self.num_items))
         if self.facts["first_fixed"]:
             order[:, 0] = -1.0
         given = order.argsort(-1)
@@ -495,7 +495,7 @@ class Jigsaws(ImagePuzzles):
         clean = self._cut(images)
         items = clean.float() / self.scale
         if self._noise:  # normal numbers that belong to the images
-            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).at(0)
+            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).step(0)
             u = own.next_draw().uniform((len(number), *images.shape[1:]))
             normal = torch.special.ndtri(u.clamp_(_NORMAL_LIMIT, 1 - _NORMAL_LIMIT)).float()
             items = items + self._noise * self._cut(normal)

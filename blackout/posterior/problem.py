@@ -157,7 +157,8 @@ class Prior:
         """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
         elements are independent of one another, all of one evaluation. See `Kernel`.
         """
-        said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
+        said, zero = self.denoiser(x, s), torch.zeros_like(s)
+        sources = (streams.fold_in(k).step(0) for k in range(number))
         runs = (self.kernel(ReverseStep(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
@@ -166,8 +167,8 @@ class Prior:
         [n, number, *shape].
         """
         level = torch.tensor(min(_NOISED, self.final_time), dtype=torch.float64)
-        z = self.process.sample(x, level, streams.at(0))
-        return torch.stack(self.guess(z, level, streams.fold(0), number), 1)
+        z = self.process.sample(x, level, streams.step(0))
+        return torch.stack(self.guess(z, level, streams.fold_in(0), number), 1)
 
 
 @runtime_checkable
@@ -353,7 +354,7 @@ class Measurements:
             truths, y = self.truths_of(seed), self.given
             if y is None:
                 assert truths is not None
-                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).at(0)
+                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).step(0)
                 y = self.noise.draw(self.operator(truths.double()), numbers)
                 seen = self.operator.seen(self.shape)
                 y = y if seen is None else torch.where(seen, y, 0.0)

@@ -45,7 +45,7 @@ def test_what_is_missing_has_no_part_in_bounds(max_count: int) -> None:
     v = (torch.arange(64).double() + 0.5) / 64
 
     def bound(of: Denoiser, x0: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        streams = SampleStreams(0, torch.arange(64)).at(0)
+        streams = SampleStreams(0, torch.arange(64)).step(0)
         return likelihood_bound(of, trained.process, x0, v, streams, mean=start)
 
     nats = bound(denoiser, X0 * 0, mean)
