@@ -174,7 +174,8 @@ class Distillation(CountDiffusion):
         body, shape = found["network"].get("body"), [*source.shape]
         if not is_component(body) or body["_target_"] != "blackout.networks.UNet" or len(shape) != 3:
             raise UserError("teacher: only models of images with network=unet or unet_8x8 have students so far")
-        if body.get("num_classes") or body.get("noise") or body.get("shape") != shape or source.train_seen is not None:
+        is_conditional = body.get("num_classes") or body.get("noise")
+        if is_conditional or body.get("shape") != shape or source.train_observed is not None:
             ours = f"{source.name} of shape {shape}"
             raise UserError(f"teacher: it must be trained on all of {ours} without classes, and be no student")
         planes = settings["sampler"]["kernel"].get("planes", JointBridge.planes)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, per_row
-from blackout.data.file_formats import load_arrays
+from blackout.data.formats import load_arrays
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams

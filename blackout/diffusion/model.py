@@ -177,7 +177,7 @@ class BlackoutDiffusion(Model):
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
 
         # 3. Prediction; missing entries read as their mean.
-        observed = batch.get("seen")
+        observed = batch.get("observed")
         state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.mean)
         prediction = self(state, t, classes)
 
@@ -224,7 +224,7 @@ class BlackoutDiffusion(Model):
         index = batch["index"]
         classes = self._classes(batch)
         denoiser, mean, share = mask_missing_entries(
-            batch.get("seen"),
+            batch.get("observed"),
             self.denoiser(classes),
             start_mean(self.mean, self.class_mean, classes),
             self.mean,

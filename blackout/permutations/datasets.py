@@ -39,9 +39,10 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
-from blackout.data.file_formats import load_array, load_arrays
-from blackout.data.images import VALIDATION, StrPath
+from blackout.data.formats import load_array, load_arrays
+from blackout.data.images import StrPath
 from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
+from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
@@ -535,7 +536,7 @@ def jigsaw_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
     """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
 
@@ -561,7 +562,7 @@ def jigsaw_cifar10(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
     """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
     return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
@@ -639,7 +640,7 @@ def sort_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Sorting:
     """Numbers made of MNIST's digits, four of them as published.
 

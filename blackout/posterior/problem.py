@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, time_on
-from blackout.data.file_formats import COUNTS, read_store
+from blackout.data.formats import COUNTS, read_file
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
@@ -374,7 +374,7 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
     Args:
         model: a trained model of counts.
         sampler: for truths drawn from the model.
-        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it
+        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_file`; an .npz has `y` and, where it
             is known, `x0`), or None where the operator needs none.
 
     Raises:
@@ -432,11 +432,11 @@ def _truths(model: Any, sampler: Sampler, split: Any, numbers: Tensor, asked: st
 def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
     """y [M, *measured] and x0 [M, *shape] or None: `y` and `x0` of an .npz or HDF5 file, or all that another holds."""
     try:
-        store = read_store(path)
+        store = read_file(path)
     except UserError as error:
         ways = "test:..., val:..., train:..., model:..."
         raise UserError(f"measurement={path} is no {ways} or readable file: {error}") from None
-    if store.tabular:
+    if store.is_table:
         if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
             raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
         arrays = {"y": np.stack(list(store.arrays.values()), 1)}

@@ -64,15 +64,15 @@ def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(t
     arrays = {name: SPECTRA[part] for name, part in splits.items()}
     arrays |= {f"{name}_labels": labels[part] for name, part in splits.items()}
     given = counts(save(tmp_path, **arrays))
-    assert torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int()) and given.undivided() is given
+    assert torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int()) and given.merge_validation() is given
     assert given.val_labels is not None and given.val_labels.tolist() == labels[30:40].tolist()
     del arrays["val"], arrays["val_labels"]
     taken = counts(save(tmp_path, **arrays), validation=0.5)
     assert (len(taken.train), len(taken.val), len(taken.test)) == (15, 15, 10)
     assert taken.val_labels is not None and torch.bincount(taken.val_labels).tolist() == [3] * 5
-    assert torch.equal(taken.undivided().train, torch.from_numpy(SPECTRA[:30]).int())
+    assert torch.equal(taken.merge_validation().train, torch.from_numpy(SPECTRA[:30]).int())
     without = counts(save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0)
-    assert len(without.val) == without.size("val") == 0 and torch.equal(without.train, taken.undivided().train)
+    assert len(without.val) == without.size("val") == 0 and torch.equal(without.train, taken.merge_validation().train)
 
 
 def test_samples_keep_their_labels(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a file"):
         counts(tmp_path)
     (tmp_path / "x.csv.gz").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"x\.csv\.gz: unpack it first; what is read is \.npy, "):
+    with pytest.raises(UserError, match=r"x\.csv\.gz: unpack it first; supported formats are \.npy, "):
         counts(tmp_path / "x.csv.gz")
 
 
@@ -204,8 +204,8 @@ def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: 
     assert (torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()).item() == 3 * 80
     for given, said in (
         ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
-        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is none of letters=ACG"),
-        ({"sequences": "seq", "letters": "AACGT"}, "letters differ"),
+        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is not one of letters=ACG"),
+        ({"sequences": "seq", "letters": "AACGT"}, "letters must differ"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):
             counts(tmp_path / "enhancers.csv", **given)  # type: ignore[arg-type]

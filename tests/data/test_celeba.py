@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.datasets import CelebA
 
-import blackout.data.images
+import blackout.data.celeba
 from blackout.data import celeba64
 from blackout.errors import UserError
 
@@ -34,11 +34,11 @@ def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = celeba64(faces)
     assert [len(part) for part in (data.train, data.val, data.test)] == [3, 2, 2] and data.shape == (3, 64, 64)
-    assert abs(data.val.double().mean() - 162) < 2 and data.undivided() is data
+    assert abs(data.val.double().mean() - 162) < 2 and data.merge_validation() is data
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
     assert (data.train.double().mean((1, 2, 3)) - torch.tensor([36.0, 108.0, 180.0])).abs().max() < 2
     assert not list(faces.rglob("*.part"))
-    monkeypatch.setattr(blackout.data.images, "load_images", pytest.fail)
+    monkeypatch.setattr(blackout.data.celeba, "load_images", pytest.fail)
     again = celeba64(faces)
     assert again.fingerprint() == data.fingerprint()
 

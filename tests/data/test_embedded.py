@@ -34,13 +34,13 @@ def test_no_digit_is_in_two_splits() -> None:
 def test_validation_digits_go_back_to_where_they_were() -> None:
     data, official = digits(), digits(validation=0)
     assert len(official.train) == 1438 and len(official.val) == 0
-    assert data.undivided().fingerprint("train") == official.fingerprint("train") != data.fingerprint("train")
-    assert data.undivided().train_labels.tolist() == official.train_labels.tolist()  # type: ignore[union-attr]
+    assert data.merge_validation().fingerprint("train") == official.fingerprint("train") != data.fingerprint("train")
+    assert data.merge_validation().train_labels.tolist() == official.train_labels.tolist()  # type: ignore[union-attr]
     assert data.fingerprint("test") == official.fingerprint("test")
-    part = data.under(torch.tensor([3, 8]))
-    together = data.undivided().under(torch.tensor([3, 8]))
-    assert abs(len(part.undivided().train) - len(together.train)) <= 2
-    assert torch.equal(part.undivided().train_labels.unique(), torch.tensor([3, 8]))  # type: ignore[union-attr]
+    part = data.select_condition(torch.tensor([3, 8]))
+    together = data.merge_validation().select_condition(torch.tensor([3, 8]))
+    assert abs(len(part.merge_validation().train) - len(together.train)) <= 2
+    assert torch.equal(part.merge_validation().train_labels.unique(), torch.tensor([3, 8]))  # type: ignore[union-attr]
 
 
 def test_patches_are_crops_of_their_own_part_of_a_photograph() -> None:

@@ -30,7 +30,7 @@ from blackout.cli.comparison_page import save_comparison
 from blackout.cli.pages import load_picture
 from blackout.cli.report_page import save_report
 from blackout.data import counts, image_folder
-from blackout.data.file_formats import load_array, read_store, sparse_matrix
+from blackout.data.formats import load_array, read_file, sparse_matrix
 from blackout.errors import UserError
 from blackout.evaluation import reference
 from blackout.files import memory, read_rows, taking_at_most
@@ -396,7 +396,7 @@ def store(files: Mapping[str, Any], folder: Path) -> Read:
             content(path)
         else:
             path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return partial(read_store, folder / "x.zarr")
+    return partial(read_file, folder / "x.zarr")
 
 
 def spaces(path: Path) -> None:
@@ -483,7 +483,7 @@ STORES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 for word, files in STORES.items():
     CASES[f"zarr: {word}"] = partial(store, files)
-CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_store)
+CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_file)
 
 
 # --- zarr, with the library
@@ -656,7 +656,7 @@ CASES |= {
     "h5: long text": partial(hdf5, long_text, labels="k"), "h5: text without an end": partial(damaged, 0, bytes(16)),
     "h5: text beyond its heap": partial(damaged, 8, b"\xff" * 8),
     "h5: text": partial(hdf5, lambda h5, file: file.__setitem__("counts", np.full((8, 3), b"a"))),
-    "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_store),
+    "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_file),
     "h5ad: no table": partial(hdf5, lambda h5, file: file.__setitem__("X", COUNTS), name="x.h5ad"),
     "h5ad: no counts": partial(hdf5, partial(without, "X"), name="x.h5ad"),
     "h5ad: no features": partial(hdf5, partial(without, "var"), name="x.h5ad"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blackout.data import CountData, counts
-from blackout.data.user_counts import filled
+from blackout.data.missing import impute_missing
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -21,10 +21,10 @@ SEEN = GENERATOR.random(MATRIX.shape) < 0.7
 def test_what_was_seen_of_an_image_is_mirrored_with_it() -> None:
     x0 = torch.arange(1, 25).view(2, 1, 3, 4)
     seen = torch.rand(x0.shape, generator=torch.Generator().manual_seed(0)) < 0.6
-    data = CountData("x", x0, x0, 24, flip=True, train_seen=seen)
+    data = CountData("x", x0, x0, 24, flip=True, train_observed=seen)
     batch = data.batch("train", torch.arange(2), torch.tensor([0.3, 0.7]))
-    assert torch.equal(batch["seen"], torch.stack([seen[0].flip(-1), seen[1]]))
-    assert torch.equal(batch["x0"], torch.stack([x0[0].flip(-1), x0[1]]) * batch["seen"])
+    assert torch.equal(batch["observed"], torch.stack([seen[0].flip(-1), seen[1]]))
+    assert torch.equal(batch["x0"], torch.stack([x0[0].flip(-1), x0[1]]) * batch["observed"])
 
 
 @pytest.mark.parametrize("form", ["finite", "array", "file"])
@@ -40,12 +40,12 @@ def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
         np.save(tmp_path / "seen.npy", SEEN)
         mask = str(tmp_path / "seen.npy")
     data = counts(path, mask=mask)
-    assert data.train_seen is not None and data.test_seen is not None and "missing" in str(data)
-    both = torch.cat([data.train_seen, data.val_seen, data.test_seen])
+    assert data.train_observed is not None and data.test_observed is not None and "missing" in str(data)
+    both = torch.cat([data.train_observed, data.val_observed, data.test_observed])
     assert sorted(both.sum(1).tolist()) == sorted(SEEN.sum(1).tolist())
     batch = data.batch("train", torch.arange(50))
-    assert not batch["x0"][~batch["seen"]].any() and torch.equal(batch["seen"], data.train_seen[:50])
-    assert torch.equal(batch["x0"][batch["seen"]], data.train[:50][batch["seen"]])
+    assert not batch["x0"][~batch["observed"]].any() and torch.equal(batch["observed"], data.train_observed[:50])
+    assert torch.equal(batch["x0"][batch["observed"]], data.train[:50][batch["observed"]])
     assert data.fingerprint("train") != CountData("x", data.train, data.test, data.max_count).fingerprint("train")
 
 
@@ -54,17 +54,17 @@ def test_few_validation_samples_are_filled_from_training_data(tmp_path: Path) ->
     rare = GENERATOR.random(MATRIX.shape) < 0.1
     np.savez(tmp_path / "x.npz", counts=MATRIX, seen=rare)
     data = counts(tmp_path / "x.npz", mask="seen", validation=4)
-    assert data.val_seen is not None and not data.val_seen.any(0).all()
+    assert data.val_observed is not None and not data.val_observed.any(0).all()
     for element in range(4):
-        known = data.train[data.train_seen[:, element], element]  # type: ignore[index]
-        assert torch.isin(data.val[:, element][~data.val_seen[:, element]], known).all()
+        known = data.train[data.train_observed[:, element], element]  # type: ignore[index]
+        assert torch.isin(data.val[:, element][~data.val_observed[:, element]], known).all()
 
 
 def test_filled_elements_keep_their_means_and_variances() -> None:
     means = torch.tensor([0.5, 2.0, 8.0])
     whole = torch.poisson(means.expand(20_000, 3), generator=torch.Generator().manual_seed(0)).long()
     seen = torch.rand(whole.shape, generator=torch.Generator().manual_seed(1)) < 0.5
-    found = filled(whole * seen, seen).double()
+    found = impute_missing(whole * seen, seen).double()
     assert torch.equal(found[seen], whole[seen].double())
     assert torch.allclose(found.mean(0), whole.double().mean(0), rtol=0.03)
     assert torch.allclose(found.var(0), whole.double().var(0), rtol=0.06)
@@ -73,15 +73,15 @@ def test_filled_elements_keep_their_means_and_variances() -> None:
 def test_complete_samples_are_those_without_missing_entries() -> None:
     train, test = torch.from_numpy(MATRIX[:300]), torch.from_numpy(MATRIX[300:])
     seen = torch.from_numpy(SEEN)
-    data = CountData("x", train, test, 200, train_seen=seen[:300], test_seen=seen[300:])
-    assert data.complete is not None and len(data.complete.train) == int(seen[:300].all(1).sum())
-    assert CountData("x", train, test, 200).complete is not None
+    data = CountData("x", train, test, 200, train_observed=seen[:300], test_observed=seen[300:])
+    assert data.without_missing() is not None and len(data.without_missing().train) == int(seen[:300].all(1).sum())
+    assert CountData("x", train, test, 200).without_missing() is not None
     none = torch.zeros_like(seen[300:])
-    assert CountData("x", train, test, 200, train_seen=seen[:300], test_seen=none).complete is None
+    assert CountData("x", train, test, 200, train_observed=seen[:300], test_observed=none).without_missing() is None
 
 
 @pytest.mark.parametrize(("array", "mask", "message"), [
-    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite takes these entries for missing"),
+    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite treats these entries as missing"),
     (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
     (np.where(np.arange(4) > 0, MATRIX, np.nan), "finite", "element 0 is missing in every sample"),
 ])  # fmt: skip
@@ -113,8 +113,8 @@ def test_series_in_vectors_are_told_from_elements_without_order() -> None:
     bursts = torch.poisson(4 + 3 * torch.sin(time + 6.3 * torch.rand(500, 1))).long()
     shuffled = bursts[:, torch.randperm(40, generator=torch.Generator().manual_seed(0))]
     copies = torch.cat([shuffled, shuffled[:, :8].repeat_interleave(2, 1)], 1)  # equal ones stand side by side
-    assert CountData("x", bursts, bursts, 99).ordered
-    assert not any(CountData("x", of, of, 99).ordered for of in (shuffled, copies))
+    assert CountData("x", bursts, bursts, 99).is_series
+    assert not any(CountData("x", of, of, 99).is_series for of in (shuffled, copies))
 
 
 def test_covariates_are_levels_of_equally_many_samples(tmp_path: Path) -> None:

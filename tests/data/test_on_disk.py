@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from blackout.data import CountData, counts, image_folder, on_disk
-from blackout.data.count_statistics import loaded
+from blackout.data.count_statistics import load_samples
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
 from blackout.evaluation.count_scores import CountScorer, compare
@@ -78,13 +78,13 @@ def read(path: Path, in_memory: bool | None, **settings: Any) -> CountData:
 def test_rows_on_the_disk_are_those_in_memory(tmp_path: Path, kind: str) -> None:
     path, settings = SETS[kind](tmp_path)
     memory, disk = (read(path, held, **settings) for held in (True, False))
-    assert isinstance(disk.train, on_disk.Rows)
+    assert isinstance(disk.train, on_disk.DiskCounts)
     for split in ("train", "val", "test"):
         assert torch.equal(getattr(memory, split), getattr(disk, split)[:])
         assert memory.fingerprint(split) == disk.fingerprint(split)
     assert memory.facts == disk.facts
-    assert memory.undivided().fingerprint("train") == disk.undivided().fingerprint("train")
-    assert len(disk.undivided().train) == len(disk.train) + len(disk.val) > len(disk.train)
+    assert memory.merge_validation().fingerprint("train") == disk.merge_validation().fingerprint("train")
+    assert len(disk.merge_validation().train) == len(disk.train) + len(disk.val) > len(disk.train)
     assert torch.equal(pickle.loads(pickle.dumps(disk)).test[2:5], memory.test[2:5])
     for name in ("element", "square", "sample"):
         assert torch.equal(getattr(memory.sums, name), getattr(disk.sums, name))
@@ -168,6 +168,6 @@ def test_a_read_that_comes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest
 
 def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
-    some = loaded(data.train, most=12 * 56)
+    some = load_samples(data.train, max_elements=12 * 56)
     assert torch.equal(some, data.train[torch.arange(56) * 10])
-    assert torch.equal(loaded(some, most=1), some)
+    assert torch.equal(load_samples(some, max_elements=1), some)

@@ -65,9 +65,9 @@ def test_every_class_keeps_its_share_in_all_splits() -> None:
 
 
 def test_very_few_samples_share_splits_and_it_is_said() -> None:
-    with pytest.warns(UserWarning, match="one sample: it is training, validation and test data"):
+    with pytest.warns(UserWarning, match="only one sample: it is used for training, validation and test"):
         assert [part.tolist() for part in split_samples(1, 0.1, 0.1)] == [[0], [0], [0]]
-    with pytest.warns(UserWarning, match="one training sample: it is validation data, too"):
+    with pytest.warns(UserWarning, match="only one training sample: it is used for validation, too"):
         train, val, test = split_samples(2, 0.1, 0.1)
     assert torch.equal(train, val) and sorted([*train.tolist(), *test.tolist()]) == [0, 1]
     with warnings.catch_warnings():

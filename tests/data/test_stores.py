@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 
 from blackout.data import counts
-from blackout.data.file_formats import read_store
+from blackout.data.formats import read_file
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def test_a_library_that_is_not_there_is_named(
     monkeypatch.setattr(importlib, "import_module", missing)
     (tmp_path / f"x.{kind}").write_bytes(b"")
     with pytest.raises(UserError, match=rf"read by {library}, which is not installed: pip install"):
-        read_store(tmp_path / f"x.{kind}")
+        read_file(tmp_path / f"x.{kind}")
 
 
 def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
     seen = np.random.default_rng(1).random(MATRIX.shape) > 0.2
     anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(tmp_path / "x.h5ad")
     data = counts(tmp_path / "x.h5ad", mask="seen")
-    assert data.train_seen is not None and data.test_seen is not None
-    assert data.val_seen is not None
-    assert int(data.train_seen.sum() + data.val_seen.sum() + data.test_seen.sum()) == int(seen.sum())
+    assert data.train_observed is not None and data.test_observed is not None
+    assert data.val_observed is not None
+    assert int(data.train_observed.sum() + data.val_observed.sum() + data.test_observed.sum()) == int(seen.sum())
 
 
 def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "message"), [
     ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
     ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
-    ({"labels": "dose", "holdout": 2.0}, "share between 0 and 1"),
+    ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
     ({"labels": "type"}, "'dose' holds numbers that are not whole"),
     ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
 ])  # fmt: skip
@@ -162,12 +162,12 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_a_folder_of_frames_is_their_stack(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nor a folder of"):
-        read_store(tmp_path)
+        read_file(tmp_path)
     tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
     frames = 300 * MATRIX.reshape(20, 5, 3)
     for k, frame in enumerate(frames):
         tifffile.imwrite(tmp_path / f"{k:02d}.tif", frame.astype(np.uint16))
-    assert np.array_equal(read_store(tmp_path).arrays["counts"], frames)
+    assert np.array_equal(read_file(tmp_path).arrays["counts"], frames)
     tifffile.imwrite(tmp_path / "99.tiff", frames[0, :3].astype(np.uint16))
     with pytest.raises(UserError, match=r"99\.tiff: \(3, 3\) pixels, unlike 00\.tif"):
         counts(tmp_path)
@@ -213,13 +213,13 @@ def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
 
 def test_advice_leads_on(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b,c,dose\n" + "1,2,4,.5\n3,4,0,.25\n" * 6)
-    with pytest.raises(UserError, match=r"'dose' holds numbers that are not whole: dataset\.covariates=dose tells"):
+    with pytest.raises(UserError, match=r"'dose' holds numbers that are not whole: dataset\.covariates=dose conditions"):
         counts(tmp_path / "x.csv")
     assert counts(tmp_path / "x.csv", covariates="dose").shape == (3,)
     assert counts(tmp_path / "x.csv", exclude=["dose"]).features == ("a", "b", "c")
     assert counts(tmp_path / "x.csv", columns=["c", "a"]).features == ("c", "a")
     np.savez(tmp_path / "x.npz", counts=MATRIX, labels=np.array(["a", "b"] * 30, dtype=object))
-    with pytest.raises(UserError, match=r"text is saved by array\.astype\(str\)"):
+    with pytest.raises(UserError, match=r"text by array\.astype\(str\)"):
         counts(tmp_path / "x.npz")
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     anndata.AnnData(np.log1p(MATRIX), layers={"counts": MATRIX}).write_h5ad(tmp_path / "x.h5ad")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blackout.data import binarized_mnist, cifar10, fashion_mnist, mnist
-from blackout.data.images import _binarize
+from blackout.data.torchvision_sets import binarize
 from blackout.errors import UserError
 
 
@@ -57,14 +57,14 @@ def test_the_last_training_images_are_validation_data(fashion: Path, validation:
     assert data.train_labels is not None and data.val_labels is not None
     assert [*data.train_labels.tolist(), *data.val_labels.tolist()] == list(range(6))
     assert data.fingerprint("test") == official.fingerprint("test")
-    assert data.undivided().fingerprint("train") == official.fingerprint("train")
+    assert data.merge_validation().fingerprint("train") == official.fingerprint("train")
     # views of the official images: nothing is copied
     assert not number or data.train.untyped_storage().data_ptr() == data.val.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("validation", [6, 5000, -1, 1.5, True, None])
 def test_impossible_validation_data_are_refused(fashion: Path, validation: Any) -> None:
-    with pytest.raises(ValueError, match=r"validation must be a share below 1, or a whole number of samples below 6"):
+    with pytest.raises(ValueError, match=r"validation must be a fraction below 1, or a whole number of samples below 6"):
         fashion_mnist(fashion, validation=validation)
 
 
@@ -124,11 +124,11 @@ def test_a_wrong_sum_is_refused_before_the_file_is_parsed(tmp_path: Path, source
 def test_binarization_is_a_threshold_of_the_enlarged_image() -> None:
     step = torch.zeros(5000, 1, 28, 28, dtype=torch.uint8)
     step[..., 14:] = 255
-    bits = _binarize(step)
+    bits = binarize(step)
     assert (bits.shape, bits.dtype) == ((5000, 1, 32, 32), torch.uint8)
     assert (bits[..., :16] == 0).all() and (bits[..., 16:] == 1).all()
     grey = torch.full((1, 1, 28, 28), 127, dtype=torch.uint8)
-    assert (_binarize(grey) == 0).all() and (_binarize(grey + 1) == 1).all()
+    assert (binarize(grey) == 0).all() and (binarize(grey + 1) == 1).all()
 
 
 # --- with the real files, where there are any

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import component
-from blackout.data.file_formats import load_arrays
+from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
