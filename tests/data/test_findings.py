@@ -74,7 +74,7 @@ def with_value(value: float) -> np.ndarray:
 RUNNING = np.arange(N)
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "one sample": (lambda: np.ones((1, 10), int), "only one sample: it is used for training, validation and test"),
-    "two samples": (lambda: np.random.default_rng(3).poisson(6.0, (2, 10)), "only one training sample: it is used for validation"),
+    "two samples": (lambda: np.random.default_rng(3).poisson(6.0, (2, 10)), "only one training sample"),
     "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
     "an id column, shuffled": (
         lambda: beside(np.random.default_rng(2).permutation(N) + 1),
