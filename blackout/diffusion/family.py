@@ -16,7 +16,7 @@ from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.count_data import split_array
-from blackout.data.count_statistics import is_underdispersed, compute_sums
+from blackout.data.count_statistics import compute_sums, is_underdispersed
 from blackout.diffusion.building import check_memory, make_head, needs_elements, select_tensors
 from blackout.diffusion.checks import check_guidance, check_training_times, try_sampler
 from blackout.diffusion.conditions import all_labels
@@ -119,7 +119,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `divided_counts`."""
+        """See `split_array`."""
         return split_array(data, validation)
 
     def data_of(self, settings: Plain, source: CountData) -> dict[str, Any]:

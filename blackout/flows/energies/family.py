@@ -217,7 +217,7 @@ class EnergyFamily(ComponentFamily):
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `divided_counts`."""
+        """See `split_array`."""
         return split_array(data, validation)
 
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
