@@ -150,7 +150,7 @@ def noised(at: Sequence[int]) -> tuple[Array, Array]:
     z0, times = 2 * x0.numpy()[0].transpose(1, 2, 0) / 255 - 1, fisher_times(STEPS)
     gaussian = [math.sqrt(alpha[k]) * z0 + math.sqrt(1 - alpha[k]) * rng.normal(size=z0.shape) for k in at]
     streams = SampleStreams(0, torch.arange(1))
-    dark = [PureDeath(255).sample(x0, times[k], streams.at(k))[0].permute(1, 2, 0).numpy() for k in at]
+    dark = [PureDeath(255).sample(x0, times[k], streams.step(k))[0].permute(1, 2, 0).numpy() for k in at]
     return np.stack(gaussian), np.stack(dark)
 
 

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     device = torch.device(options.device)
     batch, repetitions = (4, 1) if options.quick else (256, options.repetitions)
     x = torch.randint(0, 256, (batch, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(device, torch.uint8)
-    streams = SampleStreams(0, torch.arange(batch, device=device)).at(0)
+    streams = SampleStreams(0, torch.arange(batch, device=device)).step(0)
     rows: list[dict[str, Any]] = []
 
     def compare(what: str, cases: Mapping[str, Callable[[], Tensor]]) -> None:

@@ -37,7 +37,7 @@ def activity(sequences: list[str], word: str) -> np.ndarray:
 def enhancers(path: Path, number: int, seed: int = 0) -> None:
     """Write sequences with their activities."""
     chain, rng = Dna(200).chain, np.random.default_rng(seed)
-    x = chain.draw(torch.ones(number, 200, 4, dtype=torch.float64), SampleStreams(seed, torch.arange(number)).at(0))
+    x = chain.draw(torch.ones(number, 200, 4, dtype=torch.float64), SampleStreams(seed, torch.arange(number)).step(0))
     sequences = ["".join("ACGT"[name] for name in row) for row in x.tolist()]
     columns = [activity(sequences, word) + 0.3 * rng.normal(size=number) for word in WORDS.values()]
     with path.open("w", newline="") as file:
@@ -52,7 +52,7 @@ def melodies(folder: Path, number: int, seed: int = 0) -> None:
     chain = melody(256)
     for split, (name, n) in enumerate({"train": number, "test": max(1, number // 10)}.items()):
         weights = torch.ones(n, 256, 129, dtype=torch.float64)
-        pitches = chain.draw(weights, SampleStreams(seed + 1 + split, torch.arange(n)).at(0)).numpy()
+        pitches = chain.draw(weights, SampleStreams(seed + 1 + split, torch.arange(n)).step(0)).numpy()
         np.save(folder / f"{name}.npy", np.argsort(key)[pitches].astype(np.int64))
     lines = (f"{name} {pitch}" for name, pitch in enumerate(key))
     (folder / "descramble_key.txt").write_text("\n".join(lines) + "\n")

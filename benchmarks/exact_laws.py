@@ -31,7 +31,7 @@ from blackout.posterior.operators import Judged, Separable, Shape
 from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
 from blackout.protocols import Draw, Drawn, refuse_unknown
-from blackout.random import RandomSource, SampleStreams, cumulative, uniform
+from blackout.random import RandomSource, SampleStreams, cumulative_probabilities, uniform
 from blackout.training.model import Model
 
 _REST = 128
@@ -116,7 +116,7 @@ class Chain:
         x = torch.empty(node.shape[:2], dtype=torch.int64, device=node.device)
         before = self.first.to(node.device).expand(len(node), -1)
         for i in range(self.length):
-            rows = cumulative(before * node[:, i])
+            rows = cumulative_probabilities(before * node[:, i])
             x[:, i] = torch.searchsorted(rows, u[:, i].contiguous(), right=True)[:, 0].clamp_(max=len(weight) - 1)
             before = weight[x[:, i]]
         return x
@@ -177,7 +177,7 @@ class ChainPrior(Prior):
         return self._drawn(torch.ones(number, *self.shape, len(self.chain.first), dtype=torch.float64), source)
 
     def _drawn(self, node: Tensor, source: Streams) -> Tensor:
-        numbers = source.at(0) if isinstance(source, SampleStreams) else source  # a torch generator simply goes on
+        numbers = source.step(0) if isinstance(source, SampleStreams) else source  # a torch generator simply goes on
         return self.chain.draw(node.to(self.device), numbers).to(torch.uint8)
 
 
@@ -279,7 +279,7 @@ class ExactModel(Model):
 
 
 def _streams(seed: int, key: int, number: int) -> SampleStreams:
-    return SampleStreams(seed, torch.arange(number)).fold(key)
+    return SampleStreams(seed, torch.arange(number)).fold_in(key)
 
 
 def hellinger(p: np.ndarray, q: np.ndarray) -> float:
@@ -337,7 +337,7 @@ class Synthetic(ExactModel):
         one = self.exact(operator.reward, float(judged.problem.measurement[int(judged.of[0]), 0]))
         wanted = torch.outer(one, one).numpy()
         alike = torch.ones(len(x), 2, 50, dtype=torch.float64)
-        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(judged.seed, _FLOOR, len(x)).at(0))
+        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(judged.seed, _FLOOR, len(x)).step(0))
         prior = self.prior().draw(len(x), _streams(judged.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
         laws, values = {"posterior": wanted}, {}
@@ -432,7 +432,7 @@ class Melody(ExactModel):
         y = problem.y(self.shape)[judged.of]
         log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
         node = torch.where(seen[:, None], log_l, 0.0).exp()
-        return self.chain.draw(node, _streams(judged.seed, _EXACT, len(y)).at(0))
+        return self.chain.draw(node, _streams(judged.seed, _EXACT, len(y)).step(0))
 
 
 def melody(length: int) -> Chain:

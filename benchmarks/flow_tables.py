@@ -296,10 +296,10 @@ def annealed_weights(target: Target, chains: int, sweeps: int, seed: int) -> Ten
 def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
     """Unweighted chains of `moves` at the target itself, from uniform noise."""
     streams = SampleStreams(seed, torch.arange(chains))
-    states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
+    states = States.uniform(target, streams.step(0).next_draw().uniform((chains, target.sites)))
     none = torch.zeros(chains, dtype=torch.int64)
     for k in range(steps):
-        states = moves(target, states, 1.0, streams.at(k + 1))
+        states = moves(target, states, 1.0, streams.step(k + 1))
     return Paths(states, torch.zeros(chains, dtype=torch.float64), none, none)
 
 

@@ -82,8 +82,8 @@ def words(
         answers = listed(word) & (_spelling(word, items) == points).all(1)
         return (answers.double() / answers.sum()).log()
 
-    shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
-    validated = make(chosen, SampleStreams(seed, -1 - len(test) - torch.arange(len(chosen))).at(0))
+    shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).step(0))
+    validated = make(chosen, SampleStreams(seed, -1 - len(test) - torch.arange(len(chosen))).step(0))
     most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
     named = {
         "".join(chr(ord("a") + letter) for letter in items.tolist()): {"items": items.unsqueeze(0)}

@@ -114,7 +114,7 @@ class NoPrior(Method):
         step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
         x = run.begin("data")
         for turn in range(self.passes):
-            moved = step(x, x, level, run.streams.fold(turn))
+            moved = step(x, x, level, run.streams.fold_in(turn))
             x = moved.z
             run.record(level, x, acceptance=moved.acceptance, calls=moved.calls + 1)
         return x
@@ -154,7 +154,7 @@ class Bench:
     def measured(self, operator: Operator, noise: Noise | None = None) -> Measured:
         """All truths seen so."""
         noise = noise or operator.noise
-        source = SampleStreams(5, torch.arange(len(self.truths))).at(0)
+        source = SampleStreams(5, torch.arange(len(self.truths))).step(0)
         return Measured(operator, noise, noise.draw(operator(self.truths.double()), source))
 
     def run(self, task: str, name: str, method: Method, problem: Measured, prior: Prior | None = None) -> Row:
@@ -266,7 +266,7 @@ def widths(bench: Bench) -> Iterator[Row]:
         """Which operator is right, and the measurements."""
         number = torch.arange(len(truths))
         blurred = torch.stack([operator(truths) for operator in operators])[number % len(operators), number]
-        return number % len(operators), noise.draw(blurred, SampleStreams(5, number).at(0))
+        return number % len(operators), noise.draw(blurred, SampleStreams(5, number).step(0))
 
     def by_training(noise: Noise, y: Tensor) -> list[Tensor]:
         """log p(y) of every operator, up to a number, [n] each."""

@@ -56,7 +56,8 @@ def synthetic(quick: bool) -> Iterator[Row]:
         one = model.exact(Ring(), 1.0)
         chain = SplitGibbs(anneal(sweeps, 3.0, 0.01), "metropolis", 10 * elements, start="prior")
         published = replace(chain, levels=anneal(sweeps, prior.final_time, 1e-4), published=True)
-        perfect = Chain(one, one.expand(50, 50), 2).draw(torch.ones(number, 2, 50, dtype=torch.float64), streams.at(0))
+        weights = torch.ones(number, 2, 50, dtype=torch.float64)
+        perfect = Chain(one, one.expand(50, 50), 2).draw(weights, streams.step(0))
         drawn = {
             "perfect draws": perfect, "prior": prior.draw(number, streams),
             "split Gibbs, corrected": chain.sample(prior, problem, number).samples,
@@ -192,7 +193,7 @@ def faults(quick: bool) -> Iterator[Row]:
             prior, truth = law.prior(), law.truth()
             if kind == "half of another law":
                 truth = torch.where(half, truth, Templates(seed + 100).truth())
-            y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).at(0))
+            y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).step(0))
             y[0, 3] += 30.0 * (kind == "outlier")
             y = y.clamp(max=8.0) if kind.startswith("saturated") else y
             method = stuck if kind == "stuck chains" else Auto().method(prior, Measured(operator, noise, y))

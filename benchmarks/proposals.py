@@ -12,7 +12,7 @@ from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Refinement, accept
 from blackout.flows.targets import EnergyNetwork, Target
 from blackout.flows.targets.base import of_flips
-from blackout.random import StepStreams, cumulative
+from blackout.random import StepStreams, cumulative_probabilities
 
 
 def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class LocallyInformed(Refinement):
         rows = torch.arange(len(states.x), device=states.x.device)
         u = stream.next_draw().uniform((len(rows), 2))
         logits = self._logits(states, t)
-        edges = cumulative(logits.softmax(-1))
+        edges = cumulative_probabilities(logits.softmax(-1))
         choice = torch.searchsorted(edges, u[:, :1].contiguous(), right=True).squeeze(1).clamp_(max=edges.shape[1] - 1)
         site, state = choice // target.levels, choice % target.levels
         x = states.x.clone()

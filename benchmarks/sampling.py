@@ -49,7 +49,7 @@ class FastSampling:
     def step(self, k: int) -> torch.Tensor:
         s, t = self.times[k - 1], self.times[k]
         with torch.autocast(self.xt.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return self.kernel(ReverseStep(self.denoise, self.process, self.xt, s, t, self.streams.at(k)))
+            return self.kernel(ReverseStep(self.denoise, self.process, self.xt, s, t, self.streams.step(k)))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -38,9 +38,9 @@ class FastTraining:
 
     def step(self) -> torch.Tensor:
         number = next(self.steps)
-        offset = SampleStreams(1, self.position.new_zeros(1)).at(number).next_draw().uniform((1,))
+        offset = SampleStreams(1, self.position.new_zeros(1)).step(number).next_draw().uniform((1,))
         s, t = self.schedule.intervals(stratified(self.position, len(self.x0), offset))
-        xt = self.process.sample(self.x0, t, SampleStreams(2, self.position).at(number))
+        xt = self.process.sample(self.x0, t, SampleStreams(2, self.position).step(number))
         with torch.autocast(self.x0.device.type, torch.bfloat16, enabled=self.bfloat16):
             loss = self.loss(self.head(self.network(xt, t), xt, t), self.x0.int() - xt.int(), s, t).mean()
         self.optimizer.zero_grad()

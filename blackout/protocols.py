@@ -73,7 +73,7 @@ class Conditional(Source, Protocol):
 
     condition: Mapping[str, Any]
 
-    def under(self, labels: Tensor) -> Conditional:
+    def select_condition(self, labels: Tensor) -> Conditional:
         """The part of it under the condition of labels, int64 [c], that samples take in turn."""
 
 

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     data: CountData = instantiate(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     x0 = data.test[: given.images]
     streams = SampleStreams(0, torch.arange(len(x0)))
-    states = [x0, *(model.process.sample(x0, t, streams.at(0)) for t in model.schedule.grid(given.times - 1)[1:])]
+    states = [x0, *(model.process.sample(x0, t, streams.step(0)) for t in model.schedule.grid(given.times - 1)[1:])]
     rows = torch.stack([state.long() for state in states], dim=1).flatten(0, 1)
     grid(rows, model.process.max_count, columns=len(states)).save(given.out)
 

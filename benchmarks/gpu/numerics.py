@@ -186,7 +186,7 @@ class DrawTests:
 
     def next_source(self) -> StepStreams:
         """Return random numbers that no other draw has used."""
-        return self._streams.at(next(self._steps))
+        return self._streams.step(next(self._steps))
 
     def binomial(
         self, count: int, probability: float, dtype: torch.dtype, shared: bool = False
@@ -337,9 +337,9 @@ def _compare_draws(device: torch.device, rows: int, columns: int) -> dict[str, f
         streams = SampleStreams(5, torch.arange(rows, device=device))
         p = probabilities.to(device)
         return {
-            "binomial, uint8": binomial(counts.to(device), p, streams.at(1)).cpu(),
-            "binomial, int32": binomial(large_counts.to(device), p, streams.at(2)).cpu(),
-            "Poisson": poisson(rates.to(device), streams.at(3)).cpu(),
+            "binomial, uint8": binomial(counts.to(device), p, streams.step(1)).cpu(),
+            "binomial, int32": binomial(large_counts.to(device), p, streams.step(2)).cpu(),
+            "Poisson": poisson(rates.to(device), streams.step(3)).cpu(),
         }
 
     on_device = draw(device)
@@ -356,10 +356,10 @@ def _time_draws(setup: Setup) -> dict[str, float]:
     probabilities = torch.rand(rows, 1, device=device).double()
     rates = torch.rand(rows, columns, device=device).double() * 40
     draws: dict[str, Callable[[], Any]] = {
-        "binomial, uint8": lambda: binomial(counts, probabilities, streams.at(1)),
-        "binomial, uint8, shared": lambda: binomial(counts, probabilities[0, 0], streams.at(1)),
-        "binomial, int32": lambda: binomial(large_counts, probabilities, streams.at(1)),
-        "Poisson": lambda: poisson(rates, streams.at(1)),
+        "binomial, uint8": lambda: binomial(counts, probabilities, streams.step(1)),
+        "binomial, uint8, shared": lambda: binomial(counts, probabilities[0, 0], streams.step(1)),
+        "binomial, int32": lambda: binomial(large_counts, probabilities, streams.step(1)),
+        "Poisson": lambda: poisson(rates, streams.step(1)),
         "torch.poisson": lambda: torch.poisson(rates),
         "torch.binomial": lambda: torch.binomial(
             large_counts.double(), probabilities.expand_as(rates)

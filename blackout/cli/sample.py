@@ -36,7 +36,7 @@ from blackout.errors import UserError, error_context, refuse
 from blackout.files import PART, request_key, tensors_hash
 from blackout.preemption import signals
 from blackout.protocols import Draw, Source
-from blackout.random import compiled_by
+from blackout.random import compiler_version
 from blackout.training.model import Model
 
 MODEL_GROUPS = ("sampler", "simulation", "target")  # their null settings are the model's own
@@ -185,7 +185,7 @@ def bits_key(samples_key: str, model: Model, batch_size: int) -> str:
         model.device.type,
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
-        compiled_by(),
+        compiler_version(),
         batch_size,
     ]
     return request_key([samples_key, *machine])

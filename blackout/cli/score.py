@@ -139,7 +139,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     samples = scorer.read(samples_path, source)
     condition = {}
     if "classes" in samples and isinstance(source, Conditional):
-        source = source.under(samples["classes"])
+        source = source.select_condition(samples["classes"])
         condition = {"condition": dict(source.condition)}
     num_samples = len(samples["samples"])
     scores = scorer.begin(source, num_samples, device)

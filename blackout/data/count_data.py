@@ -1,4 +1,4 @@
-"""The form of every dataset: two tensors of counts, what they must be, a hash of them, and facts about them."""
+"""The form of every data set of counts: three splits, their labels, a hash, and statistics."""
 
 from __future__ import annotations
 
@@ -17,69 +17,82 @@ from torch import Tensor
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.count_statistics import (
     Sums,
+    compute_sums,
     covariance_excess,
+    iterate_chunks,
     neighbour_correlation,
-    parts,
-    sums,
     total_dispersion,
 )
-from blackout.data.file_formats import check_range, to_counts
-from blackout.data.labels import Level, divided
-from blackout.data.on_disk import Rows
+from blackout.data.formats import check_range, to_counts
+from blackout.data.labels import Level, decode_labels
+from blackout.data.on_disk import DiskCounts
 from blackout.data.splits import SplitRows, split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.protocols import Split
 
-_SPLITS: tuple[Split, ...] = get_args(Split)
-_NO_SAMPLES = torch.empty(0, dtype=torch.uint8)
-_OF_SPLIT = "", "_labels", "_seen"
-"""Ends of the names of a split's parts."""
-_FEWEST = 10
-"""Samples of either split that are compared at least, under a condition."""
-_MOST_COUNTED = 1 << 16
-"""Labels whose numbers are told to a model at most."""
-_ORDERED = 0.1
-"""Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
+SPLITS: tuple[Split, ...] = get_args(Split)
+PART_SUFFIXES = (
+    "",
+    "_labels",
+    "_observed",
+)  # of the fields of a split: `train`, `train_labels`, ...
+NO_SAMPLES = torch.empty(0, dtype=torch.uint8)
+MIN_CONDITION_SAMPLES = 10  # of training and of test data that are compared under a condition
+MAX_LABEL_COUNTS = 1 << 16  # labels whose frequencies are passed to a model
+MIN_SERIES_CORRELATION = 0.1  # of neighbours beyond that of all pairs, in a series
+SHAPES = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
 
 
 @dataclass(frozen=True, eq=False)
 class CountData:
-    """Training, validation and test counts, in memory or, as `Rows`, on the disk: a `blackout.protocols.Source`.
+    """Training, validation and test counts, in memory or on disk: a `blackout.protocols.Source`.
 
     Attributes:
         name: short name for logs and file names.
-        train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any integer dtype; kept as
-            uint8 when `max_count <= 255`, else as int32.
+        train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any
+            integer dtype; kept as uint8 when `max_count <= 255`, else as int32.
         test: test counts [M, ...], on which final numbers are reported.
-        val: validation counts [V, ...], by which checkpoints are chosen; none unless they are given.
-        max_count: the largest value a count may have, 1 .. 2^31 - 1.
+        max_count: largest value a count may have, 1, ..., 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each test sample, int64 [M], or None.
-        val_labels: class of each validation sample, int64 [V], or None.
-        val_rows: where the validation samples were in the training data that they were taken from, int64 [V],
-            increasing: see `undivided`. None for validation data of their own.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
         class_names: one for every class, where they have names.
-        class_values: what every class is in each column that it was made of, by the column's name.
+        class_values: value of every class in each column that it was made of, by column.
         features: names of the elements of a vector, where they have names.
-        train_seen, val_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only
-            stands in its place for moments; None where all were seen.
-        covariates: the number or word of every level of each further condition by name. A label is then the number of
-            (class, level, level, ...), the last one counted fastest.
-        sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
-        annotated: the data come from AnnData, and samples are to go there.
-        layer: of it that they come from; None for X.
-        condition: what these are all samples under, where they are a part of the data (`under`).
-        offset, gain: the file they are from holds offset + gain x counts.
+        train_observed: bool of the shape of `train`, False where an entry is missing and the count
+            is imputed, for moments only; None if no entry is missing.
+        test_observed: likewise for `test`.
+        val: validation counts [V, ...], by which checkpoints are chosen; empty for none.
+        val_labels: class of each validation sample, int64 [V], or None.
+        val_observed: likewise for `val`.
+        val_rows: numbers that the validation samples had in the training data they were taken from,
+            int64 [V], increasing, see `merge_validation`; None for validation data of another
+            origin.
+        covariates: levels of each covariate by name: texts or numbers. A label is then the number
+            of (class, level, level, ...), whose last digit is the last covariate.
+        sample_shape: shape of one sample in its file, such as (H, W) of one channel; None for the
+            usual one.
+        from_anndata: the data come from AnnData, and samples are saved as AnnData.
+        layer: of AnnData that the counts come from; None for X.
+        condition: of all samples, where they were selected by `select_condition`.
+        offset: value of count 0 in the file, which holds offset + gain x counts.
+        gain: difference between the values of neighbouring counts in the file.
 
     Raises:
-        ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
-            between the splits or are none of these; labels that do not match; `flip` without images.
+        ValueError: counts that are not integers, negative, or above `max_count`; an empty split;
+            shapes that differ between the splits or are none of these; labels that do not match;
+            `flip` without images.
+
+    Example:
+        >>> counts = torch.arange(40).view(10, 4)
+        >>> data = CountData("x", train=counts[:8], test=counts[8:], max_count=100)
+        >>> data.batch("train", torch.tensor([0]))["x0"].tolist()
+        [[0, 1, 2, 3]]
     """
 
     name: str
-    train: Tensor | Rows
-    test: Tensor | Rows
+    train: Tensor | DiskCounts
+    test: Tensor | DiskCounts
     max_count: int
     train_labels: Tensor | None = None
     test_labels: Tensor | None = None
@@ -87,65 +100,39 @@ class CountData:
     class_names: tuple[str, ...] = ()
     class_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
-    train_seen: Tensor | None = None
-    test_seen: Tensor | None = None
-    val: Tensor | Rows = _NO_SAMPLES
+    train_observed: Tensor | None = None
+    test_observed: Tensor | None = None
+    val: Tensor | DiskCounts = NO_SAMPLES
     val_labels: Tensor | None = None
-    val_seen: Tensor | None = None
+    val_observed: Tensor | None = None
     val_rows: Tensor | None = None
     covariates: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     sample_shape: tuple[int, ...] | None = None
-    annotated: bool = False
+    from_anndata: bool = False
     layer: str | None = None
     condition: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     gain: int = 1
-    _served: Tensor | Rows = field(init=False, repr=False)
+    _train_on_device: Tensor | DiskCounts = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # the dataclass is frozen; fields are converted here, once, so that everyone may rely on
+        # dtypes
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
-        for split in _SPLITS:
-            counts, labels, seen = self._parts(split)
-            if split == "val" and len(counts) == 0:
-                self._leave_out_validation()
-                continue
-            _check_counts(f"{self.name} {split} data", counts, self.max_count)
-            # written once to the frozen object: everyone downstream may rely on the dtype
-            counts = counts.to(count_dtype(self.max_count))
-            object.__setattr__(self, split, counts if isinstance(counts, Rows) else counts.contiguous())
-            if labels is not None:
-                _check_labels(f"{self.name} {split} labels", labels, len(counts))
-                object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
-            if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
-                raise ValueError(f"{self.name}: {split}_seen must be booleans {list(counts.shape)}")
-            if counts.shape[1:] != self.train.shape[1:]:
-                shapes = f"got {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
-                raise ValueError(f"{self.name}: train and {split} samples must have the same shape, {shapes}")
-            if (labels is None) != (self.train_labels is None):
-                raise ValueError(f"{self.name}: labels must be given for all splits or for none")
+        for split in SPLITS:
+            if split == "val" and len(self.val) == 0:
+                self._set_empty_validation()
+            else:
+                self._check_split(split)
         if self.val_rows is not None:
-            if self.val_rows.shape != self.val.shape[:1]:
-                raise ValueError(f"{self.name}: val_rows must be {len(self.val)} numbers, one per validation sample")
-            if (self.val_seen is None) != (self.train_seen is None):
-                raise ValueError(f"{self.name}: with val_rows val_seen must be given with train_seen, and only then")
+            self._check_val_rows(self.val_rows)
         if self.flip and len(self.shape) != 3:
-            raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
-        object.__setattr__(self, "_served", self.train)
-
-    def _leave_out_validation(self) -> None:
-        """Make the validation data an empty part of the training data, so that shapes and dtypes agree."""
-        empty = torch.empty(0, dtype=torch.int64)
-        for part in _OF_SPLIT:
-            object.__setattr__(self, f"val{part}", taken(getattr(self, f"train{part}"), empty))
-        object.__setattr__(self, "val_rows", None)
-
-    def _parts(self, split: Split) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
-        """Counts, labels and what was seen of a split."""
-        counts, labels, seen = (getattr(self, split + part) for part in _OF_SPLIT)
-        return counts, labels, seen
+            shape = f"{self.name} has samples of shape {self.shape}"
+            raise ValueError(f"flip mirrors images [C, H, W], but {shape}")
+        object.__setattr__(self, "_train_on_device", self.train)
 
     @classmethod
     def from_array(
@@ -158,33 +145,45 @@ class CountData:
         name: str = "counts",
         validation: float = 0.1,
     ) -> CountData:
-        """Counts in memory, divided at random into training, validation and test data, every class alike.
+        """Divide an array at random into training, validation and test data, every class alike.
 
         Args:
-            counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse matrix, or what NumPy
-                makes an array of.
+            counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse
+                matrix, or anything that NumPy converts to an array.
             labels: class of each sample, whole numbers [N], or None.
-            max_count: largest count there can be; None takes the largest there is.
-            holdout: share of the samples for the test.
-            seed: of the choice.
+            max_count: largest possible count; None takes the largest of the array.
+            holdout: fraction of the samples for the test.
+            seed: of the random split.
             name: for logs and file names.
-            validation: share or number of the samples for validation; 0 for none.
+            validation: fraction or number of the samples for validation; 0 for none.
 
         Raises:
-            ValueError: counts or labels that are none, or too few.
+            ValueError: values that are not counts or labels, or too few samples.
+
+        Example:
+            >>> CountData.from_array(np.arange(200).reshape(100, 2)).size("train")
+            80
         """
-        given = counts.cpu() if isinstance(counts, Tensor) else counts
-        whole = to_counts(name, given if hasattr(given, "toarray") else np.asarray(given))
+        array = counts.cpu() if isinstance(counts, Tensor) else counts
+        if not hasattr(array, "toarray"):  # not a sparse matrix
+            array = np.asarray(array)
+        tensor = to_counts(name, array)
         classes = None if labels is None else torch.as_tensor(labels)
-        rows = split_samples(len(whole), validation, holdout, seed, classes)
-        largest = int(whole.max()) if max_count is None else max_count
-        return cls(name, max_count=largest, **divided_parts(rows, {"": whole, "_labels": classes}))
+        rows = split_samples(len(tensor), validation, holdout, seed, classes)
+        if max_count is None:
+            max_count = int(tensor.max())
+        parts = split_parts(rows, {"": tensor, "_labels": classes})
+        return cls(name, max_count=max_count, **parts)
 
     def __str__(self) -> str:
-        sizes = f"{len(self.train):,} training + {len(self.val):,} validation + {len(self.test):,} test samples"
-        missing = "" if self.train_seen is None else f", {1 - self.train_seen.float().mean():.1%} missing"
-        top = self.max_count * self.gain + self.offset
-        return f"{self.name}, {sizes}, shape {self.shape}, counts {self.offset}..{top}{missing}"
+        sizes = [f"{len(self.train):,} training", f"{len(self.val):,} validation"]
+        sizes.append(f"{len(self.test):,} test samples")
+        missing = ""
+        if self.train_observed is not None:
+            missing = f", {1 - self.train_observed.float().mean():.1%} missing"
+        max_value = self.max_count * self.gain + self.offset
+        values = f"counts {self.offset}..{max_value}"
+        return f"{self.name}, {' + '.join(sizes)}, shape {self.shape}, {values}{missing}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -193,282 +192,421 @@ class CountData:
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes in the labels, int64 [N], with all combinations of covariates; None without labels."""
-        of_splits = [self._parts(split)[1] for split in _SPLITS]
-        known = [labels for labels in of_splits if labels is not None and len(labels)]
-        if not known:
+        """Number of labels, with all combinations of covariates; None without labels."""
+        all_labels = [self._split_parts(split)[1] for split in SPLITS]
+        max_labels = [
+            int(labels.max()) for labels in all_labels if labels is not None and len(labels)
+        ]
+        if not max_labels:
             return None
         if self.covariates:
             return max(1, len(self.class_names)) * math.prod(map(len, self.covariates.values()))
-        return int(max(labels.max() for labels in known)) + 1
-
-    @property
-    def complete(self) -> CountData | None:
-        """The samples of which nothing is missing; None where there are none to train on or to test on."""
-        masks: dict[Split, Tensor | None] = {split: getattr(self, f"{split}_seen") for split in _SPLITS}
-        if all(seen is None for seen in masks.values()):
-            return self
-        rows: dict[Split, Tensor] = {}
-        for split, seen in masks.items():
-            whole = torch.ones(self.size(split)) if seen is None else seen.flatten(1).all(1)
-            rows[split] = torch.nonzero(whole).flatten()
-        if not (len(rows["train"]) and len(rows["test"])):
-            return None
-        return self._part(rows, **{f"{split}_seen": None for split in _SPLITS})
-
-    def _part(self, rows: Mapping[Split, Tensor], **replaced: Any) -> CountData:
-        """The samples with these numbers, int64, in increasing order, by split."""
-        names = {split + part: chosen for split, chosen in rows.items() for part in _OF_SPLIT}
-        parts = {name: taken(getattr(self, name), chosen) for name, chosen in names.items()}
-        if self.val_rows is not None:
-            stayed = _places(self.val_rows, len(self.train))[rows["train"]]
-            cut = self.val_rows[rows["val"]]
-            parts["val_rows"] = torch.searchsorted(stayed, cut) + torch.arange(len(cut))
-        return replace(self, **parts | replaced)
-
-    def undivided(self) -> CountData:
-        """The same with the validation data back where they were taken from: then there are none.
-
-        It is what published scores of images have as reference: the official training split. Validation data of their
-        own stay what they are.
-        """
-        if self.val_rows is None:
-            return self
-        places = _places(self.val_rows, len(self.train))
-        parts: dict[str, Any] = {"val": _NO_SAMPLES, "val_labels": None, "val_seen": None, "val_rows": None}
-        for part in _OF_SPLIT:
-            stayed, cut = getattr(self, f"train{part}"), getattr(self, f"val{part}")
-            if isinstance(stayed, Rows):
-                parts[f"train{part}"] = stayed.merged(cut, places, self.val_rows)
-            elif stayed is not None:
-                whole = stayed.new_empty((len(stayed) + len(cut), *stayed.shape[1:]))
-                whole[places] = stayed
-                whole[self.val_rows] = cut
-                parts[f"train{part}"] = whole
-        return replace(self, **parts)
-
-    def under(self, labels: Tensor) -> CountData:
-        """The samples of all splits under the condition of labels, int64 [c], that samples take in turn.
-
-        Their classes are there in the same shares, to within half a sample, and their covariates are words of
-        the labels, or lie between the least and the largest level of the labels. Ours, tested in
-        `tests/data/test_conditions.py`.
-
-        Raises:
-            UserError: there are no labels, or fewer than 10 training or test samples.
-        """
-        if self.train_labels is None:
-            raise UserError(f"{self.name} has no labels to tell the classes of samples by: dataset.labels=<column>")
-        words = self.class_names
-        wanted, *levels = divided(labels, [len(values) for values in self.covariates.values()])
-        kinds = wanted.unique().tolist()
-        told: dict[str, Any] = {"classes": [words[kind] if kind < len(words) else kind for kind in kinds]}
-        for (name, values), level in zip(self.covariates.items(), levels, strict=True):
-            asked = [values[k] for k in level.unique().tolist()]
-            told[name] = asked if isinstance(asked[0], str) else [asked[0], asked[-1]]
-        rows = {split: _like(labels, self._parts(split)[1], self.covariates) for split in _SPLITS}
-        sizes = {"training": len(rows["train"]), "test": len(rows["test"])}
-        for what, number in sizes.items():
-            if number < _FEWEST:
-                what = f"{number} {what} samples are under {told}"
-                raise UserError(f"{self.name}: {what}, of at least {_FEWEST} to compare with: leave out evaluate=true")
-        return self._part(rows, condition=told)
+        return max(max_labels) + 1
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
+        """Statistics and names that components may use, all plain values.
 
-        Classes that have names give class_names and class_values too. Moments are max_count, mean, std,
-        total_dispersion and covariance_excess (`count_statistics.py`). With continuous conditions, `covariates`,
-        `covariate_levels` and `label_counts`, how often each label occurs in training; where a file has them,
-        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain.
+        Always: shape, and of the training split max_count, mean, std, total_dispersion and
+        covariance_excess (`count_statistics`). With labels: num_classes, and class_names and
+        class_values if classes have names. With covariates: covariates, covariate_levels (numbers
+        of levels) and label_counts (frequencies in training). Where the file has them:
+        sample_shape, AnnData's features and layer, and units (offset, gain) other than (0, 1).
         """
-        facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
-        dispersion = facts["total_dispersion"] = total_dispersion(self.train, self.sums)
-        # a norm that is at least the one quotient D - 1
-        facts["covariance_excess"] = max(covariance_excess(self.train, self.sums), abs(dispersion - 1))
-        labels, number = self.train_labels, self.num_classes or 0
-        told = self.covariates and number <= _MOST_COUNTED
-        known = {
-            "num_classes": self.num_classes,
-            "covariates": {name: list(values) for name, values in self.covariates.items()} or None,
-            "covariate_levels": [len(values) for values in self.covariates.values()] or None,
-            "label_counts": labels.bincount(minlength=number).tolist() if told and labels is not None else None,
-            "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
-            "features": list(self.features) if self.annotated else None,
-            "layer": self.layer if self.annotated else None,
-            "class_names": list(self.class_names) or None,
-            "class_values": {name: list(values) for name, values in self.class_values.items()} or None,
-            "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
+        dispersion = total_dispersion(self.train, self.sums)
+        excess = covariance_excess(self.train, self.sums)
+        facts: dict[str, Any] = {
+            "shape": list(self.shape),
+            "max_count": self.max_count,
+            "mean": self.mean,
+            "std": self.std,
+            "total_dispersion": dispersion,
+            # the norm is at least the single quotient D - 1
+            "covariance_excess": max(excess, abs(dispersion - 1)),
         }
-        return facts | {name: value for name, value in known.items() if value is not None}
+        num_classes = self.num_classes or 0
+        label_counts = None
+        if self.covariates and num_classes <= MAX_LABEL_COUNTS and self.train_labels is not None:
+            label_counts = self.train_labels.bincount(minlength=num_classes).tolist()
+        levels = {name: list(values) for name, values in self.covariates.items()}
+        class_values = {name: list(values) for name, values in self.class_values.items()}
+        has_units = (self.offset, self.gain) != (0, 1)
+        optional_facts = {
+            "num_classes": self.num_classes,
+            "covariates": levels or None,
+            "covariate_levels": [len(values) for values in levels.values()] or None,
+            "label_counts": label_counts,
+            "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
+            "features": list(self.features) if self.from_anndata else None,
+            "layer": self.layer if self.from_anndata else None,
+            "class_names": list(self.class_names) or None,
+            "class_values": class_values or None,
+            "units": [self.offset, self.gain] if has_units else None,
+        }
+        facts.update({name: value for name, value in optional_facts.items() if value is not None})
+        return facts
 
     @cached_property
     def sums(self) -> Sums:
-        """Of the training split, over samples and over elements."""
-        return sums(self.train)
+        """Sums of the training split over samples and over elements."""
+        return compute_sums(self.train)
 
     @cached_property
     def mean(self) -> float:
-        """Mean count over all elements of the training split [N, *shape], a float.
-
-        Ours (tests/verification/test_end_laws.py).
-        """
+        """Mean count over all elements of the training split."""
         return int(self.sums.element.sum()) / self.train.numel()
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of the counts over all elements of the training split [N, *shape], a float.
-
-        Ours (tests/verification/test_end_laws.py).
-        """
-        return max(float(self.sums.square.sum()) / self.train.numel() - self.mean**2, 0.0) ** 0.5
+        """Standard deviation of the counts over all elements of the training split."""
+        mean_square = float(self.sums.square.sum()) / self.train.numel()
+        return max(mean_square - self.mean**2, 0.0) ** 0.5
 
     @cached_property
-    def ordered(self) -> bool:
-        """Whether the elements of a vector are a series: neighbours go together more than any two elements do."""
-        return len(self.shape) == 1 and neighbour_correlation(self.train) > _ORDERED
+    def is_series(self) -> bool:
+        """Whether neighbouring elements of vectors correlate more than others do."""
+        if len(self.shape) != 1:
+            return False
+        return neighbour_correlation(self.train) > MIN_SERIES_CORRELATION
 
     def size(self, split: Split) -> int:
-        """Number of samples of a split."""
-        return len(self._parts(split)[0])
+        """Return the number of samples of a split."""
+        return len(self._split_parts(split)[0])
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """The samples with these numbers.
+    def batch(
+        self,
+        split: Split,
+        index: Tensor,
+        augment: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return the samples with these numbers.
 
         Args:
-            split: where they are.
+            split: of the samples.
             index: int64 [b], on the CPU.
-            augment: uniforms [b]; with `flip`, samples whose number is below 1/2 are mirrored. None mirrors none.
+            augment: uniforms [b]; with `flip`, samples whose number is below 1/2 are mirrored. None
+                mirrors none.
 
         Returns:
-            `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU. Where
-            entries are missing, they are 0, and `seen` is bool [b, *shape].
+            `x0`, counts [b, *shape], on the device of the split; with labels also `label`, int64
+            [b], on the CPU. Where entries are missing, counts are 0 and `observed`, bool [b,
+            *shape], is False.
         """
-        counts, labels, seen = self._parts(split)
+        counts, labels, observed = self._split_parts(split)
         if split == "train":
-            counts = self._served
+            counts = self._train_on_device
         batch = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
-        if seen is not None:
-            batch["seen"] = seen[index].to(counts.device)
-            batch["x0"] = batch["x0"] * batch["seen"]
+        if observed is not None:
+            batch["observed"] = observed[index].to(counts.device)
+            batch["x0"] = batch["x0"] * batch["observed"]
         if self.flip and augment is not None:
-            batch = {name: _mirrored(values, augment < 0.5) for name, values in batch.items()}
-        return batch if labels is None else {**batch, "label": labels[index]}
+            is_mirrored = augment < 0.5
+            batch = {name: _mirror(values, is_mirrored) for name, values in batch.items()}
+        if labels is not None:
+            batch["label"] = labels[index]
+        return batch
 
     def to(self, device: torch.device | str) -> CountData:
-        """The same data, with training batches made on `device`; `train` itself stays, for hashes and moments."""
-        moved = copy.copy(self)
-        object.__setattr__(moved, "_served", self.train.to(device))
-        return moved
+        """Return the same data with training batches on `device`; `train` itself stays."""
+        data = copy.copy(self)
+        object.__setattr__(data, "_train_on_device", self.train.to(device))
+        return data
 
     def fingerprint(self, split: Split = "train") -> str:
-        """SHA-256 (hex) of a split's shape, dtype and bytes, in the order of its samples.
+        """Return the SHA-256 (hex) of a split's dtype, shape and bytes, in the order of samples.
 
-        It identifies the data that were trained on or compared with.
+        It identifies the data that a model was trained on or compared with.
         """
         if split not in self._fingerprints:
-            counts, _, seen = self._parts(split)
+            counts, _, observed = self._split_parts(split)
             digest = hashlib.sha256(f"{counts.dtype} {tuple(counts.shape)}\n".encode())
-            for values in (counts, seen):
-                for _, chunk in parts(values) if values is not None else ():
+            for values in (counts, observed):
+                if values is None:
+                    continue
+                for _, chunk in iterate_chunks(values):
                     digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
 
+    def without_missing(self) -> CountData | None:
+        """Return the samples without missing entries; None if training or test data are empty."""
+        masks = {split: self._split_parts(split)[2] for split in SPLITS}
+        if all(observed is None for observed in masks.values()):
+            return self
+        rows: dict[Split, Tensor] = {}
+        for split, observed in masks.items():
+            if observed is None:
+                rows[split] = torch.arange(self.size(split))
+            else:
+                rows[split] = torch.nonzero(observed.flatten(1).all(1)).flatten()
+        if not (len(rows["train"]) and len(rows["test"])):
+            return None
+        return self._select(rows, train_observed=None, val_observed=None, test_observed=None)
 
-def divided_counts(counts: Any, validation: float) -> CountData:
-    """An array of counts, as `CountData.from_array` takes it, with a share or number of the samples for validation.
+    def merge_validation(self) -> CountData:
+        """Return the data with the validation samples back in the training data.
+
+        This is the official training split, the reference of published scores of images. Validation
+        data of another origin stay what they are.
+        """
+        if self.val_rows is None:
+            return self
+        train_rows = _complement(self.val_rows, len(self.train))
+        parts: dict[str, Any] = {
+            "val": NO_SAMPLES,
+            "val_labels": None,
+            "val_observed": None,
+            "val_rows": None,
+        }
+        for suffix in PART_SUFFIXES:
+            train = getattr(self, f"train{suffix}")
+            val = getattr(self, f"val{suffix}")
+            if isinstance(train, DiskCounts):
+                parts[f"train{suffix}"] = train.merge(val, train_rows, self.val_rows)
+            elif train is not None:
+                merged = train.new_empty((len(train) + len(val), *train.shape[1:]))
+                merged[train_rows] = train
+                merged[self.val_rows] = val
+                parts[f"train{suffix}"] = merged
+        return replace(self, **parts)
+
+    def select_condition(self, labels: Tensor) -> CountData:
+        """Select the samples of all splits that match the labels of generated samples.
+
+        Classes occur in the same fractions as in the labels, to within half a sample. Covariates
+        that are texts are among those of the labels; numbers lie between their smallest and largest
+        level.
+
+        Args:
+            labels: int64 [c], which generated samples take in turn.
+
+        Raises:
+            UserError: the data have no labels, or fewer than 10 training or test samples match.
+
+        References: this project; checked in tests/data/test_conditions.py.
+        """
+        if self.train_labels is None:
+            message = "has no labels, which a comparison by class needs"
+            raise UserError(f"{self.name} {message}: dataset.labels=<column>")
+        # 1. Describe the condition.
+        sizes = [len(values) for values in self.covariates.values()]
+        classes, *levels = decode_labels(labels, sizes)
+        numbers = classes.unique().tolist()
+        names = self.class_names
+        class_names = [names[number] if number < len(names) else number for number in numbers]
+        condition: dict[str, Any] = {"classes": class_names}
+        for (name, values), level in zip(self.covariates.items(), levels, strict=True):
+            selected = [values[k] for k in level.unique().tolist()]
+            is_text = isinstance(selected[0], str)
+            condition[name] = selected if is_text else [selected[0], selected[-1]]
+
+        # 2. Select the samples.
+        rows = {}
+        for split in SPLITS:
+            split_labels = self._split_parts(split)[1]
+            assert split_labels is not None
+            rows[split] = _matching_rows(labels, split_labels, self.covariates)
+        for split_name, split in (("training", "train"), ("test", "test")):
+            num_samples = len(rows[split])
+            if num_samples < MIN_CONDITION_SAMPLES:
+                found = f"only {num_samples} {split_name} samples have {condition}"
+                needed = f"at least {MIN_CONDITION_SAMPLES} are needed for a comparison"
+                raise UserError(f"{self.name}: {found}; {needed}: leave out evaluate=true")
+        return self._select(rows, condition=condition)
+
+    def _split_parts(
+        self,
+        split: Split,
+    ) -> tuple[Tensor | DiskCounts, Tensor | None, Tensor | None]:
+        """Return counts, labels and observed entries of a split."""
+        counts, labels, observed = (getattr(self, split + suffix) for suffix in PART_SUFFIXES)
+        return counts, labels, observed
+
+    def _select(self, rows: Mapping[Split, Tensor], **changes: Any) -> CountData:
+        """Select samples by split, int64, increasing; `changes` are further fields."""
+        parts: dict[str, Any] = {}
+        for split, split_rows in rows.items():
+            for suffix in PART_SUFFIXES:
+                parts[split + suffix] = take_rows(getattr(self, split + suffix), split_rows)
+        if self.val_rows is not None:
+            train_rows = _complement(self.val_rows, len(self.train))[rows["train"]]
+            val_rows = self.val_rows[rows["val"]]
+            parts["val_rows"] = torch.searchsorted(train_rows, val_rows) + torch.arange(
+                len(val_rows),
+            )
+        return replace(self, **parts | changes)
+
+    def _set_empty_validation(self) -> None:
+        """Make the validation data an empty part of the training data, of its shape and dtype."""
+        no_rows = torch.empty(0, dtype=torch.int64)
+        for suffix in PART_SUFFIXES:
+            empty = take_rows(getattr(self, f"train{suffix}"), no_rows)
+            object.__setattr__(self, f"val{suffix}", empty)
+        object.__setattr__(self, "val_rows", None)
+
+    def _check_split(self, split: Split) -> None:
+        """Check the parts of a split, and convert counts and labels."""
+        counts, labels, observed = self._split_parts(split)
+        _check_counts(f"{self.name} {split} data", counts, self.max_count)
+        counts = counts.to(count_dtype(self.max_count))
+        if isinstance(counts, Tensor):
+            counts = counts.contiguous()
+        object.__setattr__(self, split, counts)
+        if labels is not None:
+            _check_labels(f"{self.name} {split} labels", labels, len(counts))
+            object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
+        if observed is not None and (
+            observed.dtype != torch.bool or observed.shape != counts.shape
+        ):
+            shape = list(counts.shape)
+            raise ValueError(f"{self.name}: {split}_observed must be booleans {shape}")
+        if counts.shape[1:] != self.train.shape[1:]:
+            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
+            message = f"train and {split} samples must have the same shape"
+            raise ValueError(f"{self.name}: {message}, {shapes}")
+        if (labels is None) != (self.train_labels is None):
+            raise ValueError(f"{self.name}: labels must be given for all splits or for none")
+
+    def _check_val_rows(self, val_rows: Tensor) -> None:
+        if val_rows.shape != self.val.shape[:1]:
+            message = f"val_rows must be {len(self.val)} numbers, one per validation sample"
+            raise ValueError(f"{self.name}: {message}")
+        if (self.val_observed is None) != (self.train_observed is None):
+            message = "with val_rows, give both val_observed and train_observed, or neither"
+            raise ValueError(f"{self.name}: {message}")
+
+
+def split_array(counts: Any, validation: float) -> CountData:
+    """Divide an array of counts as `CountData.from_array` does, with errors for users.
+
+    Args:
+        counts: an array, see `CountData.from_array`.
+        validation: fraction or number of the samples for validation.
 
     Raises:
-        UserError: data that are divided already, or a number out of range.
+        UserError: a data set that has splits already, or a number out of range.
     """
-    refuse(isinstance(counts, CountData), "validation: a dataset has validation data of its own; it divides arrays")
+    message = "validation divides an array; a data set has its own validation data"
+    refuse(isinstance(counts, CountData), message)
     try:
         return CountData.from_array(counts, validation=validation)
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def divided_parts(rows: SplitRows, of_all: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `CountData` by name: what there is of all samples, divided.
+def split_parts(rows: SplitRows, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Divide arrays of all samples into arguments of `CountData`.
 
     Args:
         rows: numbers of the samples of each split.
-        of_all: arrays of all samples by the end of the name of their parts: "" for counts, "_labels", "_seen".
+        arrays: by suffix: "" for counts, "_labels", "_observed"; each may be None.
+
+    Returns:
+        Arrays by name, such as `train` and `train_labels`, and `val_rows`.
     """
-    parts = {
-        split + part: taken(values, chosen)
-        for split, chosen in rows._asdict().items()
-        for part, values in of_all.items()
-    }
+    parts: dict[str, Any] = {}
+    for split, split_rows in rows._asdict().items():
+        for suffix, values in arrays.items():
+            parts[split + suffix] = take_rows(values, split_rows)
     if len(rows.val) and not torch.isin(rows.val, rows.train).any():
         parts["val_rows"] = torch.searchsorted(rows.train, rows.val) + torch.arange(len(rows.val))
     return parts
 
 
-def _places(others: Tensor, number: int) -> Tensor:
-    """The `number` least whole numbers that are not in `others`, int64, increasing."""
-    left = torch.ones(number + len(others), dtype=torch.bool)
-    left[others] = False
-    return torch.nonzero(left).flatten()
+def take_rows(values: Any, rows: Tensor) -> Any:
+    """Return rows, int64 or bool, of a tensor, of `DiskCounts` (which stay on disk), or of None."""
+    if values is None:
+        return None
+    return values.take(rows) if isinstance(values, DiskCounts) else values[rows]
 
 
-def taken(values: Any, rows: Tensor) -> Any:
-    """The rows with these numbers, int64 or bool, of a tensor, of `Rows`, which stay on the disk, or of None."""
-    return values if values is None else values.take(rows) if isinstance(values, Rows) else values[rows]
+def _complement(rows: Tensor, size: int) -> Tensor:
+    """Return the `size` smallest whole numbers that are not in `rows`, int64, increasing."""
+    is_free = torch.ones(size + len(rows), dtype=torch.bool)
+    is_free[rows] = False
+    return torch.nonzero(is_free).flatten()
 
 
-def _like(asked: Tensor, labels: Tensor | None, covariates: Mapping[str, Sequence[Level]]) -> Tensor:
-    """Numbers of the samples, by their labels [N], that are as `CountData.under` says of the labels asked for.
+def _matching_rows(
+    requested: Tensor,
+    labels: Tensor,
+    covariates: Mapping[str, Sequence[Level]],
+) -> Tensor:
+    """Return the numbers of the samples with labels [N] that match requested labels.
 
-    [n] of [N]. Ours (tests/data/test_conditions.py).
+    See `CountData.select_condition`.
+
+    Returns:
+        int64 [n], increasing.
     """
-    assert labels is not None
     sizes = [len(values) for values in covariates.values()]
-    wanted, *asked_levels = divided(asked, sizes)
-    classes, *levels = divided(labels, sizes)
-    inside = torch.ones_like(labels, dtype=torch.bool)
-    for values, level, of_asked in zip(covariates.values(), levels, asked_levels, strict=True):
-        between = (level >= of_asked.min()) & (level <= of_asked.max())
-        inside &= torch.isin(level, of_asked) if isinstance(values[0], str) else between
-    kinds, times = wanted.unique(return_counts=True)
-    members = [torch.nonzero(inside & (classes == kind)).flatten() for kind in kinds]
-    shares = (times / times.sum()).tolist()
-    whole = min((len(rows) + 0.5) / share for rows, share in zip(members, shares, strict=True))
-    numbers = [min(len(rows), round(share * whole)) for rows, share in zip(members, shares, strict=True)]
-    spaced = [rows[torch.arange(n) * len(rows) // max(n, 1)] for rows, n in zip(members, numbers, strict=True)]
-    return torch.cat(spaced).sort().values
+    requested_classes, *requested_levels = decode_labels(requested, sizes)
+    classes, *levels = decode_labels(labels, sizes)
+
+    # 1. Samples whose covariates match.
+    is_match = torch.ones_like(labels, dtype=torch.bool)
+    for values, level, requested_level in zip(
+        covariates.values(), levels, requested_levels, strict=True
+    ):
+        if isinstance(values[0], str):
+            is_match &= torch.isin(level, requested_level)
+        else:
+            is_match &= (level >= requested_level.min()) & (level <= requested_level.max())
+
+    # 2. The largest total for which every class has its requested fraction, to half a sample.
+    class_numbers, frequencies = requested_classes.unique(return_counts=True)
+    fractions = (frequencies / frequencies.sum()).tolist()
+    members = [torch.nonzero(is_match & (classes == k)).flatten() for k in class_numbers]
+    totals = [
+        (len(rows) + 0.5) / fraction for rows, fraction in zip(members, fractions, strict=True)
+    ]
+    total = min(totals)
+
+    # 3. Evenly spaced samples of every class.
+    selected = []
+    for rows, fraction in zip(members, fractions, strict=True):
+        num_samples = min(len(rows), round(fraction * total))
+        spaced = torch.arange(num_samples) * len(rows) // max(num_samples, 1)
+        selected.append(rows[spaced])
+    return torch.cat(selected).sort().values
 
 
-def _check_counts(what: str, counts: Tensor | Rows, max_count: int) -> None:
-    """Refuse what are no counts in 0..max_count of a known shape, with the first bad value."""
+def _check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None:
+    """Refuse values that are not counts in 0, ..., max_count, or another shape.
+
+    Raises:
+        ValueError: names the first such value.
+    """
     if isinstance(counts, Tensor):
-        _check_integers(f"{what}: counts", counts)
+        _check_integers(f"{name}: counts", counts)
     if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
-        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
-    ensure(len(counts) != 0, f"{what}: at least one sample is needed, got none")
-    info = torch.iinfo(counts.dtype)
-    if (info.min >= 0 and info.max <= max_count) or (isinstance(counts, Rows) and counts.max() <= max_count):
-        return  # guaranteed by the dtype, or known
-    for start, chunk in parts(counts):
-        check_range(f"{what}: counts", chunk.cpu().numpy(), max_count, f"max_count={max_count}", start)
+        raise ValueError(f"{name}: the shape must be {SHAPES}, got {list(counts.shape)}")
+    ensure(len(counts) != 0, f"{name}: at least one sample is needed, got none")
+    limits = torch.iinfo(counts.dtype)
+    if limits.min >= 0 and limits.max <= max_count:
+        return
+    if isinstance(counts, DiskCounts) and counts.max() <= max_count:
+        return
+    for first, chunk in iterate_chunks(counts):
+        limit = f"max_count={max_count}"
+        check_range(f"{name}: counts", chunk.cpu().numpy(), max_count, limit, first)
 
 
-def _check_labels(what: str, labels: Tensor, count: int) -> None:
-    """Refuse what are not `count` numbers of classes."""
-    _check_integers(f"{what}: labels", labels)
-    ensure(labels.shape == (count,), f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
-    ensure(labels.min() >= 0, f"{what}: labels must not be negative, got {int(labels.min())}")
+def _check_labels(name: str, labels: Tensor, num_samples: int) -> None:
+    """Refuse labels that are not whole numbers [num_samples] of at least 0."""
+    _check_integers(f"{name}: labels", labels)
+    message = f"one label per sample is needed, [{num_samples}], got {list(labels.shape)}"
+    ensure(labels.shape == (num_samples,), f"{name}: {message}")
+    ensure(labels.min() >= 0, f"{name}: labels must not be negative, got {int(labels.min())}")
 
 
-def _check_integers(what: str, values: Tensor) -> None:
+def _check_integers(name: str, values: Tensor) -> None:
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{what} must be integers, got {values.dtype}")
+        raise ValueError(f"{name} must be integers, got {values.dtype}")
 
 
-def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
-    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU. Ours (tests/data/test_arrays.py)."""
-    # a selection by a mask would wait for the device
-    return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
+def _mirror(x0: Tensor, is_mirrored: Tensor) -> Tensor:
+    """Mirror images [b, C, H, W] left-right where `is_mirrored`, bool [b] on the CPU."""
+    # indexing by a mask would wait for the device
+    mask = is_mirrored.to(x0.device, non_blocking=True)[:, None, None, None]
+    return torch.where(mask, x0.flip(-1), x0)

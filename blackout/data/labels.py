@@ -1,146 +1,197 @@
-"""Classes of samples from what a file says of them: names, numbers (each one or in levels), total counts, and several
-of these together.
-"""
+"""Classes and covariates of samples from the columns of a file: text, numbers, total counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.errors import ensure
 from blackout.files import read_text
 
 Array = npt.NDArray[Any]
-TOTAL = "total"
-"""The name by which the total count of a sample can be asked for as if it were a column."""
-Level = float | str
-"""What a level of a covariate is."""
-Classes = tuple[Tensor | None, tuple[str, ...], dict[str, tuple[str, ...]]]
-"""The class of every sample, int64 [N], the classes' names, and what each column is in every class; see `classes`."""
-_MOST_LEVELS = 64
-"""Of a covariate."""
+Level = float | str  # value of a covariate
+TOTAL = "total"  # name of the total count of a sample, which can be used like a column
+MAX_LEVELS = 64  # of a covariate
+MAX_NAMES = 10  # names that a message lists
 
 
-def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> Classes:
-    """The class of every sample, the classes' names, and what each column is in every class.
+class Classes(NamedTuple):
+    """Classes of samples.
 
-    Text and whole numbers are classes as they are; numbers with fractions, and totals, are divided into `bins` parts of
-    equally many samples. Of several columns, the combinations that occur are the classes.
+    Attributes:
+        labels: class of every sample, int64 [N], or None.
+        names: one for every class, such as "B cell, 0.1..0.5".
+        values: value of every class in each column that it was made of, by column.
+    """
+
+    labels: Tensor | None
+    names: tuple[str, ...] = ()
+    values: Mapping[str, tuple[str, ...]] = {}
+
+
+def make_classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> Classes:
+    """Make a class of every combination of values that occurs in some columns.
+
+    Text and whole numbers are values as they are. Numbers with fractions, and totals, are divided
+    into bins with equally many samples.
 
     Args:
-        names: of columns.
+        names: of the columns.
         columns: [N] each, by name.
-        bins: parts of a column of numbers, at least 1.
-
-    Returns:
-        int64 [N]; one name per class, such as "B cell" or "total 120..340" or "B cell, 0.1..0.5"; of the latter's two
-        columns "B cell" and "0.1..0.5" by the columns' names.
+        bins: of a column of numbers, at least 1.
 
     Raises:
-        ValueError: no such column, one that is not [N], or with missing entries.
+        ValueError: a column is missing, is not [N], or has missing entries.
+
+    Example:
+        >>> columns = {"type": np.array(["B", "T", "B"]), "total": np.array([9, 3, 1])}
+        >>> make_classes(["type"], columns, bins=10).names
+        ('B', 'T')
     """
-    parts = [_of_column(name, columns, bins) for name in names]
-    combinations, codes = np.unique(np.stack([codes for codes, _ in parts], axis=1), axis=0, return_inverse=True)
-    values = [tuple(words[k] for k in column) for (_, words), column in zip(parts, combinations.T, strict=True)]
-    words = tuple(map(", ".join, zip(*values, strict=True)))
-    return torch.from_numpy(codes.reshape(-1)), words, dict(zip(names, values, strict=True))
+    column_codes = []
+    column_values = []
+    for name in names:
+        codes, values = _encode_column(name, columns, bins)
+        column_codes.append(codes)
+        column_values.append(values)
+    codes = np.stack(column_codes, axis=1)
+    combinations, labels = np.unique(codes, axis=0, return_inverse=True)
+
+    class_values = [
+        tuple(values[code] for code in class_codes)
+        for values, class_codes in zip(column_values, combinations.T, strict=True)
+    ]
+    class_names = tuple(map(", ".join, zip(*class_values, strict=True)))
+    values_by_column = dict(zip(names, class_values, strict=True))
+    return Classes(torch.from_numpy(labels.reshape(-1)), class_names, values_by_column)
 
 
-def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
-    column = named_column(name, columns)
-    fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
-    if name == TOTAL or fractional:
-        return _binned(name, column.astype(float), bins)
-    values, codes = np.unique(column, return_inverse=True)
-    return codes, tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in values)
+def make_levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[Level, ...]]:
+    """Divide a column into at most 64 levels of a covariate.
 
-
-def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[Level, ...]]:
-    """A column on at most 64 levels: its words, or its numbers, in parts of equally many samples where they are more.
-
-    Ours (tests/data/test_missing.py).
+    Levels are its different texts or numbers. More than 64 different numbers are divided into bins
+    with equally many samples, whose means are the levels.
 
     Args:
         name: of the column.
         columns: [N] each, by name.
 
     Returns:
-        The level of every sample, int64 [N], and each one's word, in alphabetical order, or mean value, increasing.
+        The level of every sample, int64 [N]; and the text of each level, in alphabetical order, or
+        its number, increasing.
 
     Raises:
-        ValueError: no such column, one that is not [N], of more words, or with missing entries.
+        ValueError: the column is missing, is not [N], or has missing entries or more than 64 texts.
     """
-    column = named_column(name, columns)
-    different, codes = np.unique(column, return_inverse=True)
+    column = get_column(name, columns)
+    values, codes = np.unique(column, return_inverse=True)
     if column.dtype.kind == "U":
-        ensure(len(different) <= _MOST_LEVELS, f"covariate {name!r} has {len(different)} words, of at most 64")
-        return torch.from_numpy(codes), tuple(different.tolist())
-    values = column.astype(float)
-    if len(different) > _MOST_LEVELS:
-        codes, _ = _binned(name, values, _MOST_LEVELS)
-    return torch.from_numpy(codes), tuple((np.bincount(codes, values) / np.bincount(codes)).tolist())
+        message = f"covariate {name!r} has {len(values)} words; at most {MAX_LEVELS} are allowed"
+        ensure(len(values) <= MAX_LEVELS, message)
+        return torch.from_numpy(codes), tuple(values.tolist())
+    numbers = column.astype(float)
+    if len(values) > MAX_LEVELS:
+        codes, _ = _encode_bins(name, numbers, MAX_LEVELS)
+    means = np.bincount(codes, numbers) / np.bincount(codes)
+    return torch.from_numpy(codes), tuple(means.tolist())
 
 
-def divided(labels: Any, sizes: Sequence[int]) -> list[Any]:
-    """The class and the levels of covariates of which labels are the numbers: see `CountData.covariates`.
+def decode_labels(labels: Any, sizes: Sequence[int]) -> list[Any]:
+    """Return the class and the level of every covariate that labels stand for.
+
+    A label is a number whose digits are class and levels; the last covariate is the last digit. See
+    `CountData.covariates`.
 
     Args:
-        labels: a tensor or array of whole numbers.
+        labels: a tensor or array of whole numbers, [N].
         sizes: number of levels of each covariate.
 
     Returns:
-        The class and every level, [N] each, as digits of the number: the last covariate counts fastest. Ours
-        (tests/data/test_conditions.py).
+        The class, and the level of each covariate, [N] each.
+
+    Example:
+        >>> decode_labels(np.array([0, 4, 5]), [2, 2])
+        [array([0, 1, 1]), array([0, 0, 0]), array([0, 0, 1])]
     """
-    parts: list[Any] = []
+    levels: list[Any] = []
     for size in reversed(sizes):
-        parts.insert(0, labels % size)
+        levels.insert(0, labels % size)
         labels = labels // size
-    return [labels, *parts]
+    return [labels, *levels]
 
 
-def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
-    """Parts of a column [N], of equally many samples; fewer where many are equal: its part, [N], and words of them.
-
-    Between quantiles; ours (tests/data/test_conditions.py).
-    """
-    ensure(bins >= 1, f"bins must be at least 1, got {bins}")
-    edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
-    occupied, codes = np.unique(np.searchsorted(edges, column, side="right"), return_inverse=True)
-    parts = [column[codes == k] for k in range(len(occupied))]
-    return codes, tuple(f"{name} {part.min():g}..{part.max():g}" for part in parts)
-
-
-def named_column(name: str, columns: Mapping[str, Array]) -> Array:
-    """One value for each sample, [N].
+def get_column(name: str, columns: Mapping[str, Array]) -> Array:
+    """Return a column, [N].
 
     Raises:
-        ValueError: there is no such column, or it is none, or it has missing entries.
+        ValueError: the column is missing, is not [N], or has missing entries.
     """
-    ensure(name in columns, f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
-    column, number = np.asarray(columns[name]), len(columns[TOTAL])
-    ensure(column.shape == (number,), f"one label per sample is needed, [{number}], got {list(column.shape)}")
-    ensure(column.dtype.kind in "iufbU", f"column {name!r} must hold text or numbers, got {column.dtype}")
-    ensure(column.dtype.kind != "f" or np.isfinite(column).all(), f"column {name!r} has missing entries")
+    found = ", ".join(map(repr, columns)) or "none"
+    ensure(name in columns, f"there is no column {name!r}, found {found}")
+    column = np.asarray(columns[name])
+    num_samples = len(columns[TOTAL])
+    message = f"one label per sample is needed, [{num_samples}], got {list(column.shape)}"
+    ensure(column.shape == (num_samples,), message)
+    is_supported = column.dtype.kind in "iufbU"
+    ensure(is_supported, f"column {name!r} must hold text or numbers, got {column.dtype}")
+    is_complete = column.dtype.kind != "f" or np.isfinite(column).all()
+    ensure(is_complete, f"column {name!r} has missing entries")
     return column
 
 
-def few(names: Sequence[str]) -> str:
-    """The first ten names, for messages."""
-    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+def format_names(names: Sequence[str]) -> str:
+    """Format the first ten names for a message."""
+    text = ", ".join(map(repr, names[:MAX_NAMES]))
+    return text + ", ..." if len(names) > MAX_NAMES else text
 
 
-def label_file(path: Path) -> Array:
-    """Labels from a file of their own, [N]: an .npy, or text with one label a line.
+def read_label_file(path: Path) -> Array:
+    """Read labels, [N], from an .npy, or from text with one label a line.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read.
     """
-    return load_array(path) if path.suffix == ".npy" else np.array(read_text(path).splitlines())
+    if path.suffix == ".npy":
+        return load_array(path)
+    return np.array(read_text(path).splitlines())
+
+
+def _encode_column(
+    name: str,
+    columns: Mapping[str, Array],
+    bins: int,
+) -> tuple[Array, tuple[str, ...]]:
+    """Return the code of every sample, int64 [N], and the value of each code as text."""
+    column = get_column(name, columns)
+    has_fractions = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
+    if name == TOTAL or has_fractions:
+        return _encode_bins(name, column.astype(float), bins)
+    values, codes = np.unique(column, return_inverse=True)
+    if column.dtype.kind == "f":
+        return codes, tuple(f"{value:g}" for value in values)
+    return codes, tuple(str(value) for value in values)
+
+
+def _encode_bins(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
+    """Divide a column, float64 [N], into bins with equally many samples.
+
+    Returns:
+        The bin of every sample, int64 [N], and the range of each bin as text; there are fewer bins
+        where many values are equal.
+    """
+    ensure(bins >= 1, f"bins must be at least 1, got {bins}")
+    edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
+    bin_numbers = np.searchsorted(edges, column, side="right")
+    occupied, codes = np.unique(bin_numbers, return_inverse=True)
+    ranges = []
+    for code in range(len(occupied)):
+        members = column[codes == code]
+        ranges.append(f"{name} {members.min():g}..{members.max():g}")
+    return codes, tuple(ranges)

@@ -1,7 +1,8 @@
-"""Counts that stay on the disk: rows that are read when they are asked for, and files of rows made from any store.
+"""Counts that stay on disk: rows are read when they are used.
 
-What is too large for memory is looked through once, by blocks. Where its rows do not lie one after the other, as those
-of a folder of images or of compressed parts do not, that pass writes them to a folder beside it, in which they do.
+What is too large for memory is checked once, block by block. Where rows are not stored one after
+the other, as in a folder of images or in compressed chunks, that pass writes them to a folder next
+to the file, in which they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.files import (
@@ -36,256 +37,328 @@ from blackout.files import (
 )
 
 Array = npt.NDArray[Any]
-Blocks = Callable[[], Iterator[Any]]
-"""Makes all rows again, a few at a time, each checked to be counts: arrays, or SciPy's CSR matrices."""
-_IN_MEMORY, _SHARE = 1 << 30, 8
-"""Bytes that are held in memory at most, and the share of it, where the user does not say."""
-_SPREAD = 4
-"""Numbers that lie in a stretch this much longer are read in pieces, others with what is between them."""
+Blocks = Callable[[], Iterator[Any]]  # yields all rows in blocks of checked counts, dense or CSR
+MAX_MEMORY_BYTES = 1 << 30  # of counts that are loaded unless the user decides
+MEMORY_FRACTION = 1 / 8  # of the free memory that such counts may take
+MAX_READ_AHEAD = (
+    4  # pieces are read together with their gaps if that is at most this many times more
+)
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:
-    """Whether counts are to be read from the disk: as the user says, else where they are large beside the memory."""
-    most = min(_IN_MEMORY, memory() // _SHARE)
-    return math.prod(shape) * min(itemsize, 4) > most if in_memory is None else not in_memory
+    """Whether counts are read from disk: as the user says, else where they are large."""
+    if in_memory is not None:
+        return not in_memory
+    max_bytes = min(MAX_MEMORY_BYTES, memory() * MEMORY_FRACTION)
+    return math.prod(shape) * min(itemsize, 4) > max_bytes
 
 
-class Stream:
-    """Numbers of a file, as its bytes are.
+class FileArray:
+    """An array that is stored uncompressed in a file, row after row.
 
     Args:
         path: of the file.
-        dtype: of a number.
-        shape: of the array that they are.
+        dtype: of the array.
+        shape: of the array.
         offset: bytes before it.
 
     Raises:
-        UserError: it is no ordinary file.
+        UserError: the file is not an ordinary file; or, when rows are read, it was changed
+            meanwhile.
     """
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], offset: int = 0) -> None:
-        self.path, self.dtype, self.shape, self._offset = path, np.dtype(dtype), shape, offset
+    def __init__(
+        self,
+        path: Path,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int = 0,
+    ) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.shape = shape
+        self._offset = offset
         self._file = opened(path)
-        self._state = self._stamp()
+        self._state = self._file_state()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stream, (self.path, self.dtype, self.shape, self._offset)  # another process opens the file itself
-
-    def _stamp(self) -> tuple[int, int]:
-        status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns
+        # another process opens the file itself
+        return FileArray, (self.path, self.dtype, self.shape, self._offset)
 
     def __getitem__(self, rows: slice) -> Array:
         first, last, _ = rows.indices(self.shape[0])
-        size = math.prod(self.shape[1:])
-        return self._read(first * size, max(first, last) * size).reshape(-1, *self.shape[1:])
-
-    def _read(self, first: int, last: int) -> Array:
-        # not mapped: pages would count as this process's, and a file that shrinks would end it
-        wanted, at = (last - first) * self.dtype.itemsize, self._offset + first * self.dtype.itemsize
-        content, read = bytearray(wanted), 0
-        while read < wanted:  # one call gives 2 GiB at most
-            part = os.preadv(self._file.fileno(), [memoryview(content)[read:]], at + read)
-            if not part:
-                break
-            read += part
-        if read < wanted or self._stamp() != self._state:
-            raise UserError(f"{self.path} was changed while it was in use: start again")
-        return np.frombuffer(content, self.dtype)
+        row_size = math.prod(self.shape[1:])
+        values = self._read(first * row_size, max(first, last) * row_size)
+        return values.reshape(-1, *self.shape[1:])
 
     def gather(self, starts: Array, ends: Array) -> Array:
-        """Numbers starts[k] .. ends[k] - 1, for every k in turn."""
-        pairs = list(zip(starts.tolist(), ends.tolist(), strict=True))
-        low, high = (int(starts.min()), int(ends.max())) if pairs else (0, 0)
-        if high - low > _SPREAD * int((ends - starts).sum()):
-            return np.concatenate([self._read(start, end) for start, end in pairs])
-        whole = self._read(low, high)
-        return np.concatenate([whole[:0], *(whole[start - low : end - low] for start, end in pairs)])
+        """Return the values starts[k], ..., ends[k] - 1 of the flat array, for every k in turn."""
+        if len(starts) == 0:
+            return self._read(0, 0)
+        low = int(starts.min())
+        high = int(ends.max())
+        pieces = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        if high - low > MAX_READ_AHEAD * int((ends - starts).sum()):
+            return np.concatenate([self._read(start, end) for start, end in pieces])
+        values = self._read(low, high)
+        return np.concatenate([values[start - low : end - low] for start, end in pieces])
+
+    def _read(self, first: int, last: int) -> Array:
+        # not a memory map: its pages count as memory of the process, and a file that is truncated
+        # would end the process
+        num_bytes = (last - first) * self.dtype.itemsize
+        position = self._offset + first * self.dtype.itemsize
+        content = bytearray(num_bytes)
+        num_read = 0
+        while num_read < num_bytes:  # one call reads at most 2 GiB
+            buffer = memoryview(content)[num_read:]
+            step = os.preadv(self._file.fileno(), [buffer], position + num_read)
+            if step == 0:
+                break
+            num_read += step
+        if num_read < num_bytes or self._file_state() != self._state:
+            raise _changed_file(self.path)
+        return np.frombuffer(content, self.dtype)
+
+    def _file_state(self) -> tuple[int, int]:
+        """Return size and time of the last change, which tell whether the file was changed."""
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
 
-class Rows:
-    """Counts [N, *shape] on the disk, where `CountData` else has a tensor; a slice or int64 [b] of them is one.
+class DiskCounts:
+    """Counts [N, *shape] on disk in place of a tensor; indexing by a slice or int64 [b] reads rows.
 
     Args:
-        values: of all rows; of sparse ones, all that are not 0.
+        values: counts of all rows; of sparse rows, all that are not 0.
         shape: of a sample.
-        largest: count that there is.
+        max_count: largest count.
         totals: of every row, int64 [N].
-        sparse: the columns of `values`; in which of these every row begins, and where the last one ends, int64 [N + 1].
+        sparse: for sparse rows, the column of each value, and the pointers to the first value of
+            every row and past the last one, int64 [N + 1].
     """
 
     device = torch.device("cpu")
 
     def __init__(
         self,
-        values: Stream,
+        values: FileArray,
         shape: tuple[int, ...],
-        largest: int,
+        max_count: int,
         totals: Tensor,
-        sparse: tuple[Stream, Array] | None = None,
+        sparse: tuple[FileArray, Array] | None = None,
     ) -> None:
-        self._values, self._each, self._largest, self._sparse = values, shape, largest, sparse
-        self.row_numbers, self.totals = torch.arange(len(totals)), totals
-        self.dtype, self.ndim = count_dtype(largest), 1 + len(shape)
+        self._values = values
+        self._sample_shape = shape
+        self._max_count = max_count
+        self._sparse = sparse
+        self.row_numbers = torch.arange(len(totals))
+        self.totals = totals
+        self.dtype = count_dtype(max_count)
+        self.ndim = 1 + len(shape)
 
     @property
     def shape(self) -> torch.Size:
-        """[N, *shape]."""
-        return torch.Size((len(self.row_numbers), *self._each))
+        """Shape of all counts, [N, *shape]."""
+        return torch.Size((len(self.row_numbers), *self._sample_shape))
 
     def __len__(self) -> int:
         return len(self.row_numbers)
 
     def numel(self) -> int:
-        """How many counts these are."""
+        """Return the number of counts."""
         return self.shape.numel()
 
     def max(self) -> int:
-        """The largest count of all rows, those that were not taken too."""
-        return self._largest
+        """Return the largest count of all rows of the file, whether or not they were taken."""
+        return self._max_count
 
-    def take(self, rows: Tensor) -> Rows:
-        """The rows with these numbers, int64 [n], on the disk as well."""
-        return self._with(row_numbers=self.row_numbers[rows], totals=self.totals[rows])
+    def take(self, rows: Tensor) -> DiskCounts:
+        """Return rows, int64 [n], which stay on disk as well."""
+        return self._replace(row_numbers=self.row_numbers[rows], totals=self.totals[rows])
 
-    def merged(self, others: Rows, places: Tensor, places_of_others: Tensor) -> Rows:
-        """These rows and others of the same store as one, at these places, int64 [N] and [M]."""
-        chosen = torch.empty(len(self) + len(others), dtype=torch.int64)
-        totals = self.totals.new_empty(len(chosen))
-        for rows, where in ((self, places), (others, places_of_others)):
-            chosen[where], totals[where] = rows.row_numbers, rows.totals
-        return self._with(row_numbers=chosen, totals=totals)
+    def merge(self, other: DiskCounts, rows: Tensor, other_rows: Tensor) -> DiskCounts:
+        """Merge with other rows of the same file; `rows` and `other_rows` are the new numbers."""
+        row_numbers = torch.empty(len(self) + len(other), dtype=torch.int64)
+        totals = self.totals.new_empty(len(row_numbers))
+        row_numbers[rows] = self.row_numbers
+        row_numbers[other_rows] = other.row_numbers
+        totals[rows] = self.totals
+        totals[other_rows] = other.totals
+        return self._replace(row_numbers=row_numbers, totals=totals)
 
-    def to(self, kind: torch.device | str | torch.dtype) -> Rows:
-        """The same, of which tensors are made on another device or of another dtype that holds them."""
-        return self._with(**({"dtype": kind} if isinstance(kind, torch.dtype) else {"device": torch.device(kind)}))
+    def to(self, target: torch.device | str | torch.dtype) -> DiskCounts:
+        """Return the same counts, read to another device, or with another dtype that holds them."""
+        if isinstance(target, torch.dtype):
+            return self._replace(dtype=target)
+        return self._replace(device=torch.device(target))
 
-    def _with(self, **attributes: Any) -> Rows:
+    def __getitem__(self, rows: slice | Tensor | int) -> Tensor:
+        row_numbers = self.row_numbers[rows].numpy()
+        counts = self._read(row_numbers.reshape(-1)).to(self.device)
+        return counts if row_numbers.ndim else counts[0]
+
+    def index_select(self, dim: int, index: Tensor) -> Tensor:
+        """Read the rows `index`, int64 [b], as `Tensor.index_select` with dim 0."""
+        return self[index.cpu()]
+
+    def sparse_sums(self, chunk_samples: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the sums of `count_statistics.Sums`, from sparse rows only; else None.
+
+        Returns:
+            Sums over samples, int64 [*shape]; of squares, float64 [*shape]; totals, float64 [N].
+        """
+        if self._sparse is None:
+            return None
+        sample_elements = math.prod(self._sample_shape)
+        element = np.zeros(sample_elements)
+        square = np.zeros(sample_elements)
+        for row_numbers in self.row_numbers.split(chunk_samples):
+            rows = self._read_sparse(row_numbers.numpy()).astype(np.float64)
+            element += rows.sum(0).A1
+            square += rows.power(2).sum(0).A1
+        element_sums = torch.from_numpy(element).long().view(self._sample_shape)
+        square_sums = torch.from_numpy(square).view(self._sample_shape)
+        return element_sums, square_sums, self.totals.double()
+
+    def _replace(self, **attributes: Any) -> DiskCounts:
         changed = copy.copy(self)
         vars(changed).update(attributes)
         return changed
 
-    def __getitem__(self, rows: slice | Tensor | int) -> Tensor:
-        places = self.row_numbers[rows].numpy()
-        read = self._read(places.reshape(-1)).to(self.device)
-        return read if places.ndim else read[0]
-
-    def index_select(self, dim: int, index: Tensor) -> Tensor:
-        """Rows with the numbers `index`, int64 [b], as of a tensor."""
-        return self[index.cpu()]
-
-    def _read(self, places: Array) -> Tensor:
-        """Rows of the file with these numbers, int64 [b]: counts [b, *shape]."""
-        size = math.prod(self._each)
+    def _read(self, row_numbers: Array) -> Tensor:
+        """Read rows of the file, int64 [b]: counts [b, *shape]."""
+        size = math.prod(self._sample_shape)
         if self._sparse is None:
-            counts = self._values.gather(places * size, (places + 1) * size)
+            counts = self._values.gather(row_numbers * size, (row_numbers + 1) * size)
         else:
-            counts = self._stored(places).toarray().ravel()
-        if len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= self._largest:
-            raise UserError(f"{self._values.path} was changed while it was in use: start again")
-        plain = np.uint8 if self.dtype == torch.uint8 else np.int32
-        return torch.from_numpy(counts.astype(plain)).view(-1, *self._each)
+            counts = self._read_sparse(row_numbers).toarray().ravel()
+        if len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= self._max_count:
+            raise _changed_file(self._values.path)
+        numpy_dtype = np.uint8 if self.dtype == torch.uint8 else np.int32
+        return torch.from_numpy(counts.astype(numpy_dtype)).view(-1, *self._sample_shape)
 
-    def _stored(self, places: Array) -> Any:
-        """Sparse rows [b] of the file, as SciPy's CSR matrix."""
-        from scipy.sparse import csr_matrix
+    def _read_sparse(self, row_numbers: Array) -> Any:
+        """Read sparse rows of the file, int64 [b], as a SciPy CSR matrix."""
+        from scipy.sparse import csr_matrix  # only here: it takes long to import
 
         assert self._sparse is not None
-        columns, ends = self._sparse
-        starts, stops = ends[places], ends[places + 1]
-        found, values = columns.gather(starts, stops), self._values.gather(starts, stops)
-        size = math.prod(self._each)
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
-            raise UserError(f"{columns.path} was changed while it was in use: start again")
-        return csr_matrix((values, found, np.append(0, np.cumsum(stops - starts))), (len(places), size))
-
-    def sparse_sums(self, at_once: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Sums over samples, int64 [*shape], and of squares, float64 [*shape], and totals of samples, [N]: see `sums`.
-
-        None where rows are not sparse.
-        """
-        if self._sparse is None:
-            return None
-        element, square = (np.zeros(math.prod(self._each)) for _ in range(2))
-        for places in self.row_numbers.split(at_once):
-            wide = self._stored(places.numpy()).astype(np.float64)
-            element += wide.sum(0).A1
-            square += wide.power(2).sum(0).A1
-        sums = torch.from_numpy(element).long(), torch.from_numpy(square)
-        return sums[0].view(self._each), sums[1].view(self._each), self.totals.double()
+        columns, pointers = self._sparse
+        starts = pointers[row_numbers]
+        ends = pointers[row_numbers + 1]
+        indices = columns.gather(starts, ends)
+        values = self._values.gather(starts, ends)
+        size = math.prod(self._sample_shape)
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+            raise _changed_file(columns.path)
+        row_pointers = np.append(0, np.cumsum(ends - starts))
+        return csr_matrix((values, indices, row_pointers), (len(row_numbers), size))
 
 
-def rows_of(stored: Stream, shape: tuple[int, ...], blocks: Blocks) -> Rows:
-    """Rows of a file in which they lie one after the other, looked through once.
+def scan_rows(stored: FileArray, shape: tuple[int, ...], blocks: Blocks) -> DiskCounts:
+    """Check rows that lie one after the other in a file, and return them.
 
     Args:
-        stored: all of them, [N, ...].
+        stored: all rows, [N, ...].
         shape: of a sample.
-        blocks: makes them.
+        blocks: yields the rows.
     """
-    found = [(0, np.zeros(0, np.int64))]
-    found += [(int(rows.max(initial=0)), rows.reshape(len(rows), -1).sum(1, dtype=np.int64)) for rows in blocks()]
-    _say(stored.path, stored.shape[0], stored.path)
-    return Rows(stored, shape, max(top for top, _ in found), torch.from_numpy(np.concatenate([of for _, of in found])))
+    max_count = 0
+    totals = [np.zeros(0, np.int64)]
+    for rows in blocks():
+        max_count = max(max_count, int(rows.max(initial=0)))
+        totals.append(rows.reshape(len(rows), -1).sum(1, dtype=np.int64))
+    _report(stored.path, stored.shape[0], stored.path)
+    return DiskCounts(stored, shape, max_count, torch.from_numpy(np.concatenate(totals)))
 
 
-def packed(path: Path, number: int, shape: tuple[int, ...], request: Any, blocks: Blocks) -> Rows:
-    """Rows in files that are made of a store once, in a folder beside it; the same request finds them again.
+def pack_rows(
+    path: Path,
+    num_samples: int,
+    shape: tuple[int, ...],
+    request: Any,
+    blocks: Blocks,
+) -> DiskCounts:
+    """Write rows one after the other to a folder next to a file, once, and return them.
 
     Args:
-        path: of the store, a file or a folder.
-        number: of samples.
+        path: of the file or folder that they are made of.
+        num_samples: number of rows.
         shape: of a sample.
-        request: what decides the rows besides the store's content, plain values.
-        blocks: makes them.
+        request: plain values that determine the rows besides the content of `path`. The same
+            request uses the same folder again.
+        blocks: yields the rows.
 
     Raises:
-        UserError: there is no room for them on the disk, or the folder cannot be written.
+        UserError: the disk is full, or the folder cannot be written.
     """
     path = path.resolve()
-    files = [path] if path.is_file() else sorted(Path(at, name) for at, _, names in os.walk(path) for name in names)
-    folder = path.with_name(f"{path.name}.rows-{request_key([files, request])[:8]}")
+    files = [path]
+    if not path.is_file():
+        files = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    key = request_key([files, request])[:8]
+    folder = path.with_name(f"{path.name}.rows-{key}")
     try:
-        with FileLock(folder.with_name(f".{path.name}.rows.lock")):  # one process writes, others wait
+        # 1. Write the folder; one process writes, others wait.
+        with FileLock(folder.with_name(f".{path.name}.rows.lock")):
             remove_parts(folder.parent, escape(folder.stem[:40]))
             if not folder.is_dir():
                 with replacing_folder(folder) as part:
-                    if not _written(part, blocks(), np.uint8):
-                        _written(part, blocks(), np.int32)
-        about, totals = read_mapping(folder / "about.json"), load_array(folder / "totals.npy")
-        sizes = [(folder / name).stat().st_size for name in ("values", "columns")]
-        values = Stream(folder / "values", about["dtype"], (sizes[0] // np.dtype(about["dtype"]).itemsize,))
-        ends = (Stream(folder / "columns", np.int32, (sizes[1] // 4,)), load_array(folder / "ends.npy"))
+                    if not _write_rows(part, blocks(), np.uint8):
+                        _write_rows(part, blocks(), np.int32)
+
+        # 2. Open it.
+        description = read_mapping(folder / "about.json")
+        totals = load_array(folder / "totals.npy")
+        dtype = np.dtype(description["dtype"])
+        num_values = (folder / "values").stat().st_size // dtype.itemsize
+        values = FileArray(folder / "values", dtype, (num_values,))
+        num_columns = (folder / "columns").stat().st_size // 4
+        columns = FileArray(folder / "columns", np.int32, (num_columns,))
+        pointers = load_array(folder / "ends.npy")
     except OSError as error:
-        raise file_error(folder, "rows cannot be kept here; dataset.in_memory=true needs none", error) from error
-    _say(path, number, folder)
-    return Rows(values, shape, about["largest"], torch.from_numpy(totals), ends if sizes[1] else None)
+        advice = "rows cannot be written here; dataset.in_memory=true does not need them"
+        raise file_error(folder, advice, error) from error
+    _report(path, num_samples, folder)
+    sparse = (columns, pointers) if num_columns else None
+    return DiskCounts(values, shape, description["largest"], torch.from_numpy(totals), sparse)
 
 
-def _written(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
-    """Write rows; False where a count is too large for the type."""
-    largest, totals, ends = 0, [np.zeros(0, np.int64)], [np.zeros(1, np.int64)]
+def _write_rows(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
+    """Write rows to a folder; return False if a count is too large for the dtype."""
+    max_count = 0
+    totals = [np.zeros(0, np.int64)]
+    pointers = [np.zeros(1, np.int64)]
     with (folder / "values").open("wb") as values, (folder / "columns").open("wb") as columns:
         for block in blocks:
-            sparse = hasattr(block, "tocsr")
-            if sparse:
+            is_sparse = hasattr(block, "tocsr")
+            if is_sparse:
                 block.sum_duplicates()
-            counts = block.data if sparse else block
-            largest = max(largest, int(counts.max(initial=0)))
-            if largest > np.iinfo(dtype).max:
+                counts = block.data
+                block_totals = block.sum(1)
+            else:
+                counts = block
+                block_totals = block.reshape(len(block), -1).sum(1, dtype=np.int64)
+            max_count = max(max_count, int(counts.max(initial=0)))
+            if max_count > np.iinfo(dtype).max:
                 return False
             values.write(counts.astype(dtype).tobytes())
-            of_rows = block.sum(1) if sparse else block.reshape(len(block), -1).sum(1, dtype=np.int64)
-            totals.append(np.asarray(of_rows).ravel())
-            if sparse:
+            totals.append(np.asarray(block_totals).ravel())
+            if is_sparse:
                 columns.write(block.indices.astype(np.int32).tobytes())
-                ends.append(ends[-1][-1] + block.indptr[1:].astype(np.int64))
+                pointers.append(pointers[-1][-1] + block.indptr[1:].astype(np.int64))
     np.save(folder / "totals.npy", np.concatenate(totals).astype(np.int64))
-    np.save(folder / "ends.npy", np.concatenate(ends))
-    write_json({"dtype": np.dtype(dtype).str, "largest": largest}, folder / "about.json")
+    np.save(folder / "ends.npy", np.concatenate(pointers))
+    description = {"dtype": np.dtype(dtype).str, "largest": max_count}
+    write_json(description, folder / "about.json")
     return True
 
 
-def _say(path: Path, number: int, where: Path) -> None:
+def _changed_file(path: Path) -> UserError:
+    return UserError(f"{path} was changed while it was in use: start again")
+
+
+def _report(path: Path, num_samples: int, location: Path) -> None:
     if rank() == 0:
-        print(f"{path.name}: {number:,} samples stay on the disk, in {where} (dataset.in_memory=true loads them)")
+        advice = "dataset.in_memory=true loads them"
+        print(f"{path.name}: {num_samples:,} samples stay on disk, in {location} ({advice})")

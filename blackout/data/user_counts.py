@@ -1,10 +1,11 @@
-"""`dataset=counts`, a user's own counts from a file: columns, splits, conditions, missing entries; files of samples."""
+"""`dataset=counts`: a user's own counts from a file, with splits, classes, covariates and masks."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,97 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.component import Plain, component
-from blackout.data.count_data import CountData, divided_parts
-from blackout.data.count_statistics import loaded, narrow
-from blackout.data.file_formats import (
+from blackout.component import component
+from blackout.data.count_data import CountData, split_parts
+from blackout.data.count_statistics import is_underdispersed, load_samples
+from blackout.data.findings import Finding, findings
+from blackout.data.formats import (
     COUNTS,
-    SparseOnDisk,
-    Store,
-    blocks,
+    FileContents,
+    LazySparseMatrix,
     is_number,
-    load_array,
-    read_store,
+    iterate_blocks,
+    read_file,
     sample_shape,
     to_counts,
 )
-from blackout.data.findings import Finding, findings
-from blackout.data.images import read_folder
-from blackout.data.labels import TOTAL, Classes, Level, classes, few, label_file, levels, named_column
-from blackout.data.on_disk import Rows, Stream, packed, rows_of, stays_on_disk
-from blackout.data.splits import SplitRows, split_groups, split_samples, take_validation, validation_size
-from blackout.errors import UserError, ensure, refuse
-from blackout.files import reading
+from blackout.data.labels import (
+    TOTAL,
+    Classes,
+    Level,
+    format_names,
+    get_column,
+    make_classes,
+    make_levels,
+    read_label_file,
+)
+from blackout.data.missing import FINITE, Donors, impute_missing, mask_missing
+from blackout.data.on_disk import DiskCounts, FileArray, pack_rows, scan_rows, stays_on_disk
+from blackout.data.splits import (
+    SplitRows,
+    split_groups,
+    split_samples,
+    take_validation,
+    validation_size,
+)
+from blackout.errors import UserError, ensure
 from blackout.protocols import Split
 
 Array = npt.NDArray[Any]
-_SPLITS: tuple[Split, ...] = ("test", "val", "train")
+SPLITS: tuple[Split, ...] = ("test", "val", "train")
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Where the counts are in a file; see `counts` for the meaning of each field."""
+
+    layer: str | None
+    columns: list[str | int]
+    exclude: list[str | int]
+    mask: str | None
+    series: bool | None
+    sequences: str | None
+    letters: str
+    in_memory: bool | None
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Which samples are held out; see `counts` for the meaning of each field."""
+
+    fraction: float
+    validation: float
+    seed: int
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a stored number means: offset + gain x count; see `counts` for an offset of None."""
+
+    offset: int | None
+    gain: int
+
+
+@dataclass(frozen=True)
+class CountTable:
+    """Counts of all samples, before they are split, and what the file says about them.
+
+    Attributes:
+        counts: [N, *shape].
+        observed: bool [N, *shape]; None if no entry is missing.
+        columns: of observations, by name, [N] each, and the total counts.
+        features: names of the elements, where the file has them.
+        sample_shape: of a sample in the file.
+        offset: value of count 0 in the file.
+    """
+
+    counts: Tensor | DiskCounts
+    observed: Tensor | None
+    columns: dict[str, Array]
+    features: tuple[str, ...]
+    sample_shape: tuple[int, ...]
+    offset: int
 
 
 @component("dataset", ask="dataset=counts dataset.path=<file>")
@@ -62,262 +129,480 @@ def counts(
     in_memory: bool | None = None,
     validation: float = 0.1,
 ) -> CountData:
-    """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
+    """Read counts [N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W] from a file.
 
-    A file holds either `train` and `test`, optionally with `val`, and with `train_labels`, `val_labels` and
-    `test_labels`; without `val` validation data are taken from `train`. Or it holds `counts`, or a single array of any
-    name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
-    .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
-    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `file_formats.read_store`.
+    A file holds either `train` and `test`, optionally with `val`, and with `train_labels`,
+    `val_labels` and `test_labels`; without `val`, validation data are taken from `train`. Or it
+    holds `counts`, or a single array of any name, optionally with `labels`, which is split here (by
+    class, if there are labels). In a table (.csv, .parquet) every column of numbers that is not
+    used otherwise is an element.
+
+    Counts may be integers of any type, booleans, or floating-point whole numbers. Pickled objects
+    are never loaded. Formats: `blackout.data.formats.read_file`.
 
     Args:
-        path: the file.
-        max_count: largest count there can be; None takes the largest there is.
-        holdout: share of the samples for the test, where the file has no split.
-        seed: seed of the split.
-        layer: which array of an .h5ad, .zarr or HDF5 file holds the counts.
-        labels: column(s) or a file with the class of every sample, "total" for the total count; see `labels.classes`.
-        bins: parts into which a column of numbers is divided to make classes.
-        group: column of what must not be divided between the splits: a donor, an animal.
-        series: whether three axes are [N, C, L]; None where L is at least four times as long as C, else [N, H, W].
-        mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
-            array of the file, or a file; see `without_missing`.
-        covariates: column(s) that a conditional model is told beside the class, and that combine freely with it: words
-            such as a batch or condition, numbers as numbers, "total" for the total count.
-        columns: the elements of vectors, by name or number; None for all.
-        exclude: elements of vectors to leave out, by name or number.
-        sequences: column of a table with words of one length, such as DNA, whose letters are the elements; other
-            columns of numbers are then no elements, but may be labels.
-        letters: of the words; the first is 0.
-        offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
-            An offset of None is 0, but the least count of images to be split in memory whose counts are `narrow`;
-            a gain of None is 1.
-        validation: share or number of the samples for validation, where the file has no `val`; 0 for none.
+        path: of the file.
+        max_count: largest possible count; None takes the largest of the file.
+        holdout: fraction of the samples for the test, where the file has no split.
+        seed: of the random split.
+        layer: array of an .h5ad, .zarr or HDF5 file that holds the counts.
+        labels: column(s), or a file, with the class of every sample; "total" for the total count.
+            See `labels.make_classes`.
+        bins: number of quantile bins of a numeric label column.
+        group: column of donors, animals, ...; no group is in two splits.
+        series: whether three axes are [N, C, L]; None where L is at least four times C, else [N, H,
+            W].
+        mask: which entries were observed: "finite" for those that are not NaN, the name of another
+            array of the file, or a file. See `missing.mask_missing`.
+        covariates: column(s) that a conditional model gets besides the class, and that combine
+            freely with it: texts such as a batch, numbers as numbers, "total" for the total count.
+        columns: elements of vectors to keep, by name or number; None for all.
+        exclude: elements of vectors to drop, by name or number.
+        offset: the file holds offset + gain x counts, as of a camera; samples are written like
+            that, too. None is 0, or the smallest value of images in memory that are
+            `is_underdispersed`.
+        gain: see `offset`; None is 1.
+        sequences: column of a table with words of one length, such as DNA, whose letters are the
+            elements; other columns of numbers may be labels.
+        letters: of the words; the first letter is 0.
+        in_memory: whether counts are held in memory; None leaves large files on disk.
+        validation: fraction or number of the samples for validation, where the file has no `val`; 0
+            for none.
 
     Warns:
-        Finding: something looks wrong, see `blackout.data.findings`.
+        Finding: something looks wrong, with the setting that fixes it.
 
     Raises:
-        UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
-            `max_count`; labels of another number. The message names the file, the value and its index.
+        UserError: a missing, damaged or unsuitable file, or counts that are negative, not whole, or
+            above `max_count`. The message names the file, the value and its index.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "counts.npy")
+        >>> np.save(path, np.arange(60).reshape(20, 3))
+        >>> counts(path, holdout=0.2).size("test")
+        4
     """
-    file, class_columns, scales = Path(path).expanduser(), _listed(labels), _listed(covariates)
-    asked = {*class_columns, *scales, *([group] if group else ())}
-    store = read_store(file, layer)
+    file = Path(path).expanduser()
+    label_columns = _as_list(labels)
+    covariate_columns = _as_list(covariates)
+    metadata = {*label_columns, *covariate_columns, *_as_list(group)}
+    layout = FileLayout(
+        layer=layer,
+        columns=_as_list(columns),
+        exclude=_as_list(exclude),
+        mask=mask,
+        series=series,
+        sequences=sequences,
+        letters=letters,
+        in_memory=in_memory,
+    )
+    split_plan = Holdout(holdout, validation, seed, group)
+
+    # 1. Read the arrays of the file; sequences become counts.
+    contents = read_file(file, layer)
     if sequences is not None:
-        store = _spelt(file, store, sequences, letters)
-    arrays = store.arrays
-    gain = 1 if gain is None else gain
-    for name, value, least in (("offset", offset or 0, 0), ("gain", gain, 1)):
-        if type(value) is not int or value < least:
-            raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")
-    data: Tensor | Rows
-    parts: dict[str, Any] = {"name": file.stem, "features": store.features, "layer": layer}
-    parts["annotated"] = bool(store.features)
+        contents = _encode_sequences(file, contents, sequences, letters)
+    units = _check_units(offset, gain)
+    parts: dict[str, Any] = {
+        "name": file.stem,
+        "layer": layer,
+        "features": contents.features,
+        "from_anndata": bool(contents.features),
+        "gain": units.gain,
+    }
     try:
-        if {"train", "test"} & arrays.keys() and not store.tabular and not store.features:
-            advice = "labels, covariates, group and mask are for one array to be split"
-            ensure(not asked and mask in (None, FINITE), f"'train' and 'test' are given: {advice}")
-            ensure({"train", "test"} <= arrays.keys(), f"'train' and 'test' must come together, found {_names(arrays)}")
-            for split in [split for split in _SPLITS if split in arrays]:  # the splits that the file gives
-                matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
-                data, seen, offset = _read(split, matrix, mask, arrays, series, offset or 0, gain)
-                parts |= {split: data, f"{split}_seen": seen}
-                parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
-            if "val" not in arrays:
-                parts |= _cut_validation(parts, validation, seed)
+        if _has_given_split(contents):
+            # 2. Use the splits of the file; validation data are taken from the training data.
+            ensure(not metadata and mask in (None, FINITE), _GIVEN_SPLIT_MESSAGE)
+            parts |= _read_given_split(contents, layout, units)
+            if "val" not in contents.arrays:
+                parts |= _take_validation_parts(parts, validation, seed)
+            inspected = parts.pop("inspected")
         else:
-            kept = set(map(str, _listed(columns))) or arrays.keys()
-            left_out = (arrays.keys() - kept) | set(map(str, _listed(exclude)))
-            name, whole, observed, features = _divided(store, {*asked, mask or ""}, left_out)  # to be split here
-            stays = stays_on_disk(tuple(whole.shape), whole.dtype.itemsize, in_memory)
-            whole = whole[:] if isinstance(whole, SparseOnDisk) and not stays else whole
-            numbers = [one for one in _listed(exclude) if not (store.tabular and str(one) in observed)]
-            matrix, features = _selected(whole, features, _listed(columns), numbers, stays)
-            try:
-                if stays:
-                    offset = offset or 0
-                    settings = [layer, name, columns, exclude, series, offset, gain, sequences, letters]
-                    data, seen = _on_disk(file, name, matrix, mask, settings, series, offset, gain), None
-                else:
-                    data, seen, offset = _read(name, matrix, mask, observed, series, offset, gain)
-            except ValueError as error:
-                layers = [f"dataset.layer={one}" for one in store.layers]
-                raise ValueError(", or ".join([str(error), *layers])) from None
-            totals = data.totals.numpy() if isinstance(data, Rows) else data.flatten(1).numpy().sum(1, dtype=np.int64)
-            observed = {TOTAL: totals, **observed}
-            codes, words, told = _classes(class_columns, observed, bins, bool(scales))
-            if codes is not None and codes.shape != data.shape[:1]:
-                raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
-            if group is None:
-                rows = split_samples(len(data), validation, holdout, seed, codes)
-            else:
-                rows = split_groups(named_column(group, observed), validation, holdout, seed)
-            values: dict[str, tuple[Level, ...]] = {}
-            for scale in scales:
-                level, values[scale] = levels(scale, observed)
-                codes = level + (0 if codes is None else codes) * len(values[scale])
-            parts |= {"class_names": words, "class_values": told, "features": features, "covariates": values}
-            parts |= divided_parts(rows, {"": data, "_labels": codes, "_seen": seen})
-        for finding in findings(loaded(data), parts["features"]):
+            # 2. Find the counts; select elements, mask missing entries, convert units.
+            table = _read_table(file, contents, layout, units, metadata)
+            inspected = table.counts
+
+            # 3. The class and the levels of covariates of every sample.
+            classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))
+            class_labels = classes.labels
+            if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
+                found = f"[{len(table.counts)}], got {list(class_labels.shape)}"
+                raise ValueError(f"one label per sample is needed, {found}")
+            combined_labels, levels = _add_covariates(
+                class_labels,
+                covariate_columns,
+                table.columns,
+            )
+
+            # 4. Hold out samples of every class, or whole groups.
+            rows = _split(table, class_labels, split_plan)
+            arrays = {"": table.counts, "_labels": combined_labels, "_observed": table.observed}
+            parts |= split_parts(rows, arrays)
+            parts |= {
+                "class_names": classes.names,
+                "class_values": classes.values,
+                "covariates": levels,
+                "features": table.features,
+                "sample_shape": table.sample_shape,
+                "offset": table.offset,
+            }
+
+        # 5. Warn about counts that look wrong, and assemble the data set.
+        for finding in findings(load_samples(inspected), parts["features"]):
             warnings.warn(finding, stacklevel=2)
-        parts |= {"sample_shape": tuple(matrix.shape[1:]), "offset": offset, "gain": gain}
-        return _made(parts, max_count)
+        return _make_dataset(parts, max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _cut_validation(parts: Plain, validation: float, seed: int) -> dict[str, Any]:
-    """Training and validation parts, by name, of the training data of a file that has no validation data.
+_GIVEN_SPLIT_MESSAGE = (
+    "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
+)
+
+
+def _as_list(names: Any) -> list[Any]:
+    if isinstance(names, str | int):
+        return [names]
+    return list(names or ())
+
+
+def _check_units(offset: int | None, gain: int | None) -> Units:
+    """Check offset and gain, and replace a gain of None by 1."""
+    units = Units(offset, 1 if gain is None else gain)
+    for name, value, minimum in (("offset", offset or 0, 0), ("gain", units.gain, 1)):
+        if type(value) is not int or value < minimum:
+            allowed = f"a whole number of at least {minimum}"
+            raise UserError(f"dataset.{name} must be {allowed}, not {value!r}")
+    return units
+
+
+def _encode_sequences(
+    path: Path,
+    contents: FileContents,
+    column: str,
+    letters: str,
+) -> FileContents:
+    """Return a table's words as counts [N, length], with its other columns."""
+    words = np.asarray(contents.arrays.get(column)) if contents.is_table else np.zeros(0)
+    has_unique_letters = 0 < len(letters) == len(set(letters))
+    has_one_length = words.dtype.kind == "U" and len(set(map(len, words.tolist()))) == 1
+    if not has_one_length or not has_unique_letters:
+        allowed = "must be a column of words of one length, and letters must differ"
+        raise UserError(f"{path}: sequences={column} {allowed}")
+    code_points = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
+    alphabet = np.array([ord(letter) for letter in letters])
+    order = np.argsort(alphabet)
+    position = np.searchsorted(alphabet, code_points, sorter=order).clip(max=len(alphabet) - 1)
+    is_unknown = alphabet[order[position]] != code_points
+    if is_unknown.any():
+        row, place = np.argwhere(is_unknown)[0]
+        location = f"{words[row][place]!r} at place {place} of row {row}"
+        raise UserError(f"{path}: {location} is not one of letters={letters}")
+    others = {name: values for name, values in contents.arrays.items() if name != column}
+    return FileContents({COUNTS: order[position].astype(np.uint8), **others})
+
+
+def _has_given_split(contents: FileContents) -> bool:
+    has_split = bool({"train", "test"} & contents.arrays.keys())
+    return has_split and not contents.is_table and not contents.features
+
+
+def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
+    """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
+    arrays = contents.arrays
+    found = _format_array_names(arrays)
+    is_complete = {"train", "test"} <= arrays.keys()
+    ensure(is_complete, f"'train' and 'test' must come together, found {found}")
+    units = Units(units.offset or 0, units.gain)
+    parts: dict[str, Any] = {"offset": units.offset}
+    for split in SPLITS:
+        if split not in arrays:
+            continue
+        matrix, _ = _select_columns(arrays[split], (), layout.columns, layout.exclude)
+        counts, observed, _ = _load_counts(split, matrix, arrays, layout, units)
+        parts[split] = counts
+        parts[f"{split}_observed"] = observed
+        label_name = f"{split}_labels"
+        parts[label_name] = _to_labels(label_name, arrays.get(label_name))
+        parts["inspected"] = counts
+        parts["sample_shape"] = tuple(matrix.shape[1:])
+    return parts
+
+
+def _take_validation_parts(
+    parts: Mapping[str, Any],
+    validation: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Divide the training data of a file without validation data.
 
     Args:
-        parts: `train`, `train_labels` and `train_seen`.
-        validation: share or number of the training samples.
-        seed: of the choice, by class where there are labels.
+        parts: `train`, `train_labels` and `train_observed`.
+        validation: fraction or number of the training samples.
+        seed: of the random split, by class where there are labels.
     """
-    train, labels, seen = (parts[f"train{part}"] for part in ("", "_labels", "_seen"))
-    number = validation_size(validation, len(train)) if len(train) else 0
-    if not number:
+    train = parts["train"]
+    labels = parts["train_labels"]
+    num_validation = validation_size(validation, len(train)) if len(train) else 0
+    if num_validation == 0:
         return {}
-    rows = take_validation(len(train), number, seed, labels)
-    no_test = torch.empty(0, dtype=torch.int64)
-    cut = divided_parts(SplitRows(*rows, no_test), {"": train, "_labels": labels, "_seen": seen})
-    return {name: part for name, part in cut.items() if not name.startswith("test")}
+    train_rows, val_rows = take_validation(len(train), num_validation, seed, labels)
+    rows = SplitRows(train_rows, val_rows, torch.empty(0, dtype=torch.int64))
+    arrays = {"": train, "_labels": labels, "_observed": parts["train_observed"]}
+    divided = split_parts(rows, arrays)
+    return {name: part for name, part in divided.items() if not name.startswith("test")}
 
 
-def _spelt(path: Path, store: Store, column: str, letters: str) -> Store:
-    """A table's words as counts [N, length], beside its other columns."""
-    words = np.asarray(store.arrays.get(column)) if store.tabular else np.zeros(0)
-    apart = 0 < len(letters) == len(set(letters))
-    if words.dtype.kind != "U" or len(set(map(len, words.tolist()))) != 1 or not apart:
-        raise UserError(f"{path}: sequences={column} must be a column of words of one length, and letters differ")
-    spelt = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
-    known = np.array([ord(letter) for letter in letters])
-    found = np.searchsorted(known, spelt, sorter=(order := np.argsort(known))).clip(max=len(known) - 1)
-    if (strange := known[order[found]] != spelt).any():
-        row, place = np.argwhere(strange)[0]
-        raise UserError(f"{path}: {words[row][place]!r} at place {place} of row {row} is none of letters={letters}")
-    others = {name: values for name, values in store.arrays.items() if name != column}
-    return Store({COUNTS: order[found].astype(np.uint8), **others})
+def _read_table(
+    file: Path,
+    contents: FileContents,
+    layout: FileLayout,
+    units: Units,
+    metadata: set[str],
+) -> CountTable:
+    """Read the counts of all samples, in memory or on disk."""
+    # 1. Find counts and columns of observations.
+    names = contents.arrays.keys()
+    dropped = (names - (set(map(str, layout.columns)) or names)) | set(map(str, layout.exclude))
+    used = {*metadata, layout.mask or ""}
+    if contents.is_table:
+        name, matrix, columns, features = _find_table_counts(contents.arrays, used, dropped)
+    else:
+        name, matrix, columns = _find_array_counts(contents.arrays, used)
+        features = contents.features
+
+    # 2. Select elements.
+    stays = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
+    if isinstance(matrix, LazySparseMatrix) and not stays:
+        matrix = matrix[:]
+    exclude = layout.exclude
+    if contents.is_table:  # columns of observations are no elements
+        exclude = [column for column in exclude if str(column) not in columns]
+    matrix, features = _select_columns(matrix, features, layout.columns, exclude, stays)
+
+    # 3. Convert the counts, or check them on disk.
+    counts: Tensor | DiskCounts
+    try:
+        if stays:
+            units = Units(units.offset or 0, units.gain)
+            counts = _open_on_disk(file, name, matrix, layout, units)
+            observed = None
+            offset = units.offset or 0
+        else:
+            counts, observed, offset = _load_counts(name, matrix, columns, layout, units)
+    except ValueError as error:
+        hints = [f"dataset.layer={layer}" for layer in contents.layers]
+        raise ValueError(", or ".join([str(error), *hints])) from None
+
+    # 4. Total counts can be used like a column.
+    if isinstance(counts, DiskCounts):
+        totals = counts.totals.numpy()
+    else:
+        totals = counts.flatten(1).numpy().sum(1, dtype=np.int64)
+    columns = {TOTAL: totals, **columns}
+    return CountTable(counts, observed, columns, features, tuple(matrix.shape[1:]), offset)
 
 
-def _listed(names: Any) -> list[Any]:
-    return [names] if isinstance(names, str | int) else list(names or ())
+def _find_array_counts(
+    arrays: Mapping[str, Any],
+    used: set[str],
+) -> tuple[str, Any, dict[str, Array]]:
+    """Return name and array of the counts, and all other arrays."""
+    name = COUNTS
+    if COUNTS not in arrays:
+        candidates = sorted(arrays.keys() - {"labels", *used})
+        needed = "an array named 'counts' or 'train' and 'test' is needed"
+        found = _format_array_names(arrays)
+        ensure(len(candidates) == 1, f"{needed}, found {found}")
+        name = candidates[0]
+    columns = {other: array for other, array in arrays.items() if other != name}
+    return name, arrays[name], columns
 
 
-def _selected(
-    matrix: Any, features: tuple[str, ...], columns: list[Any], exclude: list[Any], stays: bool = False
+def _find_table_counts(
+    arrays: Mapping[str, Any], used: set[str], dropped: set[str]
+) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
+    """Return name, matrix [N, D] and features of the counts of a table, and its other columns."""
+    # 1. Columns of numbers that are not used otherwise are elements.
+    elements = []
+    for name, column in arrays.items():
+        if name not in used and column.dtype.kind in "iufb":
+            elements.append(name)
+    if "" in arrays and "" not in elements:
+        message = "the column without a name is left out, as an index that pandas saved"
+        warnings.warn(Finding(message), stacklevel=4)
+    found = _format_array_names(arrays)
+    ensure(elements, f"no column of numbers is left for the counts, found {found}")
+
+    # 2. A few columns with fractions are not counts; if most are, the error names a value.
+    fractional = []
+    for name in elements:
+        is_float = arrays[name].dtype.kind == "f"
+        if is_float and name not in dropped and np.any(np.mod(arrays[name], 1) > 0):
+            fractional.append(name)
+    if fractional and len(fractional) < len(elements) / 2:
+        name = fractional[0]
+        condition = f"dataset.covariates={name} conditions the model on it"
+        drop = f"dataset.exclude=[{name}] leaves it out"
+        raise ValueError(f"column {name!r} holds numbers that are not whole: {condition}, {drop}")
+
+    # 3. Other columns: a number with a typing error makes a column text.
+    columns = {name: column for name, column in arrays.items() if name not in set(elements)}
+    for name in sorted(columns.keys() - used - dropped):
+        fields = [field for field in columns[name].tolist() if field]
+        texts = [field for field in fields if not is_number(str(field))]
+        if 0 < len(texts) < len(fields) / 2:
+            example = f"text such as {str(texts[0])!r}"
+            raise ValueError(f"column {name!r} mixes numbers with {example}")
+        hint = f"dataset.labels={name} makes classes of it"
+        message = f"column {name!r} is text and is left out ({hint})"
+        warnings.warn(Finding(message, exclude=[name]), stacklevel=4)
+    matrix = np.stack([arrays[name] for name in elements], axis=1)
+    return COUNTS, matrix, columns, tuple(elements)
+
+
+def _select_columns(
+    matrix: Any,
+    features: tuple[str, ...],
+    columns: Sequence[str | int],
+    exclude: Sequence[str | int],
+    stays: bool = False,
 ) -> tuple[Any, tuple[str, ...]]:
-    """The columns [N, d] of a matrix [N, D] that are asked for, and their names, where they have names.
+    """Select columns of a matrix [N, D], by name or number, and their names, where they have names.
 
-    They are taken when they are read where the matrix `stays` on the disk.
+    Where the matrix `stays` on disk, they are selected when rows are read.
     """
     if not columns and not exclude:
         return matrix, features
-    ensure(len(matrix.shape) == 2, f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
-    places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
-    if unknown := [name for name in map(str, [*columns, *exclude]) if name not in places]:
-        raise ValueError(f"there is no column {unknown[0]!r}, only {few(list(places))}")
-    left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
-    ensure(left, "columns and exclude leave no column")
-    numbers = [places[name] for name in left]
-    matrix = matrix if stays or hasattr(matrix, "tocsr") else np.asarray(matrix)
-    return _Columns(matrix, numbers) if stays else matrix[:, numbers], tuple(left) if features else ()
+    message = f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}"
+    ensure(len(matrix.shape) == 2, message)
+    names = features or tuple(map(str, range(matrix.shape[1])))
+    numbers_by_name = {name: number for number, name in enumerate(names)}
+    for name in map(str, [*columns, *exclude]):
+        if name not in numbers_by_name:
+            found = format_names(list(numbers_by_name))
+            raise ValueError(f"there is no column {name!r}, only {found}")
+
+    excluded = set(map(str, exclude))
+    kept = list(map(str, columns)) if columns else list(numbers_by_name)
+    selected = [name for name in kept if name not in excluded]
+    ensure(selected, "columns and exclude leave no column")
+    numbers = [numbers_by_name[name] for name in selected]
+    selected_features = tuple(selected) if features else ()
+    if stays:
+        return _ColumnSelection(matrix, numbers), selected_features
+    if not hasattr(matrix, "tocsr"):
+        matrix = np.asarray(matrix)
+    return matrix[:, numbers], selected_features
 
 
-class _Columns:
-    """Columns of a matrix, by number, taken of the rows that are asked for."""
+class _ColumnSelection:
+    """Columns of a matrix on disk, selected when rows are read."""
 
     def __init__(self, matrix: Any, numbers: list[int]) -> None:
-        self._matrix, self._numbers, self.dtype = matrix, numbers, matrix.dtype
+        self._matrix = matrix
+        self._numbers = numbers
+        self.dtype = matrix.dtype
         self.shape = (matrix.shape[0], len(numbers))
 
     def __getitem__(self, rows: slice) -> Any:
         return self._matrix[rows][:, self._numbers]
 
 
-def _on_disk(
-    file: Path, name: str, matrix: Any, mask: str | None, told: list[Any], series: bool | None, offset: int, gain: int
-) -> Rows:
-    """Counts [N, ...] that stay on the disk, where `told` are the settings that decide them."""
-    ensure(mask is None, f"mask={mask}: entries may be missing in memory only: dataset.in_memory=true")
-    shape, units = sample_shape(name, tuple(matrix.shape), series), (offset, gain)
-    if isinstance(matrix, np.memmap) and matrix.flags.c_contiguous and matrix.dtype.kind in "iu" and units == (0, 1):
-        stored = Stream(file, matrix.dtype, matrix.shape, matrix.offset)
-        return rows_of(stored, shape, lambda: (block for _, block in blocks(name, stored)))
+def _load_counts(
+    name: str, array: Any, arrays: Mapping[str, Any], layout: FileLayout, units: Units
+) -> tuple[Tensor, Tensor | None, int]:
+    """Return counts, 0 where entries are missing; the observed entries; and the offset."""
+    array, mask = mask_missing(array, layout.mask, arrays)
+    values = to_counts(name, array, layout.series)
+    observed = None if mask is None else torch.from_numpy(mask).view(values.shape)
+    offset = units.offset or 0
+    if units.offset is None and units.gain == 1 and is_underdispersed(values):
+        offset = int(values.min())
+    counts = _from_units(values.numpy(), observed, offset, units.gain)
+    return torch.from_numpy(counts), observed, offset
 
-    return packed(
-        file, matrix.shape[0], shape, told, lambda: (_in_units(x, None, *units) for _, x in blocks(name, matrix))
-    )
+
+def _open_on_disk(
+    file: Path,
+    name: str,
+    matrix: Any,
+    layout: FileLayout,
+    units: Units,
+) -> DiskCounts:
+    """Return counts [N, ...] that stay on disk."""
+    message = f"mask={layout.mask}: missing entries need dataset.in_memory=true"
+    ensure(layout.mask is None, message)
+    shape = sample_shape(name, tuple(matrix.shape), layout.series)
+    offset = units.offset or 0
+    gain = units.gain
+
+    # 1. Rows that lie one after the other in the file are read from it.
+    is_mapped = isinstance(matrix, np.memmap) and matrix.flags.c_contiguous
+    if is_mapped and matrix.dtype.kind in "iu" and (offset, gain) == (0, 1):
+        stored = FileArray(file, matrix.dtype, matrix.shape, matrix.offset)
+        return scan_rows(stored, shape, lambda: (rows for _, rows in iterate_blocks(name, stored)))
+
+    # 2. Others are written to a folder in which they do.
+    request = [
+        layout.layer,
+        name,
+        layout.columns,
+        layout.exclude,
+        layout.series,
+        offset,
+        gain,
+        layout.sequences,
+        layout.letters,
+    ]
+
+    def blocks() -> Iterator[Any]:
+        for _, rows in iterate_blocks(name, matrix):
+            yield _from_units(rows, None, offset, gain)
+
+    return pack_rows(file, matrix.shape[0], shape, request, blocks)
 
 
-def _in_units(data: Any, seen: Tensor | None, offset: int, gain: int) -> Any:
-    """Counts from what a file holds, offset + gain x counts, as an array of its shape, 0 where entries are missing.
+def _from_units(values: Any, observed: Tensor | None, offset: int, gain: int) -> Any:
+    """Return (values - offset) / gain, and 0 where entries are missing.
 
-    Ours (tests/data/test_findings.py).
+    Raises:
+        ValueError: a value is not offset + gain x a count.
     """
     if (offset, gain) == (0, 1):
-        return data
-    data = data.toarray() if hasattr(data, "toarray") else data
-    above = (data.astype(np.int64) - offset) * (1 if seen is None else seen.numpy())
-    wrong = (above < 0) | (above % gain != 0)
-    if wrong.any():
-        told = f"{int(data[wrong][0])} is not {offset} and a whole number of {gain}"
-        raise ValueError(f"{told}: dataset.offset or dataset.gain is wrong")
-    return (above // gain).astype(data.dtype)
+        return values
+    values = values.toarray() if hasattr(values, "toarray") else values
+    difference = values.astype(np.int64) - offset
+    if observed is not None:
+        difference *= observed.numpy()
+    is_wrong = (difference < 0) | (difference % gain != 0)
+    if is_wrong.any():
+        value = int(values[is_wrong][0])
+        message = f"{value} is not {offset} plus a multiple of {gain}"
+        raise ValueError(f"{message}: dataset.offset or dataset.gain is wrong")
+    return (difference // gain).astype(values.dtype)
 
 
-def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
-    """(name, counts, columns of observations, names of features) of a store."""
-    arrays = store.arrays
-    if not store.tabular:
-        candidates = [COUNTS] if COUNTS in arrays else sorted(arrays.keys() - {"labels", *asked})
-        ensure(len(candidates) == 1, f"an array named 'counts' or 'train' and 'test' is needed, found {_names(arrays)}")
-        columns = {name: array for name, array in arrays.items() if name != candidates[0]}
-        return candidates[0], arrays[candidates[0]], columns, store.features
-    head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
-    if "" in arrays and "" not in head:
-        warnings.warn(Finding("the column without a name is left out, as an index that pandas saved"), stacklevel=3)
-    ensure(head, f"no column of numbers is left for the counts, found {_names(arrays)}")
-    fractions = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]
-    split = [name for name in fractions if name not in left_out]
-    if split and len(split) < len(head) / 2:  # else all of them look like something that is not counts
-        told = f"dataset.covariates={split[0]} tells it to the model, dataset.exclude=[{split[0]}] leaves it out"
-        raise ValueError(f"column {split[0]!r} holds numbers that are not whole: {told}")
-    others = arrays.keys() - set(head)
-    columns = {name: column for name, column in arrays.items() if name in others}
-    for name in sorted(columns.keys() - asked - left_out):
-        fields = [field for field in columns[name].tolist() if field]
-        odd = [field for field in fields if not is_number(str(field))]
-        if 0 < len(odd) < len(fields) / 2:
-            raise ValueError(f"column {name!r} mixes numbers with text such as {str(odd[0])!r}")
-        what = f"column {name!r} is text and is left out (dataset.labels={name} makes classes of it)"
-        warnings.warn(Finding(what, exclude=[name]), stacklevel=3)
-    return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
-
-
-def _read(
-    name: str, array: Any, mask: str | None, arrays: Plain, series: bool | None, offset: int | None, gain: int
-) -> tuple[Tensor, Tensor | None, int]:
-    """Counts, with 0 where entries are missing, which were seen, and the offset."""
-    array, seen = without_missing(array, mask, arrays)
-    read = to_counts(name, array, series)
-    there = None if seen is None else torch.from_numpy(seen).view(read.shape)
-    offset = int(read.min()) if offset is None and gain == 1 and narrow(read) else offset or 0
-    return torch.from_numpy(_in_units(read.numpy(), there, offset, gain)), there, offset
-
-
-def _classes(names: list[str], columns: dict[str, Array], bins: int, conditional: bool) -> Classes:
-    """`classes` of what was asked for, else of `labels`, else none."""
+def _read_classes(
+    names: list[str],
+    columns: dict[str, Array],
+    bins: int,
+    has_covariates: bool,
+) -> Classes:
+    """Make classes of columns or files; without names, of the array `labels`, if there is one."""
     if not names:
-        given = columns.get("labels")
-        if given is None or not (given.dtype.kind in "US" or conditional):
-            return _to_labels("labels", given), (), {}
+        labels = columns.get("labels")
+        if labels is None or not (labels.dtype.kind in "US" or has_covariates):
+            return Classes(_to_labels("labels", labels))
         names = ["labels"]
+    columns = dict(columns)
     for name in names:
-        if name not in columns and Path(name).expanduser().is_file():
-            columns[name] = label_file(Path(name).expanduser())
-    return classes(names, columns, bins)
+        file = Path(name).expanduser()
+        if name not in columns and file.is_file():
+            columns[name] = read_label_file(file)
+    return make_classes(names, columns, bins)
 
 
 def _to_labels(name: str, array: Any) -> Tensor | None:
@@ -328,138 +613,48 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _names(arrays: Plain) -> str:
-    return ", ".join(map(repr, arrays)) or "nothing"
+def _add_covariates(
+    class_labels: Tensor | None, names: Sequence[str], columns: Mapping[str, Array]
+) -> tuple[Tensor | None, dict[str, tuple[Level, ...]]]:
+    """Return labels of classes and covariates (see `CountData.covariates`), and the levels."""
+    labels = class_labels
+    levels: dict[str, tuple[Level, ...]] = {}
+    for name in names:
+        codes, levels[name] = make_levels(name, columns)
+        labels = codes if labels is None else codes + labels * len(levels[name])
+    return labels, levels
 
 
-def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
-    """The dataset of its parts by name, where missing entries have something in their place."""
-    splits = [split for split in _SPLITS if split in parts and parts[split].numel()]
+def _split(table: CountTable, labels: Tensor | None, holdout: Holdout) -> SplitRows:
+    if holdout.group is None:
+        num_samples = len(table.counts)
+        return split_samples(
+            num_samples,
+            holdout.validation,
+            holdout.fraction,
+            holdout.seed,
+            labels,
+        )
+    groups = get_column(holdout.group, table.columns)
+    return split_groups(groups, holdout.validation, holdout.fraction, holdout.seed)
+
+
+def _make_dataset(parts: dict[str, Any], max_count: int | None) -> CountData:
+    """Impute missing entries, find the largest count, and make the data set of its parts."""
+    splits = [split for split in SPLITS if split in parts and parts[split].numel()]
     for split in splits:
-        if (seen := parts[f"{split}_seen"]) is not None:
-            donors = (parts["train"], parts["train_seen"]) if split == "val" else None
-            parts[split] = filled(parts[split], seen, donors=donors)
+        observed = parts[f"{split}_observed"]
+        if observed is None:
+            continue
+        donors = None
+        if split == "val":  # a few samples may lack an element; the training data come last
+            donors = Donors(parts["train"], parts["train_observed"])
+        parts[split] = impute_missing(parts[split], observed, donors=donors)
     if max_count is None:
         max_count = max((int(parts[split].max()) for split in splits), default=1)
         ensure(max_count != 0, "all counts are zero: there is nothing to learn")
     return CountData(**parts, max_count=max_count)
 
 
-FINITE = "finite"
-"""The mask by which entries that are NaN are missing."""
-
-
-def without_missing(array: Any, mask: str | None, arrays: Plain) -> tuple[Any, Array | None]:
-    """Counts with 0 where entries are missing, and where there are any, booleans that are True where one was seen.
-
-    Args:
-        array: of counts, as the file has them.
-        mask: "finite", the name of another array of the file, or a file; True or not 0 where an entry was seen. None if
-            all were.
-        arrays: of the file by name.
-
-    Raises:
-        ValueError: no such mask, of another shape, or NaN in a sparse matrix.
-        UserError: a file that cannot be read.
-    """
-    if mask is None:
-        return array, None
-    ensure(not hasattr(array, "tocsr"), "a sparse matrix has no missing entries: what is not stored is 0")
-    array = np.asarray(array)
-    if mask == FINITE:
-        seen = np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, dtype=bool)
-    else:
-        seen = _mask(mask, arrays)
-    if seen.shape != array.shape:
-        raise ValueError(f"the mask must be of the counts' shape {list(array.shape)}, got {list(seen.shape)}")
-    return np.where(seen, array, 0), None if seen.all() else seen
-
-
-def _mask(mask: str, arrays: Plain) -> Array:
-    if mask in arrays:
-        stored = arrays[mask]
-        array = np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored)
-    else:
-        file = Path(mask).expanduser()
-        ensure(file.is_file(), f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
-        array = load_array(file)
-    if array.dtype.kind not in "biuf" or not bool((np.isfinite(array) & (array == np.floor(array))).all()):
-        raise ValueError(f"a mask holds booleans or whole numbers, not 0 where an entry was seen; got {array.dtype}")
-    return array.astype(bool)
-
-
-def filled(
-    counts: Tensor, seen: Tensor, seed: int = 0, donors: tuple[Tensor, Tensor | None] | None = None
-) -> Tensor:
-    """Counts whose missing entries are values of the same element in other samples, at random.
-
-    This is a hot deck [Andridge 2010]. Means and variances of elements are then right; what elements say of each other
-    is weakened where entries are missing, which is for moments alone: training and likelihoods leave these entries out.
-
-    Args:
-        counts: [N, *shape].
-        seen: bool [N, *shape].
-        seed: of the choice.
-        donors: other samples, [M, *shape], from which values are taken, and which of their entries were seen, bool
-            [M, *shape] or None for all; None takes them from the same samples. Few validation samples need others.
-
-    Raises:
-        ValueError: an element that was never seen.
-    """
-    flat, known = counts.flatten(1).clone(), seen.flatten(1)
-    values_of, known_of = flat, known
-    if donors is not None:
-        values_of = donors[0].flatten(1)
-        known_of = torch.ones_like(values_of, dtype=torch.bool) if donors[1] is None else donors[1].flatten(1)
-    generator = torch.Generator().manual_seed(seed)
-    for element in torch.nonzero(~known.all(0)).flatten().tolist():
-        here = known[:, element]
-        values = values_of[known_of[:, element], element]
-        ensure(len(values), f"element {element} is missing in every sample")
-        chosen = torch.randint(len(values), (int((~here).sum()),), generator=generator)
-        flat[~here, element] = values[chosen]
-    return flat.view(counts.shape)
-
-
-def read_samples(path: Path, data: CountData) -> Tensor:
-    """Samples from a file or folder: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
-
-    Returns:
-        Integer counts [n, *shape of the data].
-
-    Raises:
-        UserError: unreadable, or not integers of the dataset's shape and range.
-    """
-    counts = read_folder(path, data.shape) if path.is_dir() else _read_array(path)
-    if tuple(counts.shape[1:]) == data.sample_shape:
-        counts = counts.reshape(len(counts), *data.shape)
-    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
-        counts = counts.permute(0, 3, 1, 2).contiguous()
-    if tuple(counts.shape[1:]) != data.shape:
-        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
-    if (data.offset, data.gain) != (0, 1):
-        above = counts.long() - data.offset
-        if bool((above % data.gain != 0).any()):
-            raise UserError(f"{path}: samples must be {data.offset} and whole numbers of {data.gain}, as the data are")
-        counts = above // data.gain
-    low, high = int(counts.min()), int(counts.max())
-    if low < 0 or high > data.max_count:
-        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
-    return counts
-
-
-def read_labels(path: Path) -> dict[str, Tensor]:
-    """`classes`, int64 [n], where an .npz says of which classes its samples are, as `sample.py` writes it."""
-    if path.suffix != ".npz" or not path.is_file():
-        return {}
-    with reading(path, "not a readable .npz file of samples"), np.load(path, allow_pickle=False) as archive:
-        kept = {"classes"} & set(archive.files)
-        return {name: torch.from_numpy(np.asarray(archive[name]).astype(np.int64)) for name in kept}
-
-
-def _read_array(path: Path) -> Tensor:
-    refuse(not path.exists(), f"no samples at {path}")
-    array = load_array(path, "samples")
-    refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
-    refuse(array.ndim < 2 or len(array) < 1, f"{path} has shape {array.shape}; samples are [n, ...]")
-    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))
+def _format_array_names(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, arrays)) or "nothing"

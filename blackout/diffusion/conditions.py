@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.data.labels import TOTAL, divided, few
+from blackout.data.labels import TOTAL, decode_labels, format_names
 from blackout.diffusion.guidance import Guidance, check_classes
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.processes import Process, PureDeath
@@ -243,7 +243,7 @@ def _class_numbers(classes: Any, num_classes: int, names: Sequence[str]) -> Tens
     if isinstance(numbers, list) and names:
         unknown = [name for name in numbers if isinstance(name, str) and name not in names]
         if unknown:
-            raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")
+            raise UserError(f"classes: there is no class {unknown[0]!r}, only {format_names(names)}")
         numbers = [names.index(name) if isinstance(name, str) else name for name in numbers]
     is_list = isinstance(numbers, list) and bool(numbers)
     if not is_list or any(type(number) is not int for number in numbers):
@@ -287,7 +287,7 @@ def _words(name: str, value: Any, choices: Sequence[str]) -> list[str]:
     words = [str(word) for word in (value if isinstance(value, list) else [value])]
     unknown = [word for word in words if word not in choices]
     if unknown:
-        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(choices)}")
+        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {format_names(choices)}")
     return words
 
 
@@ -329,7 +329,7 @@ def _warn_of_extrapolation(
         covariates: levels by name.
         data: facts of the data, for names of classes.
     """
-    classes, *levels = divided(labels, label_counts.shape[1:])
+    classes, *levels = decode_labels(labels, label_counts.shape[1:])
     class_names = data.get("class_names") or range(len(label_counts))
     for axis, (name, values) in enumerate(covariates.items(), 1):
         if name not in requests:

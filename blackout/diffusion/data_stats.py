@@ -12,9 +12,9 @@ from torch import Tensor
 
 from blackout.component import Plain
 from blackout.counts import LARGEST_COUNT
-from blackout.data.count_statistics import Sums, parts, sums
+from blackout.data.count_statistics import Sums, compute_sums, iterate_chunks
 from blackout.data.labels import Level
-from blackout.data.on_disk import Rows
+from blackout.data.on_disk import DiskCounts
 from blackout.errors import refuse
 from blackout.networks.inputs import Elements, concentration, gain
 
@@ -86,7 +86,7 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in data.items() if name != "name"}
 
 
-def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:
+def mean_image(counts: Tensor | DiskCounts, known: Sums | None = None) -> Tensor:
     """E[X_0] per element, float32, without a floating-point copy of the data.
 
     One unit is added to each element's total: what never occurred in training must not be impossible.
@@ -96,11 +96,15 @@ def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:
         counts: integers [N, *shape].
         known: their sums, where they were taken before.
     """
-    return (((known or sums(counts)).element + 1).double() / (len(counts) + 1)).float()
+    return (((known or compute_sums(counts)).element + 1).double() / (len(counts) + 1)).float()
 
 
 def class_means(
-    counts: Tensor | Rows, labels: Tensor, num_classes: int, mean: Tensor, covariates: Sequence[Sequence[Level]] = ()
+    counts: Tensor | DiskCounts,
+    labels: Tensor,
+    num_classes: int,
+    mean: Tensor,
+    covariates: Sequence[Sequence[Level]] = (),
 ) -> Tensor:
     """E[X_0 | class] per element, float32 [num_classes, *shape], with the average image added to every class once.
 
@@ -115,7 +119,7 @@ def class_means(
         covariates: levels of each.
     """
     totals = torch.zeros(num_classes, *mean.shape, dtype=torch.int64)
-    for first, part in parts(counts):
+    for first, part in iterate_chunks(counts):
         totals.index_add_(0, labels[first : first + len(part)], part.long())
     sizes = labels.bincount(minlength=num_classes).view(-1, *(1 for _ in mean.shape))
     if not covariates:
@@ -172,7 +176,7 @@ def shrunk_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
     return torch.exp(base + (1 - on) * (log_mean - base) * slab / (error + slab)).float()
 
 
-def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) -> Elements:
+def elements_of(counts: Tensor | DiskCounts, mean: Tensor, known: Sums | None = None) -> Elements:
     """Mean, concentration and gain by moments, float32; see `concentration` and `gain` of `blackout.networks.inputs`.
 
     Args:
@@ -180,7 +184,7 @@ def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) 
         mean: of every element, positive, [*shape].
         known: sums of the counts, where they were taken before.
     """
-    found = known or sums(counts)
+    found = known or compute_sums(counts)
     own, variance = found.element.double() / len(found.sample), found.variance
     shared = gain(found.sample.var(correction=0), own, variance)
     return Elements(mean, concentration(mean.double(), variance).float(), shared.float())

@@ -132,7 +132,7 @@ class Student(BlackoutDiffusion):
         """The loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
-        source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
+        source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).step(number)
         loss = self._scores(self, batch["x0"], t, source).mean()
         self.log("train/loss", loss)
         return loss
@@ -141,7 +141,7 @@ class Student(BlackoutDiffusion):
         """`energy_score` of a batch [b, C, H, W], one number per sample."""
         index = batch["index"]
         _, t = self.schedule.intervals(low_discrepancy(index))
-        source = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index).at(0)
+        source = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index).step(0)
         self.record("val/energy_score", self._scores(self.denoiser(), batch["x0"], t, source).double())
 
     def _scores(self, denoiser: Denoiser, x0: Tensor, t: Tensor, source: RandomSource) -> Tensor:
@@ -174,7 +174,8 @@ class Distillation(CountDiffusion):
         body, shape = found["network"].get("body"), [*source.shape]
         if not is_component(body) or body["_target_"] != "blackout.networks.UNet" or len(shape) != 3:
             raise UserError("teacher: only models of images with network=unet or unet_8x8 have students so far")
-        if body.get("num_classes") or body.get("noise") or body.get("shape") != shape or source.train_seen is not None:
+        is_conditional = body.get("num_classes") or body.get("noise")
+        if is_conditional or body.get("shape") != shape or source.train_observed is not None:
             ours = f"{source.name} of shape {shape}"
             raise UserError(f"teacher: it must be trained on all of {ours} without classes, and be no student")
         planes = settings["sampler"]["kernel"].get("planes", JointBridge.planes)

@@ -15,7 +15,7 @@ from blackout.config.descriptions import add_defaults, complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.annotated_samples import AnnotatedSamples
-from blackout.data.labels import divided
+from blackout.data.labels import decode_labels
 from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import checked_facts
@@ -108,7 +108,7 @@ class CountDraw(Draw):
             if (theirs := source.facts.get(name)) != (ours := self.data.get(name)):
                 told = f"{name.replace('_', ' ')} of {source.name} are {theirs}, those of the model {ours}"
                 raise UserError(f"evaluate=true: {told}: give dataset.labels and dataset.covariates as in training")
-        return source.under(self.classes)
+        return source.select_condition(self.classes)
 
     @property
     def batch_size(self) -> int:
@@ -162,7 +162,7 @@ class CountDraw(Draw):
             return picture
         words, labels = self.data.get("class_names"), samples.get("classes") if columns is None else None
         if labels is not None:
-            labels = divided(labels, [len(values) for values in (self.data.get("covariates") or {}).values()])[0]
+            labels = decode_labels(labels, [len(values) for values in (self.data.get("covariates") or {}).values()])[0]
         named = [] if labels is None else [str(words[k] if words else k) for k in labels.tolist()]
         picture = grid(counts, largest, columns, dark, named)
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture

@@ -15,8 +15,8 @@ from blackout.component import Plain, component
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data import CountData
-from blackout.data.count_data import divided_counts
-from blackout.data.count_statistics import narrow, sums
+from blackout.data.count_data import split_array
+from blackout.data.count_statistics import compute_sums, is_underdispersed
 from blackout.diffusion.building import check_memory, make_head, needs_elements, select_tensors
 from blackout.diffusion.checks import check_guidance, check_training_times, try_sampler
 from blackout.diffusion.conditions import all_labels
@@ -119,8 +119,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `divided_counts`."""
-        return divided_counts(data, validation)
+        """See `split_array`."""
+        return split_array(data, validation)
 
     def data_of(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """Return the facts of the data that components depend on; of classes only if conditional.
@@ -153,7 +153,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                 trained.
         """
         # 1. Elements.
-        count_sums = source.sums or sums(source.train)
+        count_sums = source.sums or compute_sums(source.train)
         mean = mean_image(source.train, count_sums)
         elements = elements_of(source.train, mean, count_sums)
         tensors = {"mean": mean, "concentration": elements.concentration, "gain": elements.gain}
@@ -205,7 +205,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         batch_size = settings.get("batch_size", 1)
         check_memory(parts["process"], source.shape, source.max_count, batch_size)
         process = instantiate(parts["process"], "process")
-        if source.train_seen is not None and not isinstance(process, PureDeath):
+        if source.train_observed is not None and not isinstance(process, PureDeath):
             raise UserError(
                 f"missing entries need process=pure_death, not {type(process).__name__}"
             )
@@ -408,5 +408,5 @@ def _component_stats(settings: Plain, source: CountData, facts: Plain) -> dict[s
     """
     ordered = (settings["network"].get("body") or {}).get("ordered")
     if ordered is None:
-        ordered = source.ordered
-    return {**add_data_ends(facts), "ordered": ordered, "narrow": narrow(source.train)}
+        ordered = source.is_series
+    return {**add_data_ends(facts), "ordered": ordered, "narrow": is_underdispersed(source.train)}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, per_row
-from blackout.data.file_formats import load_arrays
+from blackout.data.formats import load_arrays
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
@@ -112,7 +112,7 @@ class KnownPath:
         if self._step != k:
             generator = self._generator
             if isinstance(generator, SampleStreams):
-                self._source = generator.at(-k - 1)
+                self._source = generator.step(-k - 1)
             else:
                 self._source = generator
             self._step = k

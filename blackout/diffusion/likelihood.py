@@ -457,7 +457,7 @@ def path_log_weights(
         times: the sampler's grid, float64 [T + 1], from 0.
         x0: counts [B, ...].
         mean: E[X_0], broadcastable to x0, of the Poisson start.
-        streams: of the samples; step k draws from `streams.at(k)`.
+        streams: of the samples; step k draws from `streams.step(k)`.
 
     Returns:
         float64 [B], nats; -inf where a path has births that the network predicts to be impossible.
@@ -468,7 +468,7 @@ def path_log_weights(
     for k in range(1, len(times)):
         s = times[k - 1]
         t = times[k]
-        xt = process.sample(x, t - s, streams.at(k))
+        xt = process.sample(x, t - s, streams.step(k))
         births = (x.long() - xt.long()).double()
         r = step_fraction(s, t)
         prediction = predict(denoiser, process, xt, t)

@@ -165,7 +165,7 @@ def continuous_nats(
         for repeat in range(pairs):
             v = low_discrepancy(index + repeat * len(counts))
             for half, times in enumerate((v, 1 - v)):
-                source = SampleStreams(fold_seed(seed, repeat, half), index).at(0)
+                source = SampleStreams(fold_seed(seed, repeat, half), index).step(0)
                 nats = likelihood_bound(
                     denoiser, model.process, x0, times, source, final_time=final_time, mean=mean
                 )
@@ -197,7 +197,7 @@ def end_nats(
 
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
         """Return `end_bound`, nats [b]."""
-        source = SampleStreams(fold_seed(seed, ENDS_KEY), index).at(0)
+        source = SampleStreams(fold_seed(seed, ENDS_KEY), index).step(0)
         return end_bound(denoiser, process, x0, mean, source)
 
     return bound_images(model, counts, labels, bound)
@@ -272,7 +272,7 @@ def finite_time_bits(
         streams = SampleStreams(fold_seed(seed, FINITE_TIME_KEY), index)
         for k in range(num_steps, 0, -1):
             part = 1 if k > 1 else 2
-            parts[part] += step_bound(denoiser, process, x0, times[k - 1], times[k], streams.at(k))
+            parts[part] += step_bound(denoiser, process, x0, times[k - 1], times[k], streams.step(k))
         return parts
 
     start, path, last_step = bound_images(model, counts, labels, bound, parts=(3,))

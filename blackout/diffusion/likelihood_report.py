@@ -12,7 +12,7 @@ from torch import Tensor
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain
 from blackout.data import CountData
-from blackout.data.count_statistics import loaded
+from blackout.data.count_statistics import load_samples
 from blackout.diffusion.likelihood import LARGEST_TABLE, includes_ends
 from blackout.diffusion.likelihood_estimates import (
     Estimate,
@@ -89,7 +89,7 @@ def report_likelihood(
     values: dict[str, float] = {}
     likelihood: dict[str, Any] = {}
     num_images = settings["images"]
-    complete = source.complete
+    complete = source.without_missing()
     if num_images and complete is None and rank() == 0:
         print(
             "left out: bits per dimension: "
@@ -193,7 +193,7 @@ def bound_test_samples(
         bound of the process lacks a part, see `strict_bits`.
     """
     conditional = model.num_classes is not None
-    if name != "test/bits_per_dim" or conditional or source.complete is not source:
+    if name != "test/bits_per_dim" or conditional or source.without_missing() is not source:
         return None
     counts = source.batch("test", index)["x0"]
     nats = values * math.prod(model.shape) * math.log(2)
@@ -214,7 +214,7 @@ def baseline_values(
         size: number of held-out samples; 0 for that of the settings.
         settings: with `few`, only histograms of as many training samples are fitted.
     """
-    complete = source.complete
+    complete = source.without_missing()
     num_train = settings.get("few")
     num_images = settings.get("likelihood", {}).get("images", NUM_BASELINE_SAMPLES)
     number = size or num_train or num_images
@@ -263,7 +263,7 @@ def _fit_baselines(
     # imported here: only scores need it
     from blackout.evaluation.baselines import baseline_bits, fitted_elements, histogram_bits
 
-    train = loaded(source.train)[:num_train].cpu()
+    train = load_samples(source.train)[:num_train].cpu()
     uniform_bits = math.log2(source.max_count + 1)
     uniform = torch.full((len(counts),), uniform_bits, dtype=torch.float64)
     bits: dict[str, tuple[Tensor, bool]] = {"uniform": (uniform, True)}

@@ -167,17 +167,17 @@ class BlackoutDiffusion(Model):
         position = batch["position"]
         number = batch["batch"]
         s, t = self.training_times(position, number, batch["batch_size"])
-        noise = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
+        noise = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).step(number)
         xt, target = self.process.observe(x0, t, noise)
 
         # 2. Classes, a share of them replaced by the null class.
         classes = self._classes(batch)
         if classes is not None and self.num_classes is not None:
-            coins = SampleStreams(fold_seed(self.seed, LABELS_KEY), position).at(number)
+            coins = SampleStreams(fold_seed(self.seed, LABELS_KEY), position).step(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
 
         # 3. Prediction; missing entries read as their mean.
-        observed = batch.get("seen")
+        observed = batch.get("observed")
         state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.mean)
         prediction = self(state, t, classes)
 
@@ -202,7 +202,7 @@ class BlackoutDiffusion(Model):
             batch_size: of the global batch.
         """
         streams = SampleStreams(fold_seed(self.seed, TIMES_KEY), position.new_zeros(1))
-        offset = streams.at(number).next_draw().uniform((1,))
+        offset = streams.step(number).next_draw().uniform((1,))
         return self.schedule.intervals(stratified(position, batch_size, offset))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -224,7 +224,7 @@ class BlackoutDiffusion(Model):
         index = batch["index"]
         classes = self._classes(batch)
         denoiser, mean, share = mask_missing_entries(
-            batch.get("seen"),
+            batch.get("observed"),
             self.denoiser(classes),
             start_mean(self.mean, self.class_mean, classes),
             self.mean,
@@ -237,7 +237,7 @@ class BlackoutDiffusion(Model):
         for draw in range(self.validation_draws):
             v = low_discrepancy(index, draw / self.validation_draws)
             nats += likelihood_bound(
-                denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean
+                denoiser, self.process, x0, v, noise.step(draw), final_time=final_time, mean=mean
             )
         nats = nats / self.validation_draws / share
         self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))

@@ -34,7 +34,7 @@ def restart(
     sampler = draw.sampler.memoryless
     times = sampler.times(model.schedule)
     times = torch.cat([times[times < t], t[None]])
-    noise = SampleStreams(seed, index[: len(x0)]).fold(_NOISE_KEY).at(0)
+    noise = SampleStreams(seed, index[: len(x0)]).fold_in(_NOISE_KEY).step(0)
     xt = model.process.sample(x0, t, noise)
     classes = None if draw.classes is None else draw.classes[index % len(draw.classes)]
     denoiser = model.denoiser(classes)

@@ -169,7 +169,7 @@ def check_start(start: Tensor, shape: tuple[int, ...]) -> None:
 
 def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
     """Return the random numbers of one step; those of a torch generator simply continue."""
-    return generator.at(step) if isinstance(generator, SampleStreams) else generator
+    return generator.step(step) if isinstance(generator, SampleStreams) else generator
 
 
 class CountingDenoiser:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.on_disk import Rows
+from blackout.data.on_disk import DiskCounts
 
 Array = npt.NDArray[Any]
 _MOST_ELEMENTS = 2048
@@ -25,7 +25,7 @@ COPULA, MOST_DRAWN = "gaussian_copula", 10_000
 """Its name, and how many of its samples are scored at most."""
 
 
-def copula_samples(train: Tensor | Rows, number: int, seed: int = 0) -> Tensor:
+def copula_samples(train: Tensor | DiskCounts, number: int, seed: int = 0) -> Tensor:
     """Counts of a Gaussian copula with the training samples' own distribution of every element [Liu 2009, section 3].
 
     Ranks of training counts, ties in random order, are made normal; normal variables of their covariance, made ranks

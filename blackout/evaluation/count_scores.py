@@ -19,10 +19,10 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
-from blackout.data.count_statistics import loaded
-from blackout.data.labels import divided
-from blackout.data.on_disk import Rows
-from blackout.data.user_counts import read_labels, read_samples
+from blackout.data.count_statistics import load_samples
+from blackout.data.labels import decode_labels
+from blackout.data.on_disk import DiskCounts
+from blackout.data.sample_files import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
@@ -66,7 +66,7 @@ class CountScorer:
         if size == 0:
             told = f"{data.name} has no validation data to compare samples with during training"
             raise UserError(f"{told}: callbacks.scores.every_n_steps=null, or dataset.validation=0.1")
-        filled = data.train_seen is not None or data.test_seen is not None
+        filled = data.train_observed is not None or data.test_observed is not None
         if source is not data or filled:
             which = "whose missing entries are filled" if filled else "of which nothing is missing"
             warnings.warn(f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2)
@@ -141,7 +141,7 @@ class CountScores:
         real = counts if isinstance(counts, Tensor) else counts[:_MOST]
         if labels is not None:
             sizes = [len(values) for values in data.covariates.values()]
-            of = divided(labels[: len(real)], sizes)[0].tolist()
+            of = decode_labels(labels[: len(real)], sizes)[0].tolist()
             classes = [str(data.class_names[k] if data.class_names else k) for k in of]
         return count_figure(_flat(self._compared), _flat(real), data.features, classes)
 
@@ -164,11 +164,11 @@ class CountScores:
 def _counts(source: Source) -> CountData:
     if not isinstance(source, CountData):
         raise UserError(f"{source.name}: metrics=counts needs a dataset of counts, not a {type(source).__name__}")
-    return source.complete or source
+    return source.without_missing() or source
 
 
-def _flat(counts: Tensor | Rows) -> Array:
-    return loaded(counts).flatten(1).cpu().numpy().astype(np.int64)
+def _flat(counts: Tensor | DiskCounts) -> Array:
+    return load_samples(counts).flatten(1).cpu().numpy().astype(np.int64)
 
 
 def compare(samples: Array, data: CountData, most: int, seed: int, split: Split = "test") -> dict[str, float]:
@@ -206,7 +206,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int, split: Split 
     real = _flat(getattr(data, split))
     number = min(len(samples), len(real), most)
     a, b = spaced(samples, number), spaced(real, number)
-    known = np.log1p(_flat(spaced(loaded(data.train), 10 * most)))
+    known = np.log1p(_flat(spaced(load_samples(data.train), 10 * most)))
     to_known = [float(np.median(pairwise_distances_argmin_min(np.log1p(x), known)[1])) for x in (a, b)]
     del known  # of many elements half a gigabyte
     varying, scores = real.var(0) > 0, dict[str, float]()

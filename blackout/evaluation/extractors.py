@@ -236,7 +236,7 @@ class Classifier(ModuleExtractor):
     """
 
     def __init__(self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None) -> None:
-        data = source().undivided()
+        data = source().merge_validation()
         if data.train_labels is None or data.num_classes is None or len(data.shape) != 3 or data.shape[0] != 1:
             found = f"{data.name} has shape {data.shape} and {data.num_classes or 'no'} classes"
             raise UserError(f"metrics.extractor.source: a classifier needs labelled grey images, but {found}")

@@ -19,7 +19,7 @@ from torchmetrics import Metric, MetricCollection
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.data.user_counts import read_labels, read_samples
+from blackout.data.sample_files import read_labels, read_samples
 from blackout.distributed import SampleRows, computed_once, my_batches, sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.data.file_formats import load_arrays
-from blackout.data.on_disk import Rows
+from blackout.data.formats import load_arrays
+from blackout.data.on_disk import DiskCounts
 from blackout.distributed import SampleRows, all_true, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
@@ -81,8 +81,8 @@ def dataset_reference(
     """
     if split not in ("train", "val", "test"):
         raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
-    data = count_images(data).undivided() if split == "train" else count_images(data)
-    counts: Tensor | Rows = getattr(data, split)
+    data = count_images(data).merge_validation() if split == "train" else count_images(data)
+    counts: Tensor | DiskCounts = getattr(data, split)
     if len(counts) < 2:
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
     of_data = {"dataset": data.name, "split": split, "data": data.fingerprint(split)}

@@ -55,7 +55,7 @@ def anneal(
     """
     numbers, size = torch.arange(chains, device=target.device), group_size(chains)
     streams = SampleStreams(seed, numbers)
-    states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
+    states = States.uniform(target, streams.step(0).next_draw().uniform((chains, target.sites)))
     weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)
     paths = Paths(states, weights, none, none)
@@ -118,14 +118,14 @@ def temper(
     at = times[:, None].repeat(1, _BETWEEN + 1)
     own = SampleStreams(seed, torch.arange(temperatures * sets, device=target.device))
     swaps = SampleStreams(fold_seed(seed, _SWAPS), torch.arange(sets, device=target.device))
-    states = States.uniform(target, own.at(0).next_draw().uniform((temperatures * sets, target.sites)))
+    states = States.uniform(target, own.step(0).next_draw().uniform((temperatures * sets, target.sites)))
     seen, kept = list[Tensor](), list[Tensor]()
     for k in range(rounds):
         states, _ = walk(states, at, own, 1 + k * _BETWEEN)
         density, place = states.log_density.view(size), torch.arange(temperatures * sets).view(size)
         first = torch.arange(k % 2, temperatures - 1, 2)
         gain = times.diff()[first, None] * (density[first] - density[first + 1])
-        uniforms = swaps.at(k).next_draw().uniform((sets, temperatures)).T[first]
+        uniforms = swaps.step(k).next_draw().uniform((sets, temperatures)).T[first]
         swap = uniforms.log() < gain
         one, two = place[first], place[first + 1]
         place[first], place[first + 1] = torch.where(swap, two, one), torch.where(swap, one, two)
@@ -179,7 +179,7 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
 
     def compiled(states: States, times: Tensor, streams: SampleStreams, first: int) -> tuple[States, Tensor]:
         """`_one_by_one` of states [B, d] at times [K + 1], compiled: see `Sweeps.swept`."""
-        keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
+        keys = torch.stack([streams.step(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
         x, log_density, gain = sites.swept(states.x, states.log_density, keys, times)
         span = (times[..., -1] - times[..., 0]).reshape(-1)
         gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
@@ -195,12 +195,12 @@ def _one_by_one(
     gain, target = torch.zeros_like(states.log_density), states.target
     if times.ndim == 2:
         parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
-        moved = [_one_by_one(moves, states.rows(own), t, streams.rows(own), first) for own, t in parts]
+        moved = [_one_by_one(moves, states.rows(own), t, streams.select(own), first) for own, t in parts]
         x, density = (torch.cat(part) for part in zip(*((s.x, s.log_density) for s, _ in moved), strict=True))
         return States(x, density, target), torch.cat([gained for _, gained in moved])
     for k, (before, t) in enumerate(pairwise(times.tolist())):
         gain = gain + (t - before) * states.dlogp_dt
-        states = moves(target, states, t, streams.at(first + k))
+        states = moves(target, states, t, streams.step(first + k))
     return states, gain
 
 
@@ -230,6 +230,6 @@ def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refi
         share = torch.softmax(log_density, 0).cpu()
         return states.cpu()[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
     streams = SampleStreams(seed, torch.arange(number, device=target.device))
-    chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
+    chains = States.uniform(target, streams.step(0).next_draw().uniform((number, target.sites)))
     chains, _ = _walk(target, refine)(chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
     return chains.x.cpu()

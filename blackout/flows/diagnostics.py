@@ -62,10 +62,10 @@ def modes(target: Target, states: Tensor, seed: int) -> Tensor:
     even = torch.arange(target.levels, device=states.device)[:_SOUGHT, None].expand(-1, target.sites)
     number = 2 * _SOUGHT + len(even)
     streams = SampleStreams(seed, torch.arange(number, device=states.device))
-    noise = target.uniform(streams.at(0).next_draw().uniform((number, target.sites)))
+    noise = target.uniform(streams.step(0).next_draw().uniform((number, target.sites)))
     x = torch.cat([even.to(torch.uint8), states[:_SOUGHT].to(torch.uint8), noise])[:number]
     for k in range(_QUENCH):
-        x = target.swept(x, streams.at(k + 1).next_draw().uniform((number, target.sites)), _COLD)
+        x = target.swept(x, streams.step(k + 1).next_draw().uniform((number, target.sites)), _COLD)
     x = x[target.log_density(x).argsort(descending=True, stable=True)]
     found: list[Tensor] = []
     for state in x:

@@ -75,7 +75,7 @@ class ChainSampler(Model):
         assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
         if due or int(replay.made) == 0:
             self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
-        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(batch["batch"])
+        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).step(batch["batch"])
         seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
         squared, clipped = self.objective(network, self.informed(seen))
         loss = squared.mean()

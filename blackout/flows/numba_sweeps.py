@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.random.numba_draws import compiled, pair_of, uniform_of
+from blackout.random.numba_draws import attempt_keys, cached_njit, element_uniform
 
 _BLOCK = 64
 """Chains that are swept together."""
@@ -75,7 +75,7 @@ class Sweeps:
         return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
 
-@compiled(
+@cached_njit(
     "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1], "
     "i8[::1], f8, f8[:, :, ::1])"
 )
@@ -106,7 +106,7 @@ def _sweep(
             t, at = times[lane, k + 1], lane * sweeps + k
             for c in range(_BLOCK):
                 gained[c] += (t - times[lane, k]) * now[c]
-                start[c], second[c] = pair_of(keys[k, block + min(c, size - 1)], 0)
+                start[c], second[c] = attempt_keys(keys[k, block + min(c, size - 1)], 0)
             for i in order:
                 own = spins[i]
                 if tabled:  # in bytes, and a loop for each kind of step: twice as quick
@@ -127,7 +127,7 @@ def _sweep(
                     for c in range(_BLOCK):
                         down[c] = 1 / (1 + math.exp(2 * (t * forces[c] + begin[i])))
                 for c in range(_BLOCK):
-                    uniforms[c] = uniform_of((start[c], second[c]), i)
+                    uniforms[c] = element_uniform((start[c], second[c]), i)
                 for c in range(_BLOCK):
                     new = np.int8(1) if down[c] <= uniforms[c] else np.int8(-1)
                     now[c] += (new - own[c]) * forces[c]
@@ -138,7 +138,7 @@ def _sweep(
                 x[block + c, i] = spins[i, c] > 0
 
 
-@compiled("i8(f8[::1], f8)")
+@cached_njit("i8(f8[::1], f8)")
 def _drawn(logits: np.ndarray, u: float) -> int:
     """The level that a uniform draws by softmax(logits), [S]: the first whose running sum is above it.
 
@@ -157,7 +157,7 @@ def _drawn(logits: np.ndarray, u: float) -> int:
     return len(logits) - 1
 
 
-@compiled(
+@cached_njit(
     "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], "
     "f8[:, ::1])"
 )
@@ -173,7 +173,7 @@ def _sweep_levels(
     for c in range(x.shape[0]):
         own, lane = x[c], c * times.shape[0] // x.shape[0]
         for k in range(keys.shape[0]):
-            t, pair = times[lane, k + 1], pair_of(keys[k, c], 0)
+            t, pair = times[lane, k + 1], attempt_keys(keys[k, c], 0)
             gain[c] += (t - times[lane, k]) * density[c]
             for i in order:
                 value[:] = fields[i]
@@ -181,12 +181,12 @@ def _sweep_levels(
                     value[own[beside[edge]]] += weights[edge]
                 for level in range(len(value)):
                     logits[level] = t * value[level] + begin[i, level]
-                new = _drawn(logits, uniform_of(pair, i))
+                new = _drawn(logits, element_uniform(pair, i))
                 density[c] += value[new] - value[own[i]]
                 own[i] = new
 
 
-@compiled("void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)")
+@cached_njit("void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)")
 def draw_clusters(
     keys: np.ndarray, x: np.ndarray, density: np.ndarray, one: np.ndarray, two: np.ndarray, weights: np.ndarray,
     bound: np.ndarray, fields: np.ndarray, t: float, single: bool,
@@ -205,7 +205,7 @@ def draw_clusters(
     root, law, state = np.empty(sites, np.int64), np.empty((sites, levels)), np.empty(sites, np.uint8)
     logits = np.empty(levels)
     for c in range(x.shape[0]):
-        own, bonds, places = x[c], pair_of(keys[0, c], 0), pair_of(keys[1, c], 0)
+        own, bonds, places = x[c], attempt_keys(keys[0, c], 0), attempt_keys(keys[1, c], 0)
         for i in range(sites):
             root[i], density[c] = i, density[c] - fields[i, own[i]]
         for bond in range(len(one)):
@@ -213,7 +213,7 @@ def draw_clusters(
             if own[i] != own[j]:
                 continue
             density[c] -= weights[bond]
-            if uniform_of(bonds, bond) < bound[bond]:
+            if element_uniform(bonds, bond) < bound[bond]:
                 while root[i] != i:
                     root[i] = root[root[i]]
                     i = root[i]
@@ -227,15 +227,15 @@ def draw_clusters(
                 law[i, level] = 0.0
                 law[root[i], level] += t * fields[i, level]
         if single:
-            chosen = root[int(uniform_of(places, 0) * sites)]
-            step = int(uniform_of(pair_of(keys[2, c], 0), 0) * (levels - 1)) + 1
+            chosen = root[int(element_uniform(places, 0) * sites)]
+            step = int(element_uniform(attempt_keys(keys[2, c], 0), 0) * (levels - 1)) + 1
         for i in range(sites):
             if single:
                 own[i] = (own[i] + step) % levels if root[i] == chosen else own[i]
             else:
                 if root[i] == i:
                     logits[:] = law[i]
-                    state[i] = _drawn(logits, uniform_of(places, i))
+                    state[i] = _drawn(logits, element_uniform(places, i))
                 own[i] = state[root[i]]
             density[c] += fields[i, own[i]]
         for bond in range(len(one)):

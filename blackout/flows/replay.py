@@ -198,7 +198,7 @@ def roll_out(
     for mine in my_batches(rollout.chains, rollout.group):
         indices, law = mine.to(device), target.rows(mine.to(device))
         streams, weights = SampleStreams(seed, indices), torch.zeros(len(mine), dtype=torch.float64, device=device)
-        states = States.uniform(law, streams.at(0).next_draw().uniform((len(indices), law.sites)))
+        states = States.uniform(law, streams.step(0).next_draw().uniform((len(indices), law.sites)))
         for k, t in enumerate(times):
             g = scores(states, t)
             counts[k, indices], ratios[k, indices] = states.x.long(), states.ratios.to(ratios.dtype)
@@ -206,7 +206,7 @@ def roll_out(
             control[k, indices] = stein(g, (t * states.ratios).clamp(max=rollout.clip))
             if k + 1 == len(times):
                 break
-            stream, length = streams.at(k + 1), times[k + 1] - t
+            stream, length = streams.step(k + 1), times[k + 1] - t
             weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
             states = States.of(law, jump.jump(states.x, outgoing(g), length, stream))
             if (low := rollout.resample_below) is not None:

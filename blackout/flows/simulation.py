@@ -23,7 +23,7 @@ from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.protocols import Watch
-from blackout.random import SampleStreams, StepStreams, fold_seed, systematic
+from blackout.random import SampleStreams, StepStreams, fold_seed, systematic_resampling
 
 Scores: TypeAlias = Callable[[States, float], Tensor]
 """(states, time) -> G, float64 [B, d, S]."""
@@ -116,7 +116,7 @@ class Simulation(ABC):
         """
         streams = SampleStreams(seed, indices)
         size, times = (len(indices), target.sites), torch.linspace(0, 1, self.num_steps + 1).double().tolist()
-        states = States.uniform(target, streams.at(0).next_draw().uniform(size))
+        states = States.uniform(target, streams.step(0).next_draw().uniform(size))
         weights, none = torch.zeros_like(indices, dtype=torch.float64), torch.zeros_like(indices)
         paths = Paths(states, weights, none, none)
         for k, a in enumerate(times):
@@ -126,7 +126,7 @@ class Simulation(ABC):
                 record(paths, a, weights, states)
             if k == self.num_steps:
                 break
-            stream, b = streams.at(k + 1), times[k + 1]
+            stream, b = streams.step(k + 1), times[k + 1]
             states, gain, jumps, evaluations = self.step(target, scores, states, a, b, stream)
             weights = weights + gain
             paths.jumps, paths.evaluations = paths.jumps + jumps, paths.evaluations + evaluations
@@ -161,8 +161,8 @@ def resampled(
         rows = each.view(-1, min(group, len(each)))
         own, first = weights[rows], indices[rows[:, 0]]
         low = effective_sample_size(own)[:, None] < below
-        uniform = SampleStreams(seed, first).at(k).next_draw().uniform((len(rows), 1))
-        drawn = rows.gather(1, systematic(torch.softmax(own.double(), -1), uniform))
+        uniform = SampleStreams(seed, first).step(k).next_draw().uniform((len(rows), 1))
+        drawn = rows.gather(1, systematic_resampling(torch.softmax(own.double(), -1), uniform))
         chosen.append(torch.where(low, drawn, rows).flatten())
         kept.append(torch.where(low, log_mean_exp(own)[:, None], own).flatten())
     return states.rows(torch.cat(chosen)), torch.cat(kept)
@@ -180,7 +180,7 @@ def _events(scores: Scores, states: States, a: float, b: float, stream: StepStre
     while len(rows):
         g = scores(here, middle)
         rates = outgoing(g) if a < b else incoming(g) * (middle * here.ratios).exp()
-        u = stream.next_draw().samples(rows).uniform((len(rows), 2))
+        u = stream.next_draw().select(rows).uniform((len(rows), 2))
         waited = u[:, 0].log() / rates.sum((-1, -2))
         end = (start - waited).clamp(max=b) if a < b else (start + waited).clamp(min=b)
         jumping = end < b if a < b else end > b
@@ -311,7 +311,7 @@ def run_backwards(
     weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
     times, visited = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
     for k, (b, a) in enumerate(pairwise(times)):
-        for rows, here, g, back, start, end, jumping, there in _events(scores, states, b, a, streams.at(k)):
+        for rows, here, g, back, start, end, jumping, there in _events(scores, states, b, a, streams.step(k)):
             weights[rows] -= (outgoing(g).sum((-1, -2)) - back.sum((-1, -2))) * (start - end)
             # forward rate of the jump over its backward rate: e^(-l_t), as both are [G]_+ at the earlier state
             weights[rows[jumping]] += (a + b) / 2 * (here.log_density[jumping] - there.log_density)

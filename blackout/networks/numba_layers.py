@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.random.numba_draws import compiled
+from blackout.random.numba_draws import cached_njit
 
 _POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
 _PIXELS = 4096
@@ -47,7 +47,7 @@ _OF_TILE, _TO_TILE = _square(_powers(4)), _square(_powers(4).T)
 _IN_LINE: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True}
 
 
-@compiled("void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)", **_IN_LINE)
+@cached_njit("void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)", **_IN_LINE)
 def _mix(matrix: Any, rows: int, x: Any, at: int, step: int, y: Any, to: int, apart: int, size: int, add: bool) -> None:
     """Of six stretches [size] of `x`, `step` apart, the sums by the first rows of the matrix [6, 6], `apart` in `y`.
 
@@ -64,7 +64,7 @@ def _mix(matrix: Any, rows: int, x: Any, at: int, step: int, y: Any, to: int, ap
         to += apart
 
 
-@compiled("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], intp, f4[::1])")
+@cached_njit("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], intp, f4[::1])")
 def _transform(images: Any, shape: Any, matrix: Any, side: int, sums: Any) -> None:
     """Between images [N, H + 2, W + 2, C] and [36, tiles, C] of their squares [6, 6], which begin 4 apart.
 
@@ -151,7 +151,7 @@ _LOG2 = np.float32(math.log(2))
 _TAYLOR = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
 
 
-@compiled("f4(f4)", **_IN_LINE)
+@cached_njit("f4(f4)", **_IN_LINE)
 def _sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x), where e^-x = 2^k e^r with |r| at most log(2) / 2: to some 1e-7 of 1, a scalar of a scalar.
 
@@ -165,7 +165,7 @@ def _sigmoid(x: Any) -> Any:
     return _TAYLOR[0] / (_TAYLOR[0] + series * power.view(np.float32))
 
 
-@compiled("void(f4[::1], intp, f4)", **_IN_LINE)
+@cached_njit("void(f4[::1], intp, f4)", **_IN_LINE)
 def _shared(sums: Any, each: int, share: Any) -> None:
     """In place of the sums [C] of a group's channels, so many next to each other, the `share` of their total."""
     for first in range(0, sums.size, each):
@@ -175,7 +175,7 @@ def _shared(sums: Any, each: int, share: Any) -> None:
 _ROWS, _MATRIX = "f4[:, :, ::1]", "f4[:, ::1]"
 
 
-@compiled(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, boolean, f4, {_ROWS}, {_ROWS})")
+@cached_njit(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, boolean, f4, {_ROWS}, {_ROWS})")
 def _active(
     x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, eps: Any,
     moments: Any, out: Any,
@@ -210,7 +210,7 @@ def _active(
 _OF_BACK = _ROWS, _MATRIX, _MATRIX, "i2[:, :, ::1]", "f4, f4, intp, boolean", *[_ROWS] * 3, *[_MATRIX] * 2
 
 
-@compiled(f"void({', '.join(_OF_BACK)})")
+@cached_njit(f"void({', '.join(_OF_BACK)})")
 def _active_back(
     x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, moments: Any,
     of_out: Any, of_x: Any, of_factor: Any, of_shift: Any,

@@ -19,7 +19,7 @@ from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce, digits_log_prob
 from blackout.permutations.group import inverse, is_permutation
-from blackout.random import RandomSource, StepStreams, cumulative
+from blackout.random import RandomSource, StepStreams, cumulative_probabilities
 
 EXACT = 14
 """Most items for which the consensus goes through all sets of items."""
@@ -139,7 +139,7 @@ class Mallows(OrderDistribution):
         """Orders [..., n] by digits, each drawn by inversion of its law: see the class."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
-        digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
+        digits = torch.searchsorted(cumulative_probabilities(self.digit_log_probs.exp()), rows, right=True)
         return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
 
     def moments(self) -> tuple[Tensor, Tensor]:

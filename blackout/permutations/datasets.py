@@ -39,9 +39,10 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
-from blackout.data.file_formats import load_array, load_arrays
-from blackout.data.images import VALIDATION, StrPath
+from blackout.data.formats import load_array, load_arrays
+from blackout.data.images import StrPath
 from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
+from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
@@ -121,8 +122,8 @@ class Puzzles(ABC):
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The puzzles with these numbers [b]: items, given, ties."""
         streams = SampleStreams(fold_seed(self.seed, STREAMS[split]), index)
-        made = self.make(split, index, streams.at(_MADE))
-        order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
+        made = self.make(split, index, streams.step(_MADE))
+        order = streams.step(_GIVEN).next_draw().uniform((len(index), self.num_items))
         if self.facts["first_fixed"]:
             order[:, 0] = -1.0
         given = order.argsort(-1)
@@ -495,7 +496,7 @@ class Jigsaws(ImagePuzzles):
         clean = self._cut(images)
         items = clean.float() / self.scale
         if self._noise:  # normal numbers that belong to the images
-            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).at(0)
+            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).step(0)
             u = own.next_draw().uniform((len(number), *images.shape[1:]))
             normal = torch.special.ndtri(u.clamp_(_NORMAL_LIMIT, 1 - _NORMAL_LIMIT)).float()
             items = items + self._noise * self._cut(normal)
@@ -535,7 +536,7 @@ def jigsaw_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
     """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
 
@@ -561,7 +562,7 @@ def jigsaw_cifar10(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
     """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
     return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
@@ -639,7 +640,7 @@ def sort_mnist(
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
-    validation: float = VALIDATION,
+    validation: float = NUM_VALIDATION,
 ) -> Sorting:
     """Numbers made of MNIST's digits, four of them as published.
 

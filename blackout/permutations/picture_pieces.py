@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from blackout.data.images import IMG_EXTENSIONS, read_image
+from blackout.data.images import IMAGE_EXTENSIONS, read_image
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import BEAM_WIDTH, neighbour_scores, solve_by_borders
 from blackout.permutations.queries import place_probabilities
@@ -61,7 +61,7 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
     """
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMG_EXTENSIONS)
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_EXTENSIONS)
         side = round(len(files) ** 0.5)
         if not grid and side**2 == len(files):
             grid = str(side)

@@ -203,7 +203,7 @@ class Tours(Puzzles):
     def _solve(self, split: Split, number: int) -> Tensor:
         if (split, number) not in self._solved:
             seed = fold_seed(self.seed, _INSTANCES, _INSTANCE_STREAMS[split])
-            streams = SampleStreams(seed, torch.tensor([number])).at(0)
+            streams = SampleStreams(seed, torch.tensor([number])).step(0)
             self._solved[split, number] = self._new(1, streams)[0]
         return self._solved[split, number]
 

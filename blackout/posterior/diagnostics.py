@@ -163,8 +163,8 @@ def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, 
         copies = -(-number // len(m))
         at_once = max(1, min(copies, _AT_ONCE // m.numel()))
         many = m.repeat(at_once, *[1] * (m.ndim - 1))
-        streams = SampleStreams(seed, torch.arange(len(many))).fold(turn)
-        draws = (noise.draw(many, streams.at(k)) for k in range(-(-copies // at_once)))
+        streams = SampleStreams(seed, torch.arange(len(many))).fold_in(turn)
+        draws = (noise.draw(many, streams.step(k)) for k in range(-(-copies // at_once)))
         every = torch.cat([discrepancies(residuals(noise, again, many, seen)) for again in draws])
         own = (every.view(-1, *found.shape) >= limit).sum((0, 1))
         bad = torch.stack([(every >= one).sum(0) for one in limit]).sort(0).values[worst - 1]

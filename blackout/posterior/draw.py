@@ -198,7 +198,7 @@ class PosteriorDraw(Draw):
             named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
             if isinstance(problem := self._problem(part, seed), Blind):
                 x, streams = found.samples[: len(part)], self._streams(part, seed)
-                named[problem.unknown.name] = problem.number(x, streams.fold(_NUMBER).at(0))
+                named[problem.unknown.name] = problem.number(x, streams.fold_in(_NUMBER).step(0))
             named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
             spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
             spent[:, -1] /= len(part)

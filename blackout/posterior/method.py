@@ -103,7 +103,7 @@ class Run:
             return self.start.to(prior.device, dtype)
         near = suggested(self.problem, self.number, prior.shape) if how == "data" else None
         if near is None:
-            return prior.draw(self.number, self.streams.fold(-1))
+            return prior.draw(self.number, self.streams.fold_in(-1))
         return near.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
 
     def record(

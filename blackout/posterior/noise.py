@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.errors import UserError, ensure
 from blackout.random import RandomSource, binomial, poisson, uniform
 

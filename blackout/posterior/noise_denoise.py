@@ -75,7 +75,7 @@ class NoiseDenoise(Method):
         prior, now = run.prior, run.problem.log_likelihood(x.double())
         mask = known_mask(prior, run.problem)
         for number in range(self.moves):
-            t, turn = self.levels[number % len(self.levels)], streams.fold(number)
+            t, turn = self.levels[number % len(self.levels)], streams.fold_in(number)
             if mask is not None:
                 before = x
                 known = KnownElements(x, mask.to(x.device).expand(x.shape))
@@ -87,9 +87,9 @@ class NoiseDenoise(Method):
                 moved = (before != x).flatten(1).any(1).double()
                 run.record(t, x, before, acceptance=moved, evaluations=self.candidates * run.spent)
                 continue
-            source = turn.at(0)
+            source = turn.step(0)
             z = prior.process.sample(x, torch.tensor(t, dtype=torch.float64, device=x.device), source)
-            proposed = prior.reverse(z, t, turn.fold(0))
+            proposed = prior.reverse(z, t, turn.fold_in(0))
             then = run.problem.log_likelihood(proposed.double())
             yes = accepted(then - now, now, uniform((len(x), 1), source, x.device))
             x, now = where_rows(yes, proposed, x), where_rows(yes, then, now)

@@ -213,8 +213,8 @@ class PosteriorOutputs:
             number = int(self._draw.measurements.numbers[self.chosen[m]])
             if len(own):
                 if m == 0 or isinstance(self.problem, Blind):
-                    again = SampleStreams(fold_seed(self._seed, _AGAIN), torch.arange(len(own))).fold(number)
-                    of_own = self._surprises(one, own, one.noise.draw(one.operator(own.double()), again.at(0)))
+                    again = SampleStreams(fold_seed(self._seed, _AGAIN), torch.arange(len(own))).fold_in(number)
+                    of_own = self._surprises(one, own, one.noise.draw(one.operator(own.double()), again.step(0)))
                 of_y = self._surprises(one, self.x[rows[:_OWN]], y.expand(min(len(rows), _OWN), *y.shape[1:])).mean(0)
                 self.checks["prior_p"][m] = diagnostics.prior_p_value(of_y, of_own, one.terms(x).shape[1])
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
@@ -250,7 +250,7 @@ class PosteriorOutputs:
         for turn in range(_TURNS):
             seed = fold_seed(fold_seed(self._seed, _AGAIN), turn)
             for row, guesses in enumerate(self._draw.restored(x, _GUESSES, seed)):
-                source = SampleStreams(seed, torch.arange(_GUESSES)).fold(row).at(0)
+                source = SampleStreams(seed, torch.arange(_GUESSES)).fold_in(row).step(0)
                 both = torch.cat([y[row : row + 1], one.noise.draw(one.operator(guesses.double()), source)])
                 both = both.flatten(1) if seen is None else both[:, seen]
                 found.append(diagnostics.surprises(both[:1], both[1:, None]))

@@ -25,7 +25,7 @@ from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
 from blackout.posterior.noise_denoise import polished
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
-from blackout.random import SampleStreams, systematic, uniform
+from blackout.random import SampleStreams, systematic_resampling, uniform
 
 _OF_EXPECTED, _ROLLOUTS = 0.5, 4
 """Share of log L at expected data that a state is worth; reverse runs where it is not these that are asked."""
@@ -92,10 +92,10 @@ class SMC(Method):
         times = prior.times.to(prior.device)
         for k in range(len(times) - 2, -1, -1):
             s, t = times[k], times[k + 1]
-            x = prior.step(x, s, t, split.at(k + 1))
-            ahead, share = self._ahead(prior, of_each, x, s, split.fold(k))
+            x = prior.step(x, s, t, split.step(k + 1))
+            ahead, share = self._ahead(prior, of_each, x, s, split.fold_in(k))
             then = share * self._mean_of(of_each, ahead, guess=float(s) > 0)
-            u = uniform((number, 1), streams.at(k + 1), x.device)
+            u = uniform((number, 1), streams.step(k + 1), x.device)
             chosen, log_weight, gained = self._choose(log_weight, value, then, u, last=float(s) == 0)
             log_mean = log_mean + gained
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
@@ -104,7 +104,7 @@ class SMC(Method):
             run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
         run.log_evidence = torch.empty(0) if self.greedy else log_mean
         x = x[::copies].clamp(max=prior.process.max_count)
-        return polished(run, x, self.polish, streams.fold(-3)) if self.polish else x
+        return polished(run, x, self.polish, streams.fold_in(-3)) if self.polish else x
 
     def _ahead(
         self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams
@@ -144,7 +144,7 @@ class SMC(Method):
         gained = torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
         turn = (u * 1e6).long() % len(stay)
-        chosen = torch.where(few, systematic(weight, u).gather(1, (stay + turn) % len(stay)), stay)
+        chosen = torch.where(few, systematic_resampling(weight, u).gather(1, (stay + turn) % len(stay)), stay)
         return chosen, torch.where(few, 0.0, log_weight), gained
 
 

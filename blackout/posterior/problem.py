@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, time_on
-from blackout.data.file_formats import COUNTS, read_store
+from blackout.data.formats import COUNTS, read_file
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
@@ -157,7 +157,8 @@ class Prior:
         """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
         elements are independent of one another, all of one evaluation. See `Kernel`.
         """
-        said, zero, sources = self.denoiser(x, s), torch.zeros_like(s), (streams.fold(k).at(0) for k in range(number))
+        said, zero = self.denoiser(x, s), torch.zeros_like(s)
+        sources = (streams.fold_in(k).step(0) for k in range(number))
         runs = (self.kernel(ReverseStep(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
         return [x0.clamp(max=self.process.max_count) for x0 in runs]
 
@@ -166,8 +167,8 @@ class Prior:
         [n, number, *shape].
         """
         level = torch.tensor(min(_NOISED, self.final_time), dtype=torch.float64)
-        z = self.process.sample(x, level, streams.at(0))
-        return torch.stack(self.guess(z, level, streams.fold(0), number), 1)
+        z = self.process.sample(x, level, streams.step(0))
+        return torch.stack(self.guess(z, level, streams.fold_in(0), number), 1)
 
 
 @runtime_checkable
@@ -353,7 +354,7 @@ class Measurements:
             truths, y = self.truths_of(seed), self.given
             if y is None:
                 assert truths is not None
-                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).at(0)
+                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).step(0)
                 y = self.noise.draw(self.operator(truths.double()), numbers)
                 seen = self.operator.seen(self.shape)
                 y = y if seen is None else torch.where(seen, y, 0.0)
@@ -373,7 +374,7 @@ def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: N
     Args:
         model: a trained model of counts.
         sampler: for truths drawn from the model.
-        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it
+        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_file`; an .npz has `y` and, where it
             is known, `x0`), or None where the operator needs none.
 
     Raises:
@@ -431,11 +432,11 @@ def _truths(model: Any, sampler: Sampler, split: Any, numbers: Tensor, asked: st
 def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
     """y [M, *measured] and x0 [M, *shape] or None: `y` and `x0` of an .npz or HDF5 file, or all that another holds."""
     try:
-        store = read_store(path)
+        store = read_file(path)
     except UserError as error:
         ways = "test:..., val:..., train:..., model:..."
         raise UserError(f"measurement={path} is no {ways} or readable file: {error}") from None
-    if store.tabular:
+    if store.is_table:
         if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
             raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
         arrays = {"y": np.stack(list(store.arrays.values()), 1)}

@@ -237,17 +237,17 @@ class SplitGibbs(Method):
         coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
         x = run.begin(self.start)
         if isinstance(step, Metropolis):
-            z = possible_state(problem, coupling, x, self.levels[0], streams.fold(-2))
+            z = possible_state(problem, coupling, x, self.levels[0], streams.fold_in(-2))
         else:
-            z = coupling.draw(x, self.levels[0], streams.fold(-2).at(0))
+            z = coupling.draw(x, self.levels[0], streams.fold_in(-2).step(0))
         for k, t in enumerate(self.levels):
             if isinstance(problem, Blind):
-                step = replace(step, problem=problem.settled(x, streams.fold(3 * k + 2).at(0)))
-            moved = step(x, z, t, streams.fold(3 * k))
+                step = replace(step, problem=problem.settled(x, streams.fold_in(3 * k + 2).step(0)))
+            moved = step(x, z, t, streams.fold_in(3 * k))
             z = moved.z
-            x = prior.reverse(z, t, streams.fold(3 * k + 1), self.steps)
+            x = prior.reverse(z, t, streams.fold_in(3 * k + 1), self.steps)
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
-        return polished(run, x, self.polish, streams.fold(3 * len(self.levels))) if self.polish else x
+        return polished(run, x, self.polish, streams.fold_in(3 * len(self.levels))) if self.polish else x
 
     def check(self, prior: Prior, problem: Problem) -> None:
         ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
@@ -280,9 +280,9 @@ def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, st
     """
     relaxed = coupling.relaxed(problem, tuple(x.shape[1:]), t)
     near = suggested(problem, len(x), tuple(x.shape[1:]))
-    drawn = (coupling.draw(x, t * _NEARER**k, streams.at(k)) for k in range(1, _TRIES + 1))
+    drawn = (coupling.draw(x, t * _NEARER**k, streams.step(k)) for k in range(1, _TRIES + 1))
     given = [x] if near is None else [x, near.to(x.device).ceil().clamp(0, coupling.process.max_count)]
-    z = coupling.draw(x, t, streams.at(0))
+    z = coupling.draw(x, t, streams.step(0))
     for other in itertools.chain(drawn, given):
         bad = torch.isneginf(relaxed.log_likelihood(z))
         if not bool(bad.any()):
@@ -412,7 +412,7 @@ class HeatBath:
                 summed = self._summed(z, relaxed, forest, log_k[..., :reached])
                 if bool((summed[0].amax(-1) <= _NEVER / 2).any()):  # impossible already
                     summed = self._summed(z, relaxed, forest, log_k)
-                flat, source = z.flatten(1).clone(), streams.at(turn * len(self.forests) + number)
+                flat, source = z.flatten(1).clone(), streams.step(turn * len(self.forests) + number)
                 flat[:, forest.elements] = _drawn(forest, *summed, source).to(flat.dtype)
                 z = flat.view_as(z)
                 calls += reached ** (2 if forest.branches else 1)
@@ -502,7 +502,7 @@ class Metropolis:
         now = relaxed.log_likelihood(z)
         taken = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for number in range(self.proposals):
-            source = streams.at(number)
+            source = streams.step(number)
             proposed, log_ratio = self._propose(x, z, t, table, source)
             then = relaxed.log_likelihood(proposed)
             yes = accepted(then - now + log_ratio, now, uniform((len(x), 1), source, x.device))

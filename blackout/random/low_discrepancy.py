@@ -13,13 +13,17 @@ def low_discrepancy(index: Tensor, shift: float = 0.0) -> Tensor:
 
     Any stretch of consecutive indices covers the interval evenly.
 
-    References: Niederreiter 1992, chapter 3; checked in tests/random/test_low_discrepancy.py.
-
     Args:
         index: numbers of the points, integers of any shape.
-        shift: by which all points are moved, modulo 1.
+        shift: added to all points, modulo 1.
 
     Returns:
         float64 of the shape of `index`.
+
+    References: Niederreiter 1992, chapter 3; checked in tests/random/test_low_discrepancy.py.
+
+    Example:
+        >>> [round(point, 2) for point in low_discrepancy(torch.arange(3)).tolist()]
+        [0.31, 0.93, 0.55]
     """
     return torch.frac((index.double() + 0.5) * GOLDEN_RATIO + shift)

@@ -1,11 +1,16 @@
 """Counter-based random numbers: those of sample k are a function of (seed, k, step) alone.
 
-A generator with a state makes the numbers of one sample depend on how many others were drawn before it.
-Here each uniform is a hash of its address instead, so the numbers of a sample can be made again alone, in another
-batch or on another device. The hash is SplitMix64 [Steele 2014], whose 64-bit key is folded from the
-address (seed, sample, step, draw, attempt) one number at a time. A second key, a function of the first, is added
-between the two multiplications, so that draws whose counters overlap do not share a shifted piece of one sequence.
-All in all an address has 64 bits: among n draws some two are equal with a probability of about n^2 / 2^65.
+The numbers of a stateful generator depend on how many were drawn before. Here each uniform is a
+hash of its address (seed, sample, step, draw, attempt) instead. A sample's numbers can therefore be
+computed again alone, in another batch or on another device.
+
+The hash is SplitMix64. Its 64-bit key is folded from the address, one number at a time, as
+`fold_in` of JAX does. A second key, a function of the first, is added between the two
+multiplications of the hash, so that draws whose counters overlap do not share a shifted piece of
+one sequence. Addresses have 64 bits: among n draws, two share an address with a probability of
+about n^2 / 2^65.
+
+References: Steele, Lea and Flood 2014 (SplitMix64); Salmon et al. 2011 (counter-based generators).
 """
 
 from __future__ import annotations
@@ -16,199 +21,245 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-GOLDEN = 0x9E3779B97F4A7C15
-MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-SECOND_KEY = 0xD1B54A32D192ED03
-INVERSION_LIMIT = 10.0
-"""Largest mean of a count that is drawn by sequential search; Hoermann's hats need at least this much."""
-SEARCH_LIMIT = 64
-"""P(Poisson(10) > 64) < 1e-29, and uniforms have 52 bits: past it only rounding is left."""
-_PARTICLES = 0x2545F4914F6CDD1D
-"""Where a sample's particles are among its addresses: no step has such a number."""
-_FOLDED = 0x1E37AA5C6B0F4D29
-"""Likewise for the streams of a sample's outer loops."""
-_MASK = (1 << 64) - 1
-_CHUNK = 24_576
-"""Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # increment of SplitMix64: 2^64 / golden ratio
+FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9  # of SplitMix64's finaliser
+SECOND_MULTIPLIER = 0x94D049BB133111EB
+SECOND_KEY = 0xD1B54A32D192ED03  # folded into the first key of a draw to make the second
+PARTICLES_KEY = 0x2545F4914F6CDD1D  # separates the streams of particles from the steps of a sample
+FOLDED_KEY = 0x1E37AA5C6B0F4D29  # separates the streams of `fold_in` from the steps of a sample
+
+INVERSION_LIMIT = 10.0  # mean below which counts are drawn by sequential search (Hoermann 1993)
+SEARCH_LIMIT = 64  # P(Poisson(10) > 64) < 1e-29, far below the 2^-52 spacing of the uniforms
+
+CHUNK_ELEMENTS = 24_576  # elements hashed together on a CPU, so that they stay in its cache
+MASK_64 = (1 << 64) - 1
+MASK_63 = (1 << 63) - 1
 
 
 def signed(value: int) -> int:
-    """The two's complement int64 with the bits of an unsigned integer of 64 bits, a number (torch has no uint64)."""
-    value &= _MASK
+    """Return the int64 with the bits of an unsigned 64-bit integer; torch has no full uint64."""
+    value &= MASK_64
     return value - (1 << 64) if value >> 63 else value
 
 
-def _hash(z: int) -> int:
-    """SplitMix64's finaliser on 64-bit unsigned Python integers, one to one [Steele 2014]."""
-    for bits, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
-        z = (z ^ (z >> bits)) * multiplier & _MASK
+def mix_integer(z: int) -> int:
+    """Apply SplitMix64's finaliser, a bijection, to an unsigned 64-bit Python integer."""
+    z = (z ^ (z >> 30)) * FIRST_MULTIPLIER & MASK_64
+    z = (z ^ (z >> 27)) * SECOND_MULTIPLIER & MASK_64
     return z ^ (z >> 31)
 
 
-def _xor_shift_(z: Tensor, bits: int) -> Tensor:
-    """z ^= z >> bits with a logical shift, in place, int64 of any shape: a step of SplitMix64 [Steele 2014]."""
-    return z.bitwise_xor_((z >> bits).bitwise_and_((1 << (64 - bits)) - 1))
+def mix_(z: Tensor) -> Tensor:
+    """Apply SplitMix64's finaliser to int64 of any shape, in place."""
+    xor_shift_(z, 30).mul_(signed(FIRST_MULTIPLIER))
+    xor_shift_(z, 27).mul_(signed(SECOND_MULTIPLIER))
+    return xor_shift_(z, 31)
 
 
-def fold(key: Tensor, value: int) -> Tensor:
-    """New int64 keys [B] from keys [B] and an integer, one to one for each; distinct values give unrelated keys.
-
-    SplitMix64 [Steele 2014] of the key plus a multiple of its increment (tests/random/test_streams.py).
-    """
-    return _mix(key + signed((value + 1) * GOLDEN))
+def xor_shift_(z: Tensor, bits: int) -> Tensor:
+    """Compute z ^= z >> bits with a logical shift, in place; int64 of any shape."""
+    mask = (1 << (64 - bits)) - 1  # torch's shift copies the sign
+    return z.bitwise_xor_((z >> bits).bitwise_and_(mask))
 
 
-def _mix(z: Tensor) -> Tensor:
-    """SplitMix64's finaliser [Steele 2014] of int64 of any shape, which are overwritten."""
-    _xor_shift_(z, 30).mul_(signed(MULTIPLIERS[0]))
-    _xor_shift_(z, 27).mul_(signed(MULTIPLIERS[1]))
-    return _xor_shift_(z, 31)
+def hash_to_uniform_(z: Tensor, second_key: Tensor) -> Tensor:
+    """Hash addresses, int64 [b, E], to float64 uniforms in (0, 1) with 52 bits, [b, E].
 
-
-def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
-    """Float64 uniforms in (0, 1) of 52 bits from int64 addresses [b, E], which are overwritten: [b, E].
-
-    SplitMix64's finaliser [Steele 2014] again, but its shifts keep the sign. That saves a pass each; two addresses may
-    then share a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
+    The addresses are overwritten. This is SplitMix64's finaliser with arithmetic shifts, which save
+    one pass each. Two addresses may then give the same number, as with any random function; the
+    sign bit is lost, and 63 bits remain.
     """
     shifted = z >> 30
-    z.bitwise_xor_(shifted).mul_(signed(MULTIPLIERS[0])).add_(second_key)
+    z.bitwise_xor_(shifted).mul_(signed(FIRST_MULTIPLIER)).add_(second_key)
     torch.bitwise_right_shift(z, 27, out=shifted)
-    z.bitwise_xor_(shifted).mul_(signed(MULTIPLIERS[1]))
+    z.bitwise_xor_(shifted).mul_(signed(SECOND_MULTIPLIER))
     torch.bitwise_right_shift(z, 31, out=shifted)
     z.bitwise_xor_(shifted).bitwise_right_shift_(11)
     return z.to(torch.float64).add_(0.5).mul_(2.0**-52)
 
 
-def fold_seed(seed: int, *values: int) -> int:
-    """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...), integers all.
+def fold_in(keys: Tensor, data: int) -> Tensor:
+    """Derive new keys, int64 [B], from keys [B] and an integer.
 
-    SplitMix64 [Steele 2014], as in `fold` (tests/random/test_streams.py).
+    For a fixed integer this is a bijection of the keys; different integers give unrelated keys.
     """
-    key = seed & _MASK
+    return mix_(keys + signed((data + 1) * GOLDEN_GAMMA))
+
+
+def fold_seed(seed: int, *values: int) -> int:
+    """Derive a seed in [0, 2^63), for `torch.Generator.manual_seed`, from a seed and integers.
+
+    Example:
+        >>> fold_seed(0, 1) == fold_seed(0, 1)
+        True
+        >>> fold_seed(0, 1) == fold_seed(0, 2)
+        False
+    """
+    key = seed & MASK_64
     for value in values:
-        key = _hash((key + (value + 1) * GOLDEN) & _MASK)
-    return key & (_MASK >> 1)
+        key = mix_integer((key + (value + 1) * GOLDEN_GAMMA) & MASK_64)
+    return key & MASK_63
 
 
-def words(seed: int, number: int) -> Tensor:
-    """So many random int64 [number], a function of the seed: SplitMix64's sequence [Steele 2014]."""
-    return _mix(torch.arange(number).mul_(signed(GOLDEN)).add_(seed))
-
-
-class StepStreams:
-    """The uniforms of a batch of samples within one step. `next_draw` numbers the draws of the step."""
-
-    def __init__(self, keys: Tensor) -> None:
-        self.keys = keys
-        self._draws = 0
-
-    def next_draw(self) -> Draw:
-        """The address of one more draw per element; every sample of the batch must ask equally often."""
-        self._draws += 1
-        return Draw(fold(self.keys, self._draws))
+def words(seed: int, size: int) -> Tensor:
+    """Return the first words of SplitMix64's sequence for a seed: int64 [size]."""
+    return mix_(torch.arange(size).mul_(signed(GOLDEN_GAMMA)).add_(seed))
 
 
 class Draw:
-    """Uniforms of one draw: as many `attempt`s per element as a rejection method may need."""
+    """One draw per element of a batch; a rejection method may use several attempts of it.
+
+    Args:
+        keys: int64 [B], one for each sample of the batch.
+    """
 
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
 
-    def samples(self, which: slice | Tensor) -> Draw:
-        """The same draw for some of the samples, int64 [b] or a slice."""
-        return Draw(self.keys[which])
+    def select(self, rows: slice | Tensor) -> Draw:
+        """Return the same draw for some of the samples, a slice or int64 [b]."""
+        return Draw(self.keys[rows])
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
-        """Float64 uniforms in (0, 1) of 52 bits. Ours (tests/random/test_streams.py).
+        """Return float64 uniforms in (0, 1) with 52 bits.
 
         Args:
-            shape: [B, ...] of the whole draw, B the number of samples.
-            attempt: which of an element's numbers.
+            shape: [B, ...] of the draw, where B is the number of samples.
+            attempt: number of the attempt; each gives new uniforms for all elements.
         """
-        first = fold(self.keys, attempt)
-        second = fold(first, SECOND_KEY)
-        elements = math.prod(shape[1:])
-        counter = torch.arange(elements, device=first.device).mul_(signed(GOLDEN))
-        rows = max(1, _CHUNK // max(1, elements))
-        if len(first) <= rows or first.device.type != "cpu":
-            return _uniform_(first[:, None] + counter, second[:, None]).view(shape)
-        numbers = torch.empty(len(first), elements, dtype=torch.float64)
-        for i in range(0, len(first), rows):
-            part = slice(i, i + rows)
-            numbers[part] = _uniform_(first[part, None] + counter, second[part, None])
-        return numbers.view(shape)
+        first_keys = fold_in(self.keys, attempt)
+        second_keys = fold_in(first_keys, SECOND_KEY)
+        num_samples = len(first_keys)
+        num_elements = math.prod(shape[1:])
+        counter = torch.arange(num_elements, device=first_keys.device).mul_(signed(GOLDEN_GAMMA))
+        chunk_rows = max(1, CHUNK_ELEMENTS // max(1, num_elements))
+
+        if num_samples <= chunk_rows or first_keys.device.type != "cpu":
+            addresses = first_keys[:, None] + counter
+            return hash_to_uniform_(addresses, second_keys[:, None]).view(shape)
+
+        uniforms = torch.empty(num_samples, num_elements, dtype=torch.float64)
+        for start in range(0, num_samples, chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            addresses = first_keys[rows, None] + counter
+            uniforms[rows] = hash_to_uniform_(addresses, second_keys[rows, None])
+        return uniforms.view(shape)
 
 
-class _GeneratorDraw(Draw):
-    """The next numbers of a torch generator, in [0, 1); `attempt` is when they are asked for."""
+class GeneratorDraw(Draw):
+    """One draw from a torch generator: every call returns its next numbers, in [0, 1)."""
 
     def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
-        self._generator, self._device = generator, device
+        self._generator = generator
+        self._device = device
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
-        return torch.rand(shape, generator=self._generator, dtype=torch.float64, device=self._device)
+        return torch.rand(
+            shape,
+            generator=self._generator,
+            dtype=torch.float64,
+            device=self._device,
+        )
+
+
+class StepStreams:
+    """Random numbers of a batch of samples within one step; each draw has the next number.
+
+    Args:
+        keys: int64 [B], one for each sample of the batch.
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+        self._num_draws = 0
+
+    def next_draw(self) -> Draw:
+        """Return the next draw of all samples; each sample must make equally many draws."""
+        self._num_draws += 1
+        return Draw(fold_in(self.keys, self._num_draws))
 
 
 class SampleStreams:
-    """Random numbers for the samples named by `indices`.
+    """Random numbers of the samples with given indices.
 
     Args:
         seed: any integer.
-        indices: int64 [B], the number k of each sample of the batch; its device is where numbers are made.
+        indices: int64 [B], the number k of each sample; random numbers are made on its device.
 
     Raises:
-        ValueError: indices of another type or shape.
+        ValueError: indices of another dtype or shape.
+
+    Example:
+        >>> batch = SampleStreams(seed=0, indices=torch.arange(10))
+        >>> alone = SampleStreams(seed=0, indices=torch.tensor([4]))
+        >>> uniforms = batch.step(3).next_draw().uniform((10, 2))
+        >>> torch.equal(uniforms[4:5], alone.step(3).next_draw().uniform((1, 2)))
+        True
     """
 
     def __init__(self, seed: int, indices: Tensor) -> None:
         if indices.ndim != 1 or indices.dtype != torch.int64:
-            raise ValueError(f"indices must be an int64 vector, not {indices.dtype} of shape {tuple(indices.shape)}")
-        self._keys = _mix((indices + 1).mul_(signed(GOLDEN)).add_(signed(seed)))
+            shape = tuple(indices.shape)
+            raise ValueError(
+                f"indices must be an int64 vector, not {indices.dtype} of shape {shape}",
+            )
+        self._keys = mix_((indices + 1).mul_(signed(GOLDEN_GAMMA)).add_(signed(seed)))
 
-    def at(self, step: int) -> StepStreams:
-        """The numbers of one step of a sampler or of training."""
-        return StepStreams(fold(self._keys, step))
+    def step(self, number: int) -> StepStreams:
+        """Return the random numbers of one step of a sampler or of training."""
+        return StepStreams(fold_in(self._keys, number))
 
-    def fold(self, value: int) -> SampleStreams:
-        """Streams of their own for one turn of an outer loop: a function of (seed, sample, value), and so on inwards.
+    def fold_in(self, data: int) -> SampleStreams:
+        """Return independent streams for one iteration of an outer loop; calls may be nested.
 
-        None of their numbers is a number of these streams.
+        They are a function of (seed, sample, data) and share no number with these streams.
         """
-        return self._of(fold(fold(self._keys, _FOLDED), value))
+        return self._from_keys(fold_in(fold_in(self._keys, FOLDED_KEY), data))
 
-    def rows(self, which: Tensor) -> SampleStreams:
-        """The streams of some of the samples, int64 [b] or a mask [B]."""
-        return self._of(self._keys[which])
+    def select(self, rows: Tensor) -> SampleStreams:
+        """Return the streams of some of the samples, int64 [b] or a mask, bool [B]."""
+        return self._from_keys(self._keys[rows])
 
-    def particles(self, number: int) -> SampleStreams:
-        """Streams of `number` particles of every sample, sample after sample: particle p of sample k is a function of
-        (seed, k, p), however many there are.
+    def particles(self, num_particles: int) -> SampleStreams:
+        """Return the streams of the particles of every sample, sample after sample.
+
+        Particle p of sample k is a function of (seed, k, p), whatever the number of particles.
         """
-        own = fold(self._keys, _PARTICLES)  # away from the steps of the sample itself
-        return self._of(torch.stack([fold(own, p) for p in range(number)], dim=1).flatten())
+        keys = fold_in(self._keys, PARTICLES_KEY)
+        particle_keys = [fold_in(keys, particle) for particle in range(num_particles)]
+        return self._from_keys(torch.stack(particle_keys, dim=1).flatten())
 
     @staticmethod
-    def _of(keys: Tensor) -> SampleStreams:
+    def _from_keys(keys: Tensor) -> SampleStreams:
         streams = object.__new__(SampleStreams)
         streams._keys = keys
         return streams
 
 
-def can_look(x: Tensor) -> bool:
-    """Whether the host can look at x without waiting for a device; else what it does must not depend on x's values."""
+RandomSource: TypeAlias = torch.Generator | StepStreams | None  # None: torch's global generator
+
+
+def can_read_values(x: Tensor) -> bool:
+    """Whether the host can read the values of x without waiting for a device.
+
+    If not, the code path must not depend on the values.
+    """
     return x.device.type == "cpu"
 
 
-RandomSource: TypeAlias = torch.Generator | StepStreams | None
-"""Where a draw takes its numbers from; None is torch's global generator."""
-
-
 def next_draw(generator: RandomSource, device: torch.device) -> Draw:
-    """One more draw of a source: an address of streams, or what a torch generator gives next, on `device`."""
-    return generator.next_draw() if isinstance(generator, StepStreams) else _GeneratorDraw(generator, device)
+    """Return the next draw of streams, or of a torch generator with its numbers on `device`."""
+    if isinstance(generator, StepStreams):
+        return generator.next_draw()
+    return GeneratorDraw(generator, device)
 
 
 def uniform(shape: tuple[int, ...], generator: RandomSource, device: torch.device) -> Tensor:
-    """Float64 uniforms in [0, 1), shape [B, ...]; from streams never exactly 0."""
+    """Draw float64 uniforms of shape [B, ...] in [0, 1), or from streams in (0, 1).
+
+    Example:
+        >>> step = SampleStreams(0, torch.arange(2)).step(0)
+        >>> uniform((2, 3), step, torch.device("cpu")).shape
+        torch.Size([2, 3])
+    """
     return next_draw(generator, device).uniform(shape)

@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.preemption import signals
-from blackout.random import compiled_by
+from blackout.random import compiler_version
 from blackout.training.checkpoint_files import BEST, LAST, read_checkpoint, write_checkpoint
 from blackout.training.lightning_module import AtBoundary, check_finite
 from blackout.training.loggers import MetricsCSV, Wandb
@@ -265,5 +265,5 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
         "device": trainer.strategy.root_device.type,
         "instruction set": torch.backends.cpu.get_cpu_capability() if on_cpu else "",
         "threads": torch.get_num_threads() if on_cpu else 0,
-        "draws": compiled_by(),
+        "draws": compiler_version(),
     }

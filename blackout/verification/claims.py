@@ -458,7 +458,7 @@ def step_draws(
     """How often the kernel led from a state at t to each state at s in n draws, [states ** elements]."""
     s_, t_ = torch.tensor([s, t], dtype=torch.float64)
     xt = torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
-    at = ReverseStep(denoiser, process, xt, s_, t_, SampleStreams(seed, torch.arange(n)).at(1))
+    at = ReverseStep(denoiser, process, xt, s_, t_, SampleStreams(seed, torch.arange(n)).step(1))
     return histogram(kernel(at), toy.size)
 
 

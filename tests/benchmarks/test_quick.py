@@ -29,7 +29,7 @@ from blackout.flows.path import States
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Ising, enumerated, exact_values
 from blackout.networks import LESite
-from tests.random.test_counts import assert_law
+from tests.random.chi_square import assert_distribution
 
 
 @pytest.mark.deep
@@ -95,7 +95,7 @@ def test_the_reference_draw_is_binomial():
     torch.manual_seed(0)
     for k in (3, 5):
         drawn = step.draw(torch.full((20,), k))
-        assert_law(drawn, stats.binom(100, float(torch.exp(-fisher_times(10)[k + 1]))))
+        assert_distribution(drawn, stats.binom(100, float(torch.exp(-fisher_times(10)[k + 1]))))
 
 
 def test_what_a_flow_is_worth_is_in_effective_samples_a_second():

@@ -54,11 +54,11 @@ class Guarded(CountData):
     def num_classes(self) -> int:
         return 10
 
-    def undivided(self) -> CountData:
+    def merge_validation(self) -> CountData:
         """The test data are not read, but handed on."""
         guarded, Guarded.guarded = Guarded.guarded, False
         try:
-            return super().undivided()
+            return super().merge_validation()
         finally:
             Guarded.guarded = guarded
 
@@ -196,7 +196,7 @@ def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path,
     np.save(tmp_path / "one.npy", counts[:1])
     inspect(tmp_path / "one.npy", [])
     said = capsys.readouterr().out
-    assert "finding: there is one sample: it is training, validation and test data" in said
+    assert "finding: there is only one sample: it is used for training, validation and test" in said
 
 
 def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:

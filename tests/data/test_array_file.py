@@ -1,3 +1,5 @@
+"""Counts from .npy, .npz and .csv files: shapes, types, splits, labels, and errors."""
+
 from __future__ import annotations
 
 import pickle
@@ -24,8 +26,12 @@ def save(folder: Path, array: Any = None, **arrays: Any) -> Path:
     return folder / "data.npz"
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((7,), (7,)), ((5, 6), (1, 5, 6)), ((2, 5, 6), (2, 5, 6))])
-def test_vectors_planes_and_stacks(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((7,), (7,)), ((5, 6), (1, 5, 6)), ((2, 5, 6), (2, 5, 6))]
+)
+def test_vectors_planes_and_stacks(
+    tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     data = counts(save(tmp_path, GENERATOR.integers(0, 9, (20, *shape))))
     assert data.shape == expected
     assert (len(data.train), len(data.val), len(data.test)) == (16, 2, 2)
@@ -49,30 +55,48 @@ def test_types_that_can_hold_counts(tmp_path: Path, dtype: str) -> None:
 def test_archives(tmp_path: Path) -> None:
     labels = np.arange(50) % 5
     given = counts(
-        save(tmp_path, train=SPECTRA[:40], test=SPECTRA[40:], train_labels=labels[:40], test_labels=labels[40:])
+        save(
+            tmp_path,
+            train=SPECTRA[:40],
+            test=SPECTRA[40:],
+            train_labels=labels[:40],
+            test_labels=labels[40:],
+        )
     )
     assert torch.equal(given.test, torch.from_numpy(SPECTRA[40:]).int())
     assert given.test_labels is not None and given.test_labels.tolist() == labels[40:].tolist()
-    named = counts(save(tmp_path, counts=SPECTRA, energies=np.linspace(0, 1, 7), labels=labels), holdout=0.2)
+    named = counts(
+        save(tmp_path, counts=SPECTRA, energies=np.linspace(0, 1, 7), labels=labels), holdout=0.2
+    )
     assert named.test_labels is not None and torch.bincount(named.test_labels).tolist() == [2] * 5
-    assert counts(save(tmp_path, photons=SPECTRA)).fingerprint() == counts(save(tmp_path, SPECTRA)).fingerprint()
+    assert (
+        counts(save(tmp_path, photons=SPECTRA)).fingerprint()
+        == counts(save(tmp_path, SPECTRA)).fingerprint()
+    )
 
 
-def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(tmp_path: Path) -> None:
+def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(
+    tmp_path: Path,
+) -> None:
     labels = np.arange(50) % 5
     splits = {"train": slice(30), "val": slice(30, 40), "test": slice(40, 50)}
     arrays = {name: SPECTRA[part] for name, part in splits.items()}
     arrays |= {f"{name}_labels": labels[part] for name, part in splits.items()}
     given = counts(save(tmp_path, **arrays))
-    assert torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int()) and given.undivided() is given
+    assert (
+        torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int())
+        and given.merge_validation() is given
+    )
     assert given.val_labels is not None and given.val_labels.tolist() == labels[30:40].tolist()
     del arrays["val"], arrays["val_labels"]
     taken = counts(save(tmp_path, **arrays), validation=0.5)
     assert (len(taken.train), len(taken.val), len(taken.test)) == (15, 15, 10)
     assert taken.val_labels is not None and torch.bincount(taken.val_labels).tolist() == [3] * 5
-    assert torch.equal(taken.undivided().train, torch.from_numpy(SPECTRA[:30]).int())
+    assert torch.equal(taken.merge_validation().train, torch.from_numpy(SPECTRA[:30]).int())
     without = counts(save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0)
-    assert len(without.val) == without.size("val") == 0 and torch.equal(without.train, taken.undivided().train)
+    assert len(without.val) == without.size("val") == 0 and torch.equal(
+        without.train, taken.merge_validation().train
+    )
 
 
 def test_samples_keep_their_labels(tmp_path: Path) -> None:
@@ -115,7 +139,9 @@ def changed(value: float, dtype: str = "f8") -> Any:
         (SPECTRA[:0], None, "at least one sample"),
     ],
 )
-def test_bad_counts_are_refused(tmp_path: Path, array: Any, max_count: int | None, message: str) -> None:
+def test_bad_counts_are_refused(
+    tmp_path: Path, array: Any, max_count: int | None, message: str
+) -> None:
     with pytest.raises(UserError, match=r"data\.npy: .*" + message) as error:
         counts(save(tmp_path, array), max_count)
     assert "\n" not in str(error.value)
@@ -125,11 +151,20 @@ def test_bad_counts_are_refused(tmp_path: Path, array: Any, max_count: int | Non
     ("arrays", "message"),
     [
         ({"train": SPECTRA}, "'train' and 'test' must come together, found 'train'"),
-        ({"a": SPECTRA, "b": SPECTRA}, "an array named 'counts' or 'train' and 'test' is needed, found 'a', 'b'"),
+        (
+            {"a": SPECTRA, "b": SPECTRA},
+            "an array named 'counts' or 'train' and 'test' is needed, found 'a', 'b'",
+        ),
         ({}, "found nothing"),
         ({"labels": SPECTRA}, "is needed, found 'labels'"),
-        ({"counts": SPECTRA, "labels": np.zeros(3, dtype=int)}, r"one label per sample is needed, \[50\], got \[3\]"),
-        ({"counts": SPECTRA, "labels": np.zeros(50)}, "labels must hold whole numbers, got float64"),
+        (
+            {"counts": SPECTRA, "labels": np.zeros(3, dtype=int)},
+            r"one label per sample is needed, \[50\], got \[3\]",
+        ),
+        (
+            {"counts": SPECTRA, "labels": np.zeros(50)},
+            "labels must hold whole numbers, got float64",
+        ),
         ({"train": SPECTRA, "test": SPECTRA[:, :2]}, "must have the same shape"),
         (
             {"train": SPECTRA, "test": SPECTRA, "train_labels": np.zeros(50, dtype=int)},
@@ -147,12 +182,12 @@ class Trap:
         return (pytest.fail, ("a pickle was executed",))
 
 
-@pytest.mark.parametrize("how", ["object array", "object archive", "bare pickle"])
-def test_nothing_in_a_file_is_executed(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("kind", ["object array", "object archive", "bare pickle"])
+def test_nothing_in_a_file_is_executed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "trap.npy"
-    if how == "bare pickle":
+    if kind == "bare pickle":
         path.write_bytes(pickle.dumps(Trap()))
-    elif how == "object array":
+    elif kind == "object array":
         np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
     else:
         path = path.with_suffix(".npz")
@@ -163,9 +198,11 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("kind", ["npy", "npz"])
 def test_damaged_files_are_refused_in_one_line_or_still_whole(tmp_path: Path, kind: str) -> None:
-    good = (save(tmp_path, SPECTRA) if kind == "npy" else save(tmp_path, counts=SPECTRA)).read_bytes()
+    good = (
+        save(tmp_path, SPECTRA) if kind == "npy" else save(tmp_path, counts=SPECTRA)
+    ).read_bytes()
     bad = tmp_path / f"bad.{kind}"
-    complaints = []
+    messages = []
     for trial in range(120):
         content = bytearray(good)
         if trial % 3 == 0:
@@ -176,9 +213,9 @@ def test_damaged_files_are_refused_in_one_line_or_still_whole(tmp_path: Path, ki
         try:
             counts(bad)
         except UserError as error:
-            complaints.append(str(error))
-    assert all(complaint.startswith(f"{bad}: ") and "\n" not in complaint for complaint in complaints)
-    assert len(complaints) >= 40  # at the very least whatever was cut short
+            messages.append(str(error))
+    assert all(message.startswith(f"{bad}: ") and "\n" not in message for message in messages)
+    assert len(messages) >= 40  # at the very least whatever was cut short
 
 
 def test_missing_files_are_refused(tmp_path: Path) -> None:
@@ -187,11 +224,13 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a file"):
         counts(tmp_path)
     (tmp_path / "x.csv.gz").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"x\.csv\.gz: unpack it first; what is read is \.npy, "):
+    with pytest.raises(
+        UserError, match=r"x\.csv\.gz: unpack it first; supported formats are \.npy, "
+    ):
         counts(tmp_path / "x.csv.gz")
 
 
-def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: Path) -> None:
+def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) -> None:
     """As enhancers are published: a column of sequences, and activities."""
     words = ["ACGT", "TTGA", "CCCC", "GATA"] * 5
     rows = ["seq,hepg2,k562", *(f"{word},{k + 0.25},0.5" for k, word in enumerate(words))]
@@ -199,13 +238,17 @@ def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: 
     data = counts(tmp_path / "enhancers.csv", sequences="seq", labels="hepg2", bins=2, holdout=0.2)
     assert data.max_count == 3 and data.shape == (4,) and data.num_classes == 2
     both = torch.cat([data.train, data.val, data.test])
-    assert sorted(map(tuple, both.tolist())) == sorted([(0, 1, 2, 3), (3, 3, 2, 0), (1, 1, 1, 1), (2, 0, 3, 0)] * 5)
+    assert sorted(map(tuple, both.tolist())) == sorted(
+        [(0, 1, 2, 3), (3, 3, 2, 0), (1, 1, 1, 1), (2, 0, 3, 0)] * 5
+    )
     upside_down = counts(tmp_path / "enhancers.csv", sequences="seq", letters="TGCA", holdout=0.2)
-    assert (torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()).item() == 3 * 80
-    for given, said in (
+    assert (
+        torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()
+    ).item() == 3 * 80
+    for settings, message in (
         ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
-        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is none of letters=ACG"),
-        ({"sequences": "seq", "letters": "AACGT"}, "letters differ"),
+        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is not one of letters=ACG"),
+        ({"sequences": "seq", "letters": "AACGT"}, "letters must differ"),
     ):  # fmt: skip
-        with pytest.raises(UserError, match=said):
-            counts(tmp_path / "enhancers.csv", **given)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=message):
+            counts(tmp_path / "enhancers.csv", **settings)  # type: ignore[arg-type]

@@ -1,3 +1,5 @@
+"""CelebA: crops, caches, and errors."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision.datasets import CelebA
 
-import blackout.data.images
+import blackout.data.celeba
 from blackout.data import celeba64
 from blackout.errors import UserError
 
@@ -20,25 +22,41 @@ def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "img_align_celeba").mkdir(parents=True)
     names = [f"{k:06}.jpg" for k in range(1, 8)]
     for k, name in enumerate(names, 1):
-        Image.fromarray(np.full((218, 178, 3), 36 * k, dtype=np.uint8)).save(home / "img_align_celeba" / name)
-    (home / "list_eval_partition.txt").write_text("".join(f"{n} {s}\n" for n, s in zip(names, "0102021", strict=True)))
+        Image.fromarray(np.full((218, 178, 3), 36 * k, dtype=np.uint8)).save(
+            home / "img_align_celeba" / name
+        )
+    (home / "list_eval_partition.txt").write_text(
+        "".join(f"{n} {s}\n" for n, s in zip(names, "0102021", strict=True))
+    )
     (home / "identity_CelebA.txt").write_text("".join(f"{name} 1\n" for name in names))
-    for table in ("list_bbox_celeba.txt", "list_landmarks_align_celeba.txt", "list_attr_celeba.txt"):
+    for table in (
+        "list_bbox_celeba.txt",
+        "list_landmarks_align_celeba.txt",
+        "list_attr_celeba.txt",
+    ):
         (home / table).write_text("7\nheader header\n" + "".join(f"{name} 1 1\n" for name in names))
     # the real sums cannot fit these tables
     monkeypatch.setattr(CelebA, "_check_integrity", lambda self: True)
-    monkeypatch.setattr(CelebA, "file_list", [(file, None, name) for file, _, name in CelebA.file_list])
+    monkeypatch.setattr(
+        CelebA, "file_list", [(file, None, name) for file, _, name in CelebA.file_list]
+    )
     return tmp_path
 
 
 def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = celeba64(faces)
-    assert [len(part) for part in (data.train, data.val, data.test)] == [3, 2, 2] and data.shape == (3, 64, 64)
-    assert abs(data.val.double().mean() - 162) < 2 and data.undivided() is data
+    assert [len(part) for part in (data.train, data.val, data.test)] == [
+        3,
+        2,
+        2,
+    ] and data.shape == (3, 64, 64)
+    assert abs(data.val.double().mean() - 162) < 2 and data.merge_validation() is data
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
-    assert (data.train.double().mean((1, 2, 3)) - torch.tensor([36.0, 108.0, 180.0])).abs().max() < 2
+    assert (
+        data.train.double().mean((1, 2, 3)) - torch.tensor([36.0, 108.0, 180.0])
+    ).abs().max() < 2
     assert not list(faces.rglob("*.part"))
-    monkeypatch.setattr(blackout.data.images, "load_images", pytest.fail)
+    monkeypatch.setattr(blackout.data.celeba, "load_images", pytest.fail)
     again = celeba64(faces)
     assert again.fingerprint() == data.fingerprint()
 
@@ -47,7 +65,9 @@ def test_validation_faces_are_not_decoded_where_none_are_wanted(faces: Path) -> 
     data = celeba64(faces, validation=0)
     assert (len(data.train), len(data.val), len(data.test)) == (3, 0, 2)
     assert not (faces / "celeba/blackout64_valid.npy").exists()
-    with pytest.raises(ValueError, match=r"validation must be a whole number of at least 0, or null, not 0.1"):
+    with pytest.raises(
+        ValueError, match=r"validation must be a whole number of at least 0, or null, not 0.1"
+    ):
         celeba64(faces, validation=0.1)  # type: ignore[arg-type]
 
 
@@ -79,7 +99,9 @@ def test_a_damaged_cache_is_named(faces: Path, damage: str) -> None:
         np.save(cache, np.zeros((3, 64, 64, 3), dtype=np.uint8))
     else:
         cache.write_bytes(cache.read_bytes()[: 5000 if damage == "cut" else 0])
-    with pytest.raises(UserError, match=r"blackout64_train\.npy: .*delete it, and it is made again"):
+    with pytest.raises(
+        UserError, match=r"blackout64_train\.npy: .*delete it, and it is made again"
+    ):
         celeba64(faces)
 
 

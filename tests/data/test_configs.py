@@ -14,32 +14,37 @@ import blackout.data
 from blackout.config.choices import choices, load_choice
 from blackout.data import CountData
 
-OTHERS = ("blackout.permutations", "blackout.flows.energies")
-"""Families with sources of their own."""
-OWN = {
+# families with their own data
+OTHER_PACKAGES = ("blackout.permutations", "blackout.flows.energies")
+SECTIONS = {
     name: OmegaConf.create(section)
     for name, section in ((name, load_choice("dataset", name)) for name in choices("dataset"))
-    if "_target_" in section and not str(section["_target_"]).startswith(OTHERS)
+    if "_target_" in section and not str(section["_target_"]).startswith(OTHER_PACKAGES)
 }
 
 
 def test_every_source_has_a_section() -> None:
-    assert set(OWN) == {name for name in blackout.data.__all__ if name.islower()}
+    assert set(SECTIONS) == {name for name in blackout.data.__all__ if name.islower()}
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", SECTIONS)
 def test_it_lists_what_must_be_given_and_how_the_data_are_divided(name: str) -> None:
-    section = OWN[name]
+    section = SECTIONS[name]
     assert section._target_ == f"blackout.data.{name}"
-    defaults = {key: value.default for key, value in inspect.signature(get_method(section._target_)).parameters.items()}
+    defaults = {
+        key: value.default
+        for key, value in inspect.signature(get_method(section._target_)).parameters.items()
+    }
     options = {str(key) for key in section} - {"_target_"}
     assert "validation" in options and options <= set(defaults)
-    assert {key for key in options if OmegaConf.is_missing(section, key)} == ({"path"} & set(defaults))
+    assert {key for key in options if OmegaConf.is_missing(section, key)} == (
+        {"path"} & set(defaults)
+    )
 
 
 def test_sections_instantiate(tmp_path: Path) -> None:
     np.save(tmp_path / "counts.npy", np.arange(60).reshape(10, 6))
-    counts = OWN["counts"].copy()
+    counts = SECTIONS["counts"].copy()
     counts.path = str(tmp_path / "counts.npy")
-    for section in (OWN["digits"], OWN["patches"], counts):
+    for section in (SECTIONS["digits"], SECTIONS["patches"], counts):
         assert isinstance(section, DictConfig) and isinstance(instantiate(section), CountData)

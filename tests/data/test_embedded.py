@@ -1,3 +1,5 @@
+"""The digits and patches that come with scikit-learn."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,7 +14,11 @@ def test_digits_are_counts_with_a_stratified_split() -> None:
     assert [len(part) for part in (data.train, data.val, data.test)] == [1258, 180, 359]
     assert data.shape == (1, 8, 8)
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 16, 10)
-    assert data.train_labels is not None and data.val_labels is not None and data.test_labels is not None
+    assert (
+        data.train_labels is not None
+        and data.val_labels is not None
+        and data.test_labels is not None
+    )
     published = load_digits()
     images = torch.cat([data.train, data.val, data.test]).flatten(1).numpy()
     labels = torch.cat([data.train_labels, data.val_labels, data.test_labels])
@@ -22,25 +28,36 @@ def test_digits_are_counts_with_a_stratified_split() -> None:
     of_classes = torch.from_numpy(published.target).bincount()
     assert ((data.test_labels.bincount() - 0.2 * of_classes).abs() <= 1).all()
     assert ((data.val_labels.bincount() - 0.1 * of_classes).abs() <= 2).all()
-    assert digits().fingerprint("test") == data.fingerprint("test") != digits(seed=1).fingerprint("test")
+    assert (
+        digits().fingerprint("test")
+        == data.fingerprint("test")
+        != digits(seed=1).fingerprint("test")
+    )
 
 
 def test_no_digit_is_in_two_splits() -> None:
     data = digits(holdout=0.3)
-    train, val, test = (set(map(bytes, part.flatten(1).numpy())) for part in (data.train, data.val, data.test))
+    train, val, test = (
+        set(map(bytes, part.flatten(1).numpy())) for part in (data.train, data.val, data.test)
+    )
     assert not train & val and not train & test and not val & test
 
 
 def test_validation_digits_go_back_to_where_they_were() -> None:
-    data, official = digits(), digits(validation=0)
+    data = digits()
+    official = digits(validation=0)
     assert len(official.train) == 1438 and len(official.val) == 0
-    assert data.undivided().fingerprint("train") == official.fingerprint("train") != data.fingerprint("train")
-    assert data.undivided().train_labels.tolist() == official.train_labels.tolist()  # type: ignore[union-attr]
+    assert (
+        data.merge_validation().fingerprint("train")
+        == official.fingerprint("train")
+        != data.fingerprint("train")
+    )
+    assert data.merge_validation().train_labels.tolist() == official.train_labels.tolist()  # type: ignore[union-attr]
     assert data.fingerprint("test") == official.fingerprint("test")
-    part = data.under(torch.tensor([3, 8]))
-    together = data.undivided().under(torch.tensor([3, 8]))
-    assert abs(len(part.undivided().train) - len(together.train)) <= 2
-    assert torch.equal(part.undivided().train_labels.unique(), torch.tensor([3, 8]))  # type: ignore[union-attr]
+    part = data.select_condition(torch.tensor([3, 8]))
+    together = data.merge_validation().select_condition(torch.tensor([3, 8]))
+    assert abs(len(part.merge_validation().train) - len(together.train)) <= 2
+    assert torch.equal(part.merge_validation().train_labels.unique(), torch.tensor([3, 8]))  # type: ignore[union-attr]
 
 
 def test_patches_are_crops_of_their_own_part_of_a_photograph() -> None:
@@ -49,7 +66,9 @@ def test_patches_are_crops_of_their_own_part_of_a_photograph() -> None:
     assert data.shape == (3, 32, 32)
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, 2)
     assert data.train_labels is not None and data.test_labels is not None
-    temple, flower = (torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images)
+    temple, flower = (
+        torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images
+    )
     # the first and the last crop of each part: the borders between the parts are at columns 448 and 512 of 640
     assert torch.equal(data.train[0], temple[:, :32, :32])
     assert torch.equal(data.train[2649], temple[:, 392:424, 416:448])

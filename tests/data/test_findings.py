@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from blackout import from_data
 from blackout.cli.inspect import main
 from blackout.data import counts
-from blackout.data.count_statistics import narrow
+from blackout.data.count_statistics import is_underdispersed
 from blackout.diffusion import GammaHead, LogisticMixtureHead, PosteriorBridge, Trapezoidal
 from blackout.errors import UserError
 from blackout.training.family import make_dataset
@@ -73,8 +73,8 @@ def with_value(value: float) -> np.ndarray:
 
 RUNNING = np.arange(N)
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "one sample": (lambda: np.ones((1, 10), int), "one sample: it is training, validation and test data"),
-    "two samples": (lambda: np.random.default_rng(3).poisson(6.0, (2, 10)), "one training sample: it is validation"),
+    "one sample": (lambda: np.ones((1, 10), int), "only one sample: it is used for training, validation and test"),
+    "two samples": (lambda: np.random.default_rng(3).poisson(6.0, (2, 10)), "only one training sample"),
     "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
     "an id column, shuffled": (
         lambda: beside(np.random.default_rng(2).permutation(N) + 1),
@@ -97,7 +97,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "masks of 0 and 255": (lambda: (photons() > 1) * 255, r"in steps of 255.*dataset\.gain=255"),
     "channels last": (lambda: np.stack([photons()] * 3, -1), r"numpy\.moveaxis"),
     "logarithms": (lambda: np.log1p(cells()), "log-transformed or normalised"),
-    "shares": (lambda: cells() / cells().sum(1, keepdims=True), "look like shares"),
+    "shares": (lambda: cells() / cells().sum(1, keepdims=True), "look like fractions of a total"),
     "standardised": (lambda: (cells() - cells().mean(0)) / cells().std(0), "standardised or centred"),
     "equal totals": (lambda: np.round(1e4 * cells() / cells().sum(1, keepdims=True)), "as if normalised"),
     "rows that occur twice": (lambda: np.concatenate([cells(), cells()[:20]]), "20 of 320 samples occur before"),
@@ -188,9 +188,11 @@ def test_a_cameras_readings_are_narrower_than_any_mixture_of_poisson_counts_and_
     """They are counted from the least one; a model predicts their distribution and draws from it, and no other does."""
     images = {name: torch.from_numpy(np.asarray(make())).int() for name, make in CLEAN.items() if name in IMAGES}
     images = {name: one if one.ndim == 4 else one[:, None] for name, one in images.items()}
-    assert not any(map(narrow, images.values())) and len(images) == len(IMAGES)
+    assert not any(map(is_underdispersed, images.values())) and len(images) == len(IMAGES)
     readings = torch.from_numpy(camera()).int()[:, None]
-    assert narrow(readings) and not narrow(readings.flatten(1)) and not narrow(readings[:2])
+    assert is_underdispersed(readings)
+    assert not is_underdispersed(readings.flatten(1))
+    assert not is_underdispersed(readings[:2])
     with pytest.warns(UserWarning, match="vary less than Poisson counts.*head=gamma"):
         model = from_data(readings)
     assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge()
@@ -223,8 +225,8 @@ def test_what_is_proposed_mends_the_file(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(("settings", "message"), [
     ({"exclude": ["x"]}, "there is no column 'x', only 'g0', 'g1'"),
     ({"columns": ["g1"], "exclude": ["g1"]}, "columns and exclude leave no column"),
-    ({"offset": 1}, "0 is not 1 and a whole number of 1: dataset.offset or dataset.gain is wrong"),
-    ({"gain": 2}, "is not 0 and a whole number of 2"), ({"gain": 0}, "dataset.gain must be a whole number of at least"),
+    ({"offset": 1}, "0 is not 1 plus a multiple of 1: dataset.offset or dataset.gain is wrong"),
+    ({"gain": 2}, "is not 0 plus a multiple of 2"), ({"gain": 0}, "dataset.gain must be a whole number of at least"),
     ({"offset": 1.5}, "dataset.offset must be a whole number"),
 ])  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

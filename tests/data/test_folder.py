@@ -1,3 +1,5 @@
+"""Images of a folder: formats, crops, classes, and errors."""
+
 from __future__ import annotations
 
 import struct
@@ -15,8 +17,10 @@ from blackout.errors import UserError
 GENERATOR = np.random.default_rng(0)
 
 
-def save(path: Path, size: tuple[int, int] = (12, 9), mode: str = "RGB", **options: object) -> np.ndarray:
-    """Writes a random image of a width and height and returns its pixels [H, W(, C)]."""
+def save(
+    path: Path, size: tuple[int, int] = (12, 9), mode: str = "RGB", **options: object
+) -> np.ndarray:
+    """Write a random image of a width and height, and return its pixels [H, W(, C)]."""
     width, height = size
     channels = len(Image.new(mode, (1, 1)).getbands())
     shape = (height, width) if channels == 1 else (height, width, channels)
@@ -69,7 +73,8 @@ def test_channels_are_those_of_the_files(tmp_path: Path, mode: str, channels: in
 
 
 def test_palettes_and_bilevel_images_are_looked_up(tmp_path: Path) -> None:
-    colours, black_and_white = Image.new("P", (8, 8), 1), Image.new("1", (8, 8), 1)
+    colours = Image.new("P", (8, 8), 1)
+    black_and_white = Image.new("1", (8, 8), 1)
     colours.putpalette([0, 0, 0, 200, 100, 50])
     for k in range(2):
         colours.save(tmp_path / f"colours{k}.png")
@@ -94,7 +99,9 @@ def test_photographs_are_turned_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6  # the camera was turned: show it a quarter turn clockwise
     for k in range(2):
         Image.fromarray(pixels).save(tmp_path / f"{k}.png", exif=exif)
-    assert np.array_equal(image_folder(tmp_path, size=8, holdout=0.5).train[0, 0], np.rot90(pixels, -1))
+    assert np.array_equal(
+        image_folder(tmp_path, size=8, holdout=0.5).train[0, 0], np.rot90(pixels, -1)
+    )
 
 
 def test_subfolders_are_classes(tmp_path: Path) -> None:
@@ -132,11 +139,21 @@ def deep_png() -> bytes:
     """An 8 x 8 PNG of 16-bit RGB, which Pillow itself cannot write."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     rows = b"".join(b"\0" + b"\x03\xe8" * 24 for _ in range(8))
     header = struct.pack(">2I5B", 8, 8, 16, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
@@ -156,9 +173,12 @@ def test_a_corrupt_image_is_named_in_one_line(tmp_path: Path, damage: str) -> No
     bad = tmp_path / "2.png"
     content = bad.read_bytes()
     bad.write_bytes(
-        {"empty": b"", "cut": content[: len(content) // 2], "text": b"hello", "noise": content[:50] + bytes(2000)}[
-            damage
-        ]
+        {
+            "empty": b"",
+            "cut": content[: len(content) // 2],
+            "text": b"hello",
+            "noise": content[:50] + bytes(2000),
+        }[damage]
     )
     with pytest.raises(UserError, match=r"2\.png: cannot be read as an image \(") as error:
         image_folder(tmp_path, size=8)

@@ -1,4 +1,4 @@
-"""Files that want memory, time or code: each is refused in one line, soon, and nothing in it is executed.
+"""Files that would take memory or time, or execute code: each is refused soon, in one line.
 
 A case is a function that makes a file in a folder and returns what reads it. Cases of a library that is not installed
 are skipped; what is checked before a library sees a file is tested without it.
@@ -30,7 +30,7 @@ from blackout.cli.comparison_page import save_comparison
 from blackout.cli.pages import load_picture
 from blackout.cli.report_page import save_report
 from blackout.data import counts, image_folder
-from blackout.data.file_formats import load_array, read_store, sparse_matrix
+from blackout.data.formats import load_array, read_file, sparse_matrix
 from blackout.errors import UserError
 from blackout.evaluation import reference
 from blackout.files import memory, read_rows, taking_at_most
@@ -43,7 +43,8 @@ Read = Callable[[], object]
 Case = Callable[[Path], Read]
 CASES: dict[str, Case] = {}
 COUNTS = np.arange(24).reshape(8, 3)
-_SECONDS, _BYTES = 5.0, 1 << 30
+MAX_SECONDS = 5.0  # of CPU time for a refusal
+MAX_BYTES = 1 << 30  # of memory for a refusal
 
 
 class Trap:
@@ -67,17 +68,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def refused(read: Read) -> str:
-    began = time.process_time()
-    with taking_at_most(_BYTES), pytest.raises((UserError, ValueError)) as error:
+    start = time.process_time()
+    with taking_at_most(MAX_BYTES), pytest.raises((UserError, ValueError)) as error:
         read()
     assert isinstance(error.value, UserError) or type(error.value) is ValueError
-    assert time.process_time() - began < _SECONDS
+    assert time.process_time() - start < MAX_SECONDS
     message = str(error.value)
     assert message and "\n" not in message and len(message) < 2000, message
     return message
 
 
-def test_there_is_memory() -> None:
+def test_the_memory_limit_works() -> None:
     before = memory()
     with taking_at_most(1 << 25), pytest.raises(MemoryError):
         np.empty(1 << 31, dtype=np.uint8)  # more than a long session has freed
@@ -89,7 +90,13 @@ def test_there_is_memory() -> None:
 
 def npy(header: bytes | str, body: bytes = b"", version: bytes = b"\1\0") -> bytes:
     text = header.encode() if isinstance(header, str) else header
-    return b"\x93NUMPY" + version + struct.pack("<H" if version == b"\1\0" else "<I", len(text)) + text + body
+    return (
+        b"\x93NUMPY"
+        + version
+        + struct.pack("<H" if version == b"\1\0" else "<I", len(text))
+        + text
+        + body
+    )
 
 
 def described(descr: Any, shape: Any, order: Any = False, body: bytes = bytes(192)) -> bytes:
@@ -135,12 +142,20 @@ def hole(name: str, header: bytes, size: int, read: Callable[[Path], object], fo
 for word, content in HEADERS.items():
     CASES[f"npy: {word}"] = partial(with_bytes, "x.npy", content, counts)
     if word in list(HEADERS)[: list(HEADERS).index("dates")] and word != "truth for a side":
-        CASES[f"npy in npz: {word}"] = partial(lambda content, folder: archive(folder, {"counts": content}), content)
-CASES["npy: a hole of 8 GB"] = partial(hole, "x.npy", described("<i8", (10**9, 1), body=b""), 8 * 10**9, counts)
-CASES["npy: a hole of 4 TB"] = partial(hole, "x.npy", described("<i4", (10**12, 1), body=b""), 4 * 10**12, counts)
+        CASES[f"npy in npz: {word}"] = partial(
+            lambda content, folder: archive(folder, {"counts": content}), content
+        )
+CASES["npy: a hole of 8 GB"] = partial(
+    hole, "x.npy", described("<i8", (10**9, 1), body=b""), 8 * 10**9, counts
+)
+CASES["npy: a hole of 4 TB"] = partial(
+    hole, "x.npy", described("<i4", (10**12, 1), body=b""), 4 * 10**12, counts
+)
 
 
-def archive(folder: Path, members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED, read: Any = counts) -> Read:
+def archive(
+    folder: Path, members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED, read: Any = counts
+) -> Read:
     with zipfile.ZipFile(folder / "x.npz", "w", method) as file:
         for name, content in members.items():
             file.writestr(f"{name}.npy", content)
@@ -154,7 +169,10 @@ def saved(array: Any) -> bytes:
 
 def zeros(folder: Path) -> Read:
     """200 MB of one value, in 200 kB."""
-    with zipfile.ZipFile(folder / "x.npz", "w", zipfile.ZIP_DEFLATED) as file, file.open("counts.npy", "w") as member:
+    with (
+        zipfile.ZipFile(folder / "x.npz", "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("counts.npy", "w") as member,
+    ):
         member.write(described("|u1", (200, 10**6), body=b""))
         for _ in range(200):
             member.write(bytes(10**6))
@@ -178,7 +196,7 @@ def put(where: bytes, offset: int, value: bytes) -> Callable[[bytearray], None]:
     return change
 
 
-def twice(folder: Path) -> Read:
+def repeated_name(folder: Path) -> Read:
     with zipfile.ZipFile(folder / "x.npz", "w") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(2):
@@ -198,11 +216,13 @@ CASES |= {
     "npz: no end": partial(with_bytes, "x.npz", b"PK\3\4" + bytes(100), counts),
     "npz: bzip2": partial(archive, members={"counts": saved(COUNTS)}, method=zipfile.ZIP_BZIP2),
     "npz: lzma": partial(archive, members={"counts": saved(COUNTS)}, method=zipfile.ZIP_LZMA),
-    "npz: a name twice": twice,
+    "npz: a name twice": repeated_name,
     "npz: 11,000 arrays": partial(archive, members={f"a{k}": b"" for k in range(11_000)}),
     "npz: nothing": partial(archive, members={}),
     "npz: two without a name": partial(archive, members={"a": saved(COUNTS), "b": saved(COUNTS)}),
-    "npz: complex labels": partial(archive, members={"counts": saved(COUNTS), "labels": saved(np.ones(8) * 1j)}),
+    "npz: complex labels": partial(
+        archive, members={"counts": saved(COUNTS), "labels": saved(np.ones(8) * 1j)}
+    ),
 }
 
 
@@ -211,7 +231,12 @@ CASES |= {
 
 def parts(**changes: Any) -> dict[str, Any]:
     made = scipy.sparse.csr_matrix(COUNTS)
-    found = {"data": made.data, "indices": made.indices, "indptr": made.indptr, "shape": np.array(made.shape)}
+    found = {
+        "data": made.data,
+        "indices": made.indices,
+        "indptr": made.indptr,
+        "shape": np.array(made.shape),
+    }
     return found | {"format": np.array(b"csr")} | changes
 
 
@@ -243,7 +268,10 @@ SPARSE = {
 }  # fmt: skip
 for word, changes in SPARSE.items():
     CASES[f"sparse npz: {word}"] = partial(
-        lambda changes, folder: archive(folder, {name: saved(of) for name, of in parts(**changes).items()}), changes
+        lambda changes, folder: archive(
+            folder, {name: saved(of) for name, of in parts(**changes).items()}
+        ),
+        changes,
     )
 CASES["sparse npz: row of 10^9"] = lambda folder: archive(
     folder,
@@ -254,7 +282,9 @@ CASES["sparse npz: no pointers at all"] = lambda folder: archive(
     folder, {name: saved(of) for name, of in parts().items() if name != "indptr"}
 )
 CASES["sparse npz: as the matrix of a process"] = lambda folder: archive(
-    folder, {name: saved(of) for name, of in parts(**SPARSE["an index of 10^9"]).items()}, read=matrix_of_process
+    folder,
+    {name: saved(of) for name, of in parts(**SPARSE["an index of 10^9"]).items()},
+    read=matrix_of_process,
 )
 
 
@@ -265,7 +295,8 @@ def matrix_of_process(path: Path) -> object:
 
 
 def test_entries_in_one_place_are_added_without_loss() -> None:
-    data, zero = np.array([200, 100], dtype=np.uint8), np.zeros(2, dtype=np.int32)
+    data = np.array([200, 100], dtype=np.uint8)
+    zero = np.zeros(2, dtype=np.int32)
     for made in (
         sparse_matrix("csr", (1, 1), {"data": data, "indices": zero, "indptr": np.array([0, 2])}),
         sparse_matrix("csc", (1, 1), {"data": data, "indices": zero, "indptr": np.array([0, 2])}),
@@ -288,8 +319,8 @@ def text(content: str | bytes, folder: Path, name: str = "x.csv", **how: Any) ->
     return partial(counts, path, **how)
 
 
-def beside(kind: str, array: Any, folder: Path) -> Read:
-    """Good counts, with a mask or labels in a file of their own."""
+def with_second_file(kind: str, array: Any, folder: Path) -> Read:
+    """Write counts, and a mask or labels in another file."""
     np.save(folder / "x.npy", COUNTS)
     np.save(folder / "y.npy", array)
     return partial(counts, folder / "x.npy", **{kind: str(folder / "y.npy")})
@@ -325,13 +356,13 @@ WRONG = {
     "spans": np.ones((8, 3), dtype="m8[s]"),
 }  # fmt: skip
 for word, array in WRONG.items():
-    CASES[f"mask: {word}"] = partial(beside, "mask", array)
+    CASES[f"mask: {word}"] = partial(with_second_file, "mask", array)
     if word not in ("text", "bytes", "0.3", "another shape"):
-        CASES[f"labels: {word}"] = partial(beside, "labels", array[:, 0])
+        CASES[f"labels: {word}"] = partial(with_second_file, "labels", array[:, 0])
     if word not in ("0.3", "NaN", "infinity", "another shape"):
         CASES[f"exposure: {word}"] = partial(as_exposure, array)
-CASES["labels: two columns"] = partial(beside, "labels", COUNTS[:, :2])
-CASES["labels: fewer"] = partial(beside, "labels", COUNTS[:5, 0])
+CASES["labels: two columns"] = partial(with_second_file, "labels", COUNTS[:, :2])
+CASES["labels: fewer"] = partial(with_second_file, "labels", COUNTS[:5, 0])
 
 
 # --- images
@@ -349,7 +380,12 @@ def chunk(name: bytes, body: bytes) -> bytes:
 
 def png(width: int, height: int, body: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(body))
+        + chunk(b"IEND", b"")
+    )
 
 
 def painted(kind: str, mode: str = "RGB") -> bytes:
@@ -380,10 +416,12 @@ BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 V3 = {"zarr_format": 3, "node_type": "array", "shape": [8, 3], "data_type": "int64", "fill_value": 0, "codecs": [BYTES],
       "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 3]}}, "attributes": {},
       "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}  # fmt: skip
-GROUP, GROUP_2 = {"zarr_format": 3, "node_type": "group", "attributes": {}}, {"zarr_format": 2}
+GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+GROUP_2 = {"zarr_format": 2}
 TEXT = {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
 WIDE = {"name": "fixed_length_utf32", "configuration": {"length_bytes": 10**10}}
-BAD_V2, BAD_V3 = V2 | {"filters": [{"id": "pickle"}]}, V3 | {"codecs": [BYTES, {"name": "numcodecs.pickle"}]}
+BAD_V2 = V2 | {"filters": [{"id": "pickle"}]}
+BAD_V3 = V3 | {"codecs": [BYTES, {"name": "numcodecs.pickle"}]}
 
 
 def store(files: Mapping[str, Any], folder: Path) -> Read:
@@ -396,7 +434,7 @@ def store(files: Mapping[str, Any], folder: Path) -> Read:
             content(path)
         else:
             path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return partial(read_store, folder / "x.zarr")
+    return partial(read_file, folder / "x.zarr")
 
 
 def spaces(path: Path) -> None:
@@ -406,7 +444,9 @@ def spaces(path: Path) -> None:
 
 def inline(**metadata: Any) -> dict[str, Any]:
     """A group that says itself what is in it."""
-    return GROUP | {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata}}
+    return GROUP | {
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata}
+    }
 
 
 NO_TABLE = {".zgroup": GROUP_2, "obs/.zgroup": GROUP_2, "obs/.zattrs": {"_index": "i"}}
@@ -417,7 +457,11 @@ def in_parts(rows: int) -> dict[str, Any]:
 
 
 def sharded(**changes: Any) -> dict[str, Any]:
-    inner = {"chunk_shape": [4, 3], "codecs": [BYTES], "index_codecs": [BYTES, {"name": "crc32c"}]} | changes
+    inner = {
+        "chunk_shape": [4, 3],
+        "codecs": [BYTES],
+        "index_codecs": [BYTES, {"name": "crc32c"}],
+    } | changes
     return V3 | {"codecs": [{"name": "sharding_indexed", "configuration": inner}]}
 
 
@@ -483,7 +527,7 @@ STORES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 for word, files in STORES.items():
     CASES[f"zarr: {word}"] = partial(store, files)
-CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_store)
+CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_file)
 
 
 # --- zarr, with the library
@@ -498,7 +542,9 @@ def deflated(size: int) -> bytes:
 
 
 def zstandard(size: int) -> bytes:
-    return bytes(pytest.importorskip("numcodecs").get_codec({"id": "zstd"}).encode(np.zeros(size, np.uint8)))
+    return bytes(
+        pytest.importorskip("numcodecs").get_codec({"id": "zstd"}).encode(np.zeros(size, np.uint8))
+    )
 
 
 def opened_store(files: Mapping[str, Any], folder: Path, library: str = "zarr") -> Read:
@@ -514,7 +560,9 @@ def version3(files: Mapping[str, Any], folder: Path) -> Read:
 
 
 def bomb(codec: str, make: Callable[[int], bytes], folder: Path) -> Read:
-    return opened_store({".zarray": V2 | {"compressor": {"id": codec}}, "0.0": make(3 << 29)}, folder)
+    return opened_store(
+        {".zarray": V2 | {"compressor": {"id": codec}}, "0.0": make(3 << 29)}, folder
+    )
 
 
 CASES |= {
@@ -568,11 +616,11 @@ def long_text(library: Any, file: Any) -> None:
     file["counts"], file["k"] = COUNTS, np.array(["x" * 20_000] * 8, dtype=object)
 
 
-def damaged(at: int, value: bytes, folder: Path) -> Read:
+def damaged_heap(position: int, value: bytes, folder: Path) -> Read:
     """The heap of a file's text, with something else in its first object: number, references, size."""
     read = hdf5(long_text, folder)
     content = bytearray((folder / "x.h5").read_bytes())
-    put(b"GCOL", 16 + at, value)(content)
+    put(b"GCOL", 16 + position, value)(content)
     (folder / "x.h5").write_bytes(content)
     return read
 
@@ -587,7 +635,11 @@ def annotated(library: Any, file: Any, **changes: Any) -> None:
     for name, size in (("obs", 8), ("var", 3)):
         frame = file.create_group(name)
         frame.attrs.update(
-            {"encoding-type": "dataframe", "_index": "_index", "column-order": np.array(["k"], dtype="S")}
+            {
+                "encoding-type": "dataframe",
+                "_index": "_index",
+                "column-order": np.array(["k"], dtype="S"),
+            }
         )
         frame["_index"] = np.array([str(k) for k in range(size)], dtype=object)
         frame["k/codes"], frame["k/categories"] = (
@@ -595,7 +647,9 @@ def annotated(library: Any, file: Any, **changes: Any) -> None:
             np.array(["a", "b"], dtype=object),
         )
     x = file.create_group("X")
-    x.attrs.update({"encoding-type": changes.get("kind", "csr_matrix"), "shape": changes.get("shape", [8, 3])})
+    x.attrs.update(
+        {"encoding-type": changes.get("kind", "csr_matrix"), "shape": changes.get("shape", [8, 3])}
+    )
     for name in ("data", "indices", "indptr"):
         x[name] = changes.get(name, parts()[name])
 
@@ -653,10 +707,11 @@ CASES |= {
     "h5: nothing": partial(hdf5, lambda h5, file: None),
     "h5: groups 3,000 deep": partial(hdf5, lambda h5, file: file.create_group("/g" * 3000)),
     "h5: no space": partial(hdf5, lambda h5, file: file.create_dataset("counts", data=h5.Empty("i8"))),
-    "h5: long text": partial(hdf5, long_text, labels="k"), "h5: text without an end": partial(damaged, 0, bytes(16)),
-    "h5: text beyond its heap": partial(damaged, 8, b"\xff" * 8),
+    "h5: long text": partial(hdf5, long_text, labels="k"),
+    "h5: text without an end": partial(damaged_heap, 0, bytes(16)),
+    "h5: text beyond its heap": partial(damaged_heap, 8, b"\xff" * 8),
     "h5: text": partial(hdf5, lambda h5, file: file.__setitem__("counts", np.full((8, 3), b"a"))),
-    "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_store),
+    "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_file),
     "h5ad: no table": partial(hdf5, lambda h5, file: file.__setitem__("X", COUNTS), name="x.h5ad"),
     "h5ad: no counts": partial(hdf5, partial(without, "X"), name="x.h5ad"),
     "h5ad: no features": partial(hdf5, partial(without, "var"), name="x.h5ad"),
@@ -692,7 +747,9 @@ def pipe(name: str, read: Callable[[Path], object], folder: Path) -> Read:
     return partial(read, folder / name)
 
 
-def run(change: Callable[[Path], object], name: str, read: Callable[[Path], object], folder: Path) -> Read:
+def run(
+    change: Callable[[Path], object], name: str, read: Callable[[Path], object], folder: Path
+) -> Read:
     """A run's directory in which one file is something else."""
     made = folder / "runs" / "a"
     (made / "model").mkdir(parents=True)
@@ -729,7 +786,11 @@ for name, read in {
     "config.yaml": save_report, "metrics.json": save_report, "samples/metrics.json": save_report,
     "model/config.json": save_report, "model/model.safetensors": save_report, "metrics.csv": comparison,
 }.items():  # fmt: skip
-    for word, change in {"a pipe": os.mkfifo, "a link out": led_out, "a folder": Path.mkdir}.items():
+    for word, change in {
+        "a pipe": os.mkfifo,
+        "a link out": led_out,
+        "a folder": Path.mkdir,
+    }.items():
         CASES[f"run: {name} is {word}"] = partial(run, change, name, read)
 CASES["run: config.yaml is 1 GB"] = partial(
     run, lambda path: (path.touch(), os.truncate(path, 1 << 30)), "config.yaml", save_report
@@ -753,7 +814,7 @@ CASES["checkpoint: compressed"] = partial(checkpoint, zipfile.ZIP_DEFLATED, 1 <<
 CASES["checkpoint: says 4 GB"] = partial(checkpoint, zipfile.ZIP_STORED, 2**32 - 2)
 
 
-def test_there_are_enough() -> None:
+def test_there_are_many_cases() -> None:
     assert len(CASES) > 300
 
 

@@ -1,4 +1,4 @@
-"""Rows on the disk against the same counts in memory: content, order, statistics; files that change or lie."""
+"""Counts on disk and the same counts in memory: content, order, statistics; files that change or are wrong."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from blackout.data import CountData, counts, image_folder, on_disk
-from blackout.data.count_statistics import loaded
+from blackout.data.count_statistics import load_samples
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
 from blackout.evaluation.count_scores import CountScorer, compare
@@ -23,12 +23,13 @@ CELLS[600:] *= 400  # so that 8 bits do not hold the last ones
 
 
 def save_sparse(path: Path) -> Path:
-    """With 1 added to a number that is not 0 as a second entry in its place."""
+    """Save a CSR matrix in which one position has two entries, which are added."""
     import scipy.sparse
 
     matrix = scipy.sparse.csr_matrix(CELLS)
     data, indices = (
-        np.insert(values, 1, new) for values, new in ((matrix.data, 1), (matrix.indices, matrix.indices[0]))
+        np.insert(values, 1, new)
+        for values, new in ((matrix.data, 1), (matrix.indices, matrix.indices[0]))
     )
     ends = matrix.indptr + (np.arange(len(CELLS) + 1) > 0)
     np.savez(path, format="csr", shape=CELLS.shape, data=data, indices=indices, indptr=ends)
@@ -53,14 +54,22 @@ def save_npy(path: Path, array: Any) -> Path:
 def save_photos(path: Path) -> Path:
     for k in range(30):
         (folder := path / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(GENERATOR.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(folder / f"{k}.png")
+        Image.fromarray(GENERATOR.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(
+            folder / f"{k}.png"
+        )
     return path
 
 
 SETS = {
     "integers": lambda at: (save_npy(at / "x.npy", CELLS), {"labels": "total"}),
-    "images": lambda at: (save_npy(at / "x.npy", GENERATOR.poisson(30, (300, 6, 7)).astype(">u2")), {}),
-    "numbers": lambda at: (save_npy(at / "x.npy", CELLS.astype(np.float32)), {"columns": [1, 5, 2], "exclude": [5]}),
+    "images": lambda at: (
+        save_npy(at / "x.npy", GENERATOR.poisson(30, (300, 6, 7)).astype(">u2")),
+        {},
+    ),
+    "numbers": lambda at: (
+        save_npy(at / "x.npy", CELLS.astype(np.float32)),
+        {"columns": [1, 5, 2], "exclude": [5]},
+    ),
     "units": lambda at: (save_npy(at / "x.npy", 7 + 3 * CELLS), {"offset": 7, "gain": 3}),
     "sparse": lambda at: (save_sparse(at / "x.npz"), {"covariates": "total"}),
     "h5ad": lambda at: (save_h5ad(at / "x.h5ad"), {"labels": "kind", "columns": ["3", "0"]}),
@@ -70,37 +79,43 @@ SETS = {
 
 
 def read(path: Path, in_memory: bool | None, **settings: Any) -> CountData:
-    return (image_folder if path.is_dir() and path.suffix != ".zarr" else counts)(path, in_memory=in_memory, **settings)
+    return (image_folder if path.is_dir() and path.suffix != ".zarr" else counts)(
+        path, in_memory=in_memory, **settings
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", SETS)
-def test_rows_on_the_disk_are_those_in_memory(tmp_path: Path, kind: str) -> None:
+def test_rows_on_disk_equal_those_in_memory(tmp_path: Path, kind: str) -> None:
     path, settings = SETS[kind](tmp_path)
     memory, disk = (read(path, held, **settings) for held in (True, False))
-    assert isinstance(disk.train, on_disk.Rows)
+    assert isinstance(disk.train, on_disk.DiskCounts)
     for split in ("train", "val", "test"):
         assert torch.equal(getattr(memory, split), getattr(disk, split)[:])
         assert memory.fingerprint(split) == disk.fingerprint(split)
     assert memory.facts == disk.facts
-    assert memory.undivided().fingerprint("train") == disk.undivided().fingerprint("train")
-    assert len(disk.undivided().train) == len(disk.train) + len(disk.val) > len(disk.train)
+    assert memory.merge_validation().fingerprint("train") == disk.merge_validation().fingerprint(
+        "train"
+    )
+    assert len(disk.merge_validation().train) == len(disk.train) + len(disk.val) > len(disk.train)
     assert torch.equal(pickle.loads(pickle.dumps(disk)).test[2:5], memory.test[2:5])
     for name in ("element", "square", "sample"):
         assert torch.equal(getattr(memory.sums, name), getattr(disk.sums, name))
     streams = [TrainLoader(data, 16, seed=3) for data in (memory, disk)]
     for number in (0, 40):  # in the first epoch, and later
         first, second = (stream.batch(number) for stream in streams)
-        assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in ("x0", "index"))
+        assert first.keys() == second.keys() and all(
+            torch.equal(first[key], second[key]) for key in ("x0", "index")
+        )
 
 
 def test_rows_are_made_once_and_again_when_the_file_changes(tmp_path: Path) -> None:
     path = save_npy(tmp_path / "x.npy", CELLS.astype(float))
     counts(path, in_memory=False)
     (folder,) = tmp_path.glob("x.npy.rows-*")
-    made = (folder / "values").stat().st_mtime_ns
+    modified = (folder / "values").stat().st_mtime_ns
     counts(path, in_memory=False)
-    assert (folder / "values").stat().st_mtime_ns == made
+    assert (folder / "values").stat().st_mtime_ns == modified
     save_npy(path, CELLS[:500].astype(float))
     assert len(counts(path, in_memory=False).train) == 400
     assert len(list(tmp_path.glob("x.npy.rows-*"))) == 2
@@ -120,7 +135,9 @@ def test_a_file_that_changes_under_a_run_is_refused(tmp_path: Path) -> None:
         data.batch("test", torch.arange(4))
 
 
-@pytest.mark.parametrize(("value", "message"), [(-1, "must not be negative"), (0.5, "must be whole numbers")])
+@pytest.mark.parametrize(
+    ("value", "message"), [(-1, "must not be negative"), (0.5, "must be whole numbers")]
+)
 def test_rows_that_stay_are_checked(tmp_path: Path, value: float, message: str) -> None:
     array = CELLS.astype(np.int64 if value == -1 else np.float64)
     array[-1, 3] = value
@@ -129,7 +146,7 @@ def test_rows_that_stay_are_checked(tmp_path: Path, value: float, message: str) 
     assert not list(tmp_path.glob("x.npy.rows-*"))
 
 
-def test_sparse_rows_that_lie_are_refused(tmp_path: Path) -> None:
+def test_sparse_rows_with_wrong_indices_are_refused(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     save_h5ad(path := tmp_path / "x.h5ad")
     with h5py.File(path, "r+") as file:
@@ -139,35 +156,48 @@ def test_sparse_rows_that_lie_are_refused(tmp_path: Path) -> None:
             counts(path, in_memory=in_memory)
 
 
-def test_what_is_large_beside_the_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_that_are_large_compared_with_the_memory_stay_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(on_disk, "memory", lambda: 8 * 100)
     assert not on_disk.stays_on_disk((10, 10), 1, None) and on_disk.stays_on_disk((10, 11), 1, None)
     assert on_disk.stays_on_disk((10, 10), 8, None)  # as 32 bits
-    assert on_disk.stays_on_disk((1, 1), 1, False) and not on_disk.stays_on_disk((1000, 1000), 1, True)
+    assert on_disk.stays_on_disk((1, 1), 1, False) and not on_disk.stays_on_disk(
+        (1000, 1000), 1, True
+    )
 
 
-def test_scores_are_those_of_counts_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_those_of_counts_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
-    found = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
-    assert found[0] == found[1]
-    scores = CountScorer().begin(disk, 12)
-    scores.update({"samples": disk.test[:12]}, torch.arange(12))
-    assert scores.compute() and scores.figure()
+    scores = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    assert scores[0] == scores[1]
+    scorer = CountScorer().begin(disk, 12)
+    scorer.update({"samples": disk.test[:12]}, torch.arange(12))
+    assert scorer.compute()
+    assert scorer.figure()
 
 
-def test_a_read_that_comes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_comes_in_parts_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One call of the system gives 2 GiB at most."""
-    data, whole = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False), os.preadv
-    expected, once = data.train[:40], os.pread
-    monkeypatch.setattr(os, "pread", lambda file, size, at: once(file, min(size, 7), at))
-    monkeypatch.setattr(os, "preadv", lambda file, parts, at: whole(file, [parts[0][:7]], at))
+    data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
+    expected = data.train[:40]
+    pread = os.pread
+    preadv = os.preadv
+    monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 7), offset))
+    monkeypatch.setattr(
+        os, "preadv", lambda file, parts, offset: preadv(file, [parts[0][:7]], offset)
+    )
     assert torch.equal(data.train[:40], expected)
 
 
-def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
+def test_as_many_rows_on_disk_are_loaded_as_fit(tmp_path: Path) -> None:
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
-    some = loaded(data.train, most=12 * 56)
-    assert torch.equal(some, data.train[torch.arange(56) * 10])
-    assert torch.equal(loaded(some, most=1), some)
+    loaded = load_samples(data.train, max_elements=12 * 56)
+    assert torch.equal(loaded, data.train[torch.arange(56) * 10])
+    assert torch.equal(load_samples(loaded, max_elements=1), loaded)

@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 
 from blackout.data import counts
-from blackout.data.file_formats import read_store
+from blackout.data.formats import read_file
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -30,7 +30,10 @@ def sorted_rows(data: Any) -> list[tuple[int, ...]]:
 
 def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
     rows = [["type", "dose", *(f"gene {k}" for k in range(5))]] if head else []
-    rows += [[kind, str(dose), *map(str, row)] for kind, dose, row in zip(TYPES, DOSES, MATRIX.tolist(), strict=True)]
+    rows += [
+        [kind, str(dose), *map(str, row)]
+        for kind, dose, row in zip(TYPES, DOSES, MATRIX.tolist(), strict=True)
+    ]
     path.write_text("\n".join(separator.join(row) for row in rows) + "\n")
     return path
 
@@ -38,16 +41,22 @@ def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
 @pytest.fixture(autouse=True)
 def _all_text_is_written() -> Iterator[None]:
     """Text of pandas 3 too, which anndata refuses unless it is told otherwise."""
-    settings = importlib.import_module("anndata").settings if importlib.util.find_spec("anndata") else None
+    settings = (
+        importlib.import_module("anndata").settings if importlib.util.find_spec("anndata") else None
+    )
     known = hasattr(settings, "allow_write_nullable_strings")
-    with settings.override(allow_write_nullable_strings=True) if known else contextlib.nullcontext():
+    with (
+        settings.override(allow_write_nullable_strings=True) if known else contextlib.nullcontext()
+    ):
         yield
 
 
 def write_anndata(path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     pandas = pytest.importorskip("pandas")
-    observed = pandas.DataFrame({"type": TYPES, "dose": DOSES}, index=[f"cell {k}" for k in range(60)])
+    observed = pandas.DataFrame(
+        {"type": TYPES, "dose": DOSES}, index=[f"cell {k}" for k in range(60)]
+    )
     named = pandas.DataFrame(index=[f"gene {k}" for k in range(5)])
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
     made = anndata.AnnData(np.log1p(MATRIX), obs=observed, var=named, layers={"counts": sparse})
@@ -55,7 +64,7 @@ def write_anndata(path: Path) -> None:
 
 
 def write(path: Path) -> dict[str, Any]:
-    """Write the matrix in the format of the suffix; arguments of `counts` that find it there."""
+    """Write the matrix in the format of the suffix, and return the arguments of `counts` for it."""
     kind = path.suffix
     if kind in (".csv", ".tsv"):
         write_table(path, "," if kind == ".csv" else "\t")
@@ -65,7 +74,9 @@ def write(path: Path) -> dict[str, Any]:
     elif kind == ".parquet":
         pandas = pytest.importorskip("pandas", reason="pandas is not installed")
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-        pandas.DataFrame(MATRIX, columns=[f"gene {k}" for k in range(5)]).assign(type=TYPES).to_parquet(path)
+        pandas.DataFrame(MATRIX, columns=[f"gene {k}" for k in range(5)]).assign(
+            type=TYPES
+        ).to_parquet(path)
     elif kind == ".h5ad":
         write_anndata(path)
         return {"layer": "counts", "labels": ["type", "dose"]}
@@ -93,8 +104,10 @@ def test_every_format_gives_the_same_counts(tmp_path: Path, kind: str) -> None:
         assert data.features == tuple(f"gene {k}" for k in range(5))
 
 
-@pytest.mark.parametrize(("kind", "library"), [("parquet", "pyarrow.parquet"), ("h5ad", "h5py"), ("tif", "tifffile")])
-def test_a_library_that_is_not_there_is_named(
+@pytest.mark.parametrize(
+    ("kind", "library"), [("parquet", "pyarrow.parquet"), ("h5ad", "h5py"), ("tif", "tifffile")]
+)
+def test_a_library_that_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, library: str
 ) -> None:
     def missing(name: str) -> Any:
@@ -103,17 +116,21 @@ def test_a_library_that_is_not_there_is_named(
     monkeypatch.setattr(importlib, "import_module", missing)
     (tmp_path / f"x.{kind}").write_bytes(b"")
     with pytest.raises(UserError, match=rf"read by {library}, which is not installed: pip install"):
-        read_store(tmp_path / f"x.{kind}")
+        read_file(tmp_path / f"x.{kind}")
 
 
 def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     seen = np.random.default_rng(1).random(MATRIX.shape) > 0.2
-    anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(tmp_path / "x.h5ad")
+    anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(
+        tmp_path / "x.h5ad"
+    )
     data = counts(tmp_path / "x.h5ad", mask="seen")
-    assert data.train_seen is not None and data.test_seen is not None
-    assert data.val_seen is not None
-    assert int(data.train_seen.sum() + data.val_seen.sum() + data.test_seen.sum()) == int(seen.sum())
+    assert data.train_observed is not None and data.test_observed is not None
+    assert data.val_observed is not None
+    assert int(
+        data.train_observed.sum() + data.val_observed.sum() + data.test_observed.sum()
+    ) == int(seen.sum())
 
 
 def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
@@ -131,21 +148,23 @@ def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
-    scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.random(9000, 30, 0.1, "csr", random_state=0, dtype=bool))
+    scipy.sparse.save_npz(
+        tmp_path / "s.npz", scipy.sparse.random(9000, 30, 0.1, "csr", random_state=0, dtype=bool)
+    )
     data = counts(tmp_path / "s.npz")
     assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 7200)
 
 
-@pytest.mark.parametrize(("how", "message"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
     ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
-    ({"labels": "dose", "holdout": 2.0}, "share between 0 and 1"),
+    ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
     ({"labels": "type"}, "'dose' holds numbers that are not whole"),
     ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
 ])  # fmt: skip
-def test_what_is_not_there_is_named(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+def test_missing_columns_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        counts(write_table(tmp_path / "x.csv"), **how)
+        counts(write_table(tmp_path / "x.csv"), **settings)
     assert "\n" not in str(error.value)
 
 
@@ -162,12 +181,12 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_a_folder_of_frames_is_their_stack(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nor a folder of"):
-        read_store(tmp_path)
+        read_file(tmp_path)
     tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
     frames = 300 * MATRIX.reshape(20, 5, 3)
     for k, frame in enumerate(frames):
         tifffile.imwrite(tmp_path / f"{k:02d}.tif", frame.astype(np.uint16))
-    assert np.array_equal(read_store(tmp_path).arrays["counts"], frames)
+    assert np.array_equal(read_file(tmp_path).arrays["counts"], frames)
     tifffile.imwrite(tmp_path / "99.tiff", frames[0, :3].astype(np.uint16))
     with pytest.raises(UserError, match=r"99\.tiff: \(3, 3\) pixels, unlike 00\.tif"):
         counts(tmp_path)
@@ -180,9 +199,14 @@ def test_labels_are_names_numbers_and_both(tmp_path: Path) -> None:
     totals = counts(path, labels="total", group="dose", bins=3)
     assert totals.class_names[0].startswith("total 0..") and totals.train_labels is not None
     both = counts(path, labels="dose", covariates=["type", "total"], bins=2)
-    assert both.covariates["type"] == ("B cell", "NK", "T cell") and both.class_names[0] == "dose 0.5..1.25"
-    found = torch.stack([totals.train[totals.train_labels == k].float().sum(1).mean() for k in range(3)])
-    assert bool((found.diff() > 0).all())
+    assert (
+        both.covariates["type"] == ("B cell", "NK", "T cell")
+        and both.class_names[0] == "dose 0.5..1.25"
+    )
+    means = torch.stack(
+        [totals.train[totals.train_labels == k].float().sum(1).mean() for k in range(3)]
+    )
+    assert bool((means.diff() > 0).all())
 
 
 def test_labels_from_a_file(tmp_path: Path) -> None:
@@ -197,7 +221,9 @@ def test_labels_from_a_file(tmp_path: Path) -> None:
 
 def test_no_group_is_in_two_splits(tmp_path: Path) -> None:
     donors = np.arange(60) // 6
-    np.savez(tmp_path / "x.npz", counts=np.concatenate([MATRIX, donors[:, None]], axis=1), donor=donors)
+    np.savez(
+        tmp_path / "x.npz", counts=np.concatenate([MATRIX, donors[:, None]], axis=1), donor=donors
+    )
     data = counts(tmp_path / "x.npz", group="donor", holdout=0.3)
     train, val, test = (set(part[:, -1].tolist()) for part in (data.train, data.val, data.test))
     assert (len(train), len(val), len(test)) == (6, 1, 3) and len(train | val | test) == 10
@@ -213,13 +239,15 @@ def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
 
 def test_advice_leads_on(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b,c,dose\n" + "1,2,4,.5\n3,4,0,.25\n" * 6)
-    with pytest.raises(UserError, match=r"'dose' holds numbers that are not whole: dataset\.covariates=dose tells"):
+    with pytest.raises(
+        UserError, match=r"'dose' holds .* not whole: dataset\.covariates=dose conditions"
+    ):
         counts(tmp_path / "x.csv")
     assert counts(tmp_path / "x.csv", covariates="dose").shape == (3,)
     assert counts(tmp_path / "x.csv", exclude=["dose"]).features == ("a", "b", "c")
     assert counts(tmp_path / "x.csv", columns=["c", "a"]).features == ("c", "a")
     np.savez(tmp_path / "x.npz", counts=MATRIX, labels=np.array(["a", "b"] * 30, dtype=object))
-    with pytest.raises(UserError, match=r"text is saved by array\.astype\(str\)"):
+    with pytest.raises(UserError, match=r"text by array\.astype\(str\)"):
         counts(tmp_path / "x.npz")
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     anndata.AnnData(np.log1p(MATRIX), layers={"counts": MATRIX}).write_h5ad(tmp_path / "x.h5ad")
@@ -240,5 +268,6 @@ def test_layers_of_anndata_named_like_splits_are_no_split(tmp_path: Path) -> Non
 def test_an_empty_dataset_of_hdf5_does_no_harm(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["counts"], file["note"] = MATRIX, h5py.Empty("f4")
+        file["counts"] = MATRIX
+        file["note"] = h5py.Empty("f4")
     assert counts(tmp_path / "x.h5").shape == (MATRIX.shape[1],)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blackout.data import binarized_mnist, cifar10, fashion_mnist, mnist
-from blackout.data.images import _binarize
+from blackout.data.torchvision_sets import binarize
 from blackout.errors import UserError
 
 
@@ -34,14 +34,20 @@ def fashion(tmp_path: Path) -> Path:
     """A folder with a tiny Fashion-MNIST."""
     raw = tmp_path / "FashionMNIST/raw"
     for part, count in (("train", 6), ("t10k", 3)):
-        write_idx(raw / f"{part}-images-idx3-ubyte", torch.arange(count * 784).view(count, 28, 28) % 251)
+        write_idx(
+            raw / f"{part}-images-idx3-ubyte", torch.arange(count * 784).view(count, 28, 28) % 251
+        )
         write_idx(raw / f"{part}-labels-idx1-ubyte", torch.arange(count))
     return tmp_path
 
 
 def test_fashion_mnist(fashion: Path) -> None:
     data = fashion_mnist(fashion, validation=0)
-    assert (data.train.shape, data.test.shape, data.train.dtype) == ((6, 1, 28, 28), (3, 1, 28, 28), torch.uint8)
+    assert (data.train.shape, data.test.shape, data.train.dtype) == (
+        (6, 1, 28, 28),
+        (3, 1, 28, 28),
+        torch.uint8,
+    )
     assert data.train_labels is not None and data.train_labels.tolist() == list(range(6))
     padded = fashion_mnist(fashion, size=32, validation=0)
     assert torch.equal(padded.train[..., 2:30, 2:30], data.train)
@@ -51,20 +57,30 @@ def test_fashion_mnist(fashion: Path) -> None:
 
 
 @pytest.mark.parametrize(("validation", "number"), [(2, 2), (0.34, 2), (0.01, 1), (0, 0)])
-def test_the_last_training_images_are_validation_data(fashion: Path, validation: float, number: int) -> None:
-    official, data = fashion_mnist(fashion, validation=0), fashion_mnist(fashion, validation=validation)
-    assert torch.equal(torch.cat([data.train, data.val]), official.train) and len(data.val) == number
+def test_the_last_training_images_are_validation_data(
+    fashion: Path, validation: float, number: int
+) -> None:
+    official, data = (
+        fashion_mnist(fashion, validation=0),
+        fashion_mnist(fashion, validation=validation),
+    )
+    assert (
+        torch.equal(torch.cat([data.train, data.val]), official.train) and len(data.val) == number
+    )
     assert data.train_labels is not None and data.val_labels is not None
     assert [*data.train_labels.tolist(), *data.val_labels.tolist()] == list(range(6))
     assert data.fingerprint("test") == official.fingerprint("test")
-    assert data.undivided().fingerprint("train") == official.fingerprint("train")
+    assert data.merge_validation().fingerprint("train") == official.fingerprint("train")
     # views of the official images: nothing is copied
-    assert not number or data.train.untyped_storage().data_ptr() == data.val.untyped_storage().data_ptr()
+    assert (
+        not number
+        or data.train.untyped_storage().data_ptr() == data.val.untyped_storage().data_ptr()
+    )
 
 
 @pytest.mark.parametrize("validation", [6, 5000, -1, 1.5, True, None])
 def test_impossible_validation_data_are_refused(fashion: Path, validation: Any) -> None:
-    with pytest.raises(ValueError, match=r"validation must be a share below 1, or a whole number of samples below 6"):
+    with pytest.raises(ValueError, match=r"fraction below 1, or a whole number of samples below 6"):
         fashion_mnist(fashion, validation=validation)
 
 
@@ -73,7 +89,12 @@ def test_impossible_validation_data_are_refused(fashion: Path, validation: Any) 
 def test_damaged_files_are_named(fashion: Path, file: str, damage: str) -> None:
     path = fashion / "FashionMNIST/raw" / file
     content = path.read_bytes()
-    changed = {"empty": b"", "cut": content[:-1], "long": content + b"\0", "header": b"\0\0\x09" + content[3:]}
+    changed = {
+        "empty": b"",
+        "cut": content[:-1],
+        "long": content + b"\0",
+        "header": b"\0\0\x09" + content[3:],
+    }
     path.write_bytes(changed[damage])
     with pytest.raises(UserError, match=rf"{file}: damaged; delete it"):
         fashion_mnist(fashion)
@@ -87,14 +108,19 @@ def test_other_files_beside_them_are_left_alone(fashion: Path) -> None:
 def test_files_of_two_sets_are_refused(fashion: Path) -> None:
     write_idx(fashion / "FashionMNIST/raw/t10k-labels-idx1-ubyte", torch.arange(5))
     with pytest.raises(
-        ValueError, match=r"fashion_mnist test labels: one label per sample is needed, \[3\], got \[5\]"
+        ValueError,
+        match=r"fashion_mnist test labels: one label per sample is needed, \[3\], got \[5\]",
     ):
         fashion_mnist(fashion, validation=1)
 
 
-@pytest.mark.parametrize(("source", "file"), [(mnist, "t10k-labels-idx1-ubyte"), (cifar10, "data_batch_3")])
+@pytest.mark.parametrize(
+    ("source", "file"), [(mnist, "t10k-labels-idx1-ubyte"), (cifar10, "data_batch_3")]
+)
 def test_absent_sets_say_which_files_to_put_where(tmp_path: Path, source: Any, file: str) -> None:
-    with pytest.raises(UserError, match=rf"put .*{file}.* there; downloading failed \(.*no network in tests") as error:
+    with pytest.raises(
+        UserError, match=rf"put .*{file}.* there; downloading failed \(.*no network in tests"
+    ) as error:
         source(tmp_path)
     assert "\n" not in str(error.value)
     assert socket.getdefaulttimeout() is None
@@ -106,29 +132,37 @@ def test_only_what_is_missing_is_asked_for(fashion: Path) -> None:
         fashion_mnist(fashion)
 
 
-@pytest.mark.parametrize(("source", "file"), [(mnist, "MNIST/raw/x"), (cifar10, "cifar-10-batches-py/x")])
+@pytest.mark.parametrize(
+    ("source", "file"), [(mnist, "MNIST/raw/x"), (cifar10, "cifar-10-batches-py/x")]
+)
 def test_an_unusable_data_dir_is_one_line(tmp_path: Path, source: Any, file: str) -> None:
     (tmp_path / "data").write_text("a file where a folder should be")
     with pytest.raises(UserError, match="downloading failed"):
         source(tmp_path / "data")
 
 
-@pytest.mark.parametrize(("source", "file"), [(mnist, "MNIST/raw/train-labels-idx1-ubyte"), (cifar10, "test_batch")])
-def test_a_wrong_sum_is_refused_before_the_file_is_parsed(tmp_path: Path, source: Any, file: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "file"), [(mnist, "MNIST/raw/train-labels-idx1-ubyte"), (cifar10, "test_batch")]
+)
+def test_a_wrong_sum_is_refused_before_the_file_is_parsed(
+    tmp_path: Path, source: Any, file: str
+) -> None:
     path = tmp_path / ("cifar-10-batches-py/test_batch" if source is cifar10 else file)
     write_idx(path, torch.arange(7))
-    with pytest.raises(UserError, match=rf"{file}: damaged \(MD5 [0-9a-f]{{32}}, not [0-9a-f]{{32}}\)"):
+    with pytest.raises(
+        UserError, match=rf"{file}: damaged \(MD5 [0-9a-f]{{32}}, not [0-9a-f]{{32}}\)"
+    ):
         source(tmp_path)
 
 
 def test_binarization_is_a_threshold_of_the_enlarged_image() -> None:
     step = torch.zeros(5000, 1, 28, 28, dtype=torch.uint8)
     step[..., 14:] = 255
-    bits = _binarize(step)
+    bits = binarize(step)
     assert (bits.shape, bits.dtype) == ((5000, 1, 32, 32), torch.uint8)
     assert (bits[..., :16] == 0).all() and (bits[..., 16:] == 1).all()
     grey = torch.full((1, 1, 28, 28), 127, dtype=torch.uint8)
-    assert (_binarize(grey) == 0).all() and (_binarize(grey + 1) == 1).all()
+    assert (binarize(grey) == 0).all() and (binarize(grey + 1) == 1).all()
 
 
 # --- with the real files, where there are any
@@ -148,8 +182,12 @@ def test_real_cifar10(real_data: Path) -> None:
     data = cifar10(real_data, validation=0)
     assert (data.train.shape, data.test.shape) == ((50000, 3, 32, 32), (10000, 3, 32, 32))
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, 10)
-    assert (data.train.sum((0, 2, 3)) / (50000 * 32 * 32)).tolist() == pytest.approx([125.31, 122.95, 113.87], abs=0.01)
-    raw = pickle.loads((real_data / "cifar-10-batches-py/test_batch").read_bytes(), encoding="latin1")
+    assert (data.train.sum((0, 2, 3)) / (50000 * 32 * 32)).tolist() == pytest.approx(
+        [125.31, 122.95, 113.87], abs=0.01
+    )
+    raw = pickle.loads(
+        (real_data / "cifar-10-batches-py/test_batch").read_bytes(), encoding="latin1"
+    )
     assert torch.equal(data.test[7].flatten(), torch.from_numpy(raw["data"][7]))
     assert data.test_labels is not None and data.test_labels.tolist() == raw["labels"]
 

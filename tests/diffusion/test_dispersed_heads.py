@@ -51,7 +51,7 @@ def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
     )
     pmf = np.array([float(law.log_prob(torch.full((n, 1), k))[0].exp()) for k in range(room + 1)])
     assert pmf.sum() == pytest.approx(1.0, abs=1e-5)
-    drawn = law.sample(SampleStreams(0, torch.arange(n)).at(1))
+    drawn = law.sample(SampleStreams(0, torch.arange(n)).step(1))
     assert drawn.dtype == torch.int64 and int(drawn.min()) >= 0 and int(drawn.max()) <= room
     counts = np.bincount(drawn.flatten().numpy(), minlength=room + 1)
     assert p_value(counts, pmf / pmf.sum()) > 1e-4

@@ -35,7 +35,7 @@ def losses(network, bfloat16):
     torch.manual_seed(1)
     x0 = torch.randint(0, 256, (32, 3, 16, 16), dtype=torch.uint8)
     times = fisher_times(1000)[1 + torch.arange(32) * 31]
-    xt = PureDeath(255).sample(x0, times, SampleStreams(0, torch.arange(32)).at(0))
+    xt = PureDeath(255).sample(x0, times, SampleStreams(0, torch.arange(32)).step(0))
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         loss = CountLoss(scale=1000)(
             SoftplusHead()(network(xt, times), xt, times), x0.int() - xt.int(), times / 2, times

@@ -58,7 +58,7 @@ def test_unknown_losses_are_refused(kind, weighting, scale):
 def test_a_scale_multiplies_every_loss(loss, process, head):
     x0 = torch.randint(0, 5, (3, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     s, t = torch.tensor([0.2, 0.5, 1.0]).double(), torch.tensor([0.4, 0.9, 1.7]).double()
-    xt, target = process.observe(x0, t, SampleStreams(0, torch.arange(3)).at(0))
+    xt, target = process.observe(x0, t, SampleStreams(0, torch.arange(3)).step(0))
     prediction = head(torch.randn(3, head.outputs, 6, generator=torch.Generator().manual_seed(1)), xt, t)
     one = loss()(prediction, target, s, t)
     assert one.shape == x0.shape and torch.allclose(loss(scale=3.0)(prediction, target, s, t), 3 * one)

@@ -34,7 +34,7 @@ def model(max_count: int) -> BlackoutDiffusion:
 
 def of(x0: torch.Tensor, seen: torch.Tensor) -> dict[str, object]:
     numbers = torch.arange(len(x0))
-    return {"x0": x0, "seen": seen, "position": numbers, "index": numbers, "batch": 3, "batch_size": len(x0)}
+    return {"x0": x0, "observed": seen, "position": numbers, "index": numbers, "batch": 3, "batch_size": len(x0)}
 
 
 @pytest.mark.parametrize("max_count", [200, 900, 6000])
@@ -45,7 +45,7 @@ def test_what_is_missing_has_no_part_in_bounds(max_count: int) -> None:
     v = (torch.arange(64).double() + 0.5) / 64
 
     def bound(of: Denoiser, x0: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        streams = SampleStreams(0, torch.arange(64)).at(0)
+        streams = SampleStreams(0, torch.arange(64)).step(0)
         return likelihood_bound(of, trained.process, x0, v, streams, mean=start)
 
     nats = bound(denoiser, X0 * 0, mean)

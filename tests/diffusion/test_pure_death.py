@@ -9,7 +9,7 @@ from tests.verification import toys
 
 
 def streams(n, seed=0):
-    return SampleStreams(seed, torch.arange(n)).at(0)
+    return SampleStreams(seed, torch.arange(n)).step(0)
 
 
 @pytest.mark.parametrize("max_count", [0, -1, 2**31])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blackout.data import CountData
-from blackout.data.user_counts import read_samples
+from blackout.data.sample_files import read_samples
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.draw import CountDraw
@@ -42,7 +42,7 @@ def test_samples_are_written_in_the_units_of_the_file_and_read_from_them(tmp_pat
         "max_count": 140, "offset": 100, "gain": 2,
     }  # fmt: skip
     assert torch.equal(read_samples(tmp_path / "s.npz", DATA), PHOTONS.long())
-    with pytest.raises(UserError, match="samples must be 100 and whole numbers of 3, as the data are"):
+    with pytest.raises(UserError, match="samples must be 100 plus multiples of 3, as the data are"):
         read_samples(tmp_path / "s.npz", replace(DATA, gain=3))
     plain = CountDraw(model(), model().sampler, {})
     plain.model.config = {"data": {"name": "plain", **replace(DATA, offset=0, gain=1).facts}}

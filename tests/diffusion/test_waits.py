@@ -35,7 +35,7 @@ from blackout.diffusion.sampling import CountingDenoiser
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
-from blackout.random import SampleStreams, counts
+from blackout.random import SampleStreams, torch_draws
 from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
 from tests.devices import Watch
 
@@ -56,8 +56,8 @@ CORRECTORS = [ThinAndBridge(), LevelCorrector()]
 @pytest.fixture(autouse=True)
 def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the loops of fixed length: which ones are there does not depend on how long they are."""
-    for name in ("SEARCH_LIMIT", "_ATTEMPTS"):
-        monkeypatch.setattr(counts, name, 2)
+    for name in ("SEARCH_LIMIT", "MAX_ATTEMPTS"):
+        monkeypatch.setattr(torch_draws, name, 2)
 
 
 @pytest.mark.deep
@@ -82,9 +82,9 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
         s, t = (torch.tensor(time, dtype=torch.float64, device="cpu") for time in (0.0 if last else 0.3, 0.4))
         for step in (1, 0):  # the first may fill caches
             with Watch() if step == 0 else torch.no_grad():
-                xs = kernel(ReverseStep(denoiser, process, xt, s, t, streams.at(step)))
+                xs = kernel(ReverseStep(denoiser, process, xt, s, t, streams.step(step)))
                 if corrector is not None:
-                    xs = corrector(kernel, ReverseStep(denoiser, process, xs, s, t, streams.at(step)))
+                    xs = corrector(kernel, ReverseStep(denoiser, process, xs, s, t, streams.step(step)))
         assert xs.device == CUDA and xs.dtype == xt.dtype and xs.shape == xt.shape
 
 

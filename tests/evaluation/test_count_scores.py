@@ -148,9 +148,9 @@ def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
     seen = torch.ones(DATA.test.shape, dtype=torch.bool)
     seen[:300, 2] = False
     with pytest.warns(UserWarning, match="compared with 500 test samples of which nothing is missing"):
-        SCORER.begin(replace(DATA, test_seen=seen), 50)
+        SCORER.begin(replace(DATA, test_observed=seen), 50)
     with pytest.warns(UserWarning, match="compared with 800 test samples whose missing entries are filled"):
-        SCORER.begin(replace(DATA, test_seen=torch.zeros_like(seen)), 50)
+        SCORER.begin(replace(DATA, test_observed=torch.zeros_like(seen)), 50)
 
 
 def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:

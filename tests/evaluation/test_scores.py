@@ -142,7 +142,7 @@ def test_a_fitted_model_is_scored_like_samples(tmp_path: Path) -> None:
 def test_images_of_a_class_are_compared_with_those_of_the_class(tmp_path: Path) -> None:
     train, test = images(150, 1), images(90, 2)
     data = CountData("colours", train, test, 255, torch.arange(150) % 3, torch.arange(90) % 3)
-    part = data.under(torch.tensor([2]))
+    part = data.select_condition(torch.tensor([2]))
     run, alone = scorer(tmp_path, ["fd"]).begin(part, 30), CountData("alone", train[2::3], test[2::3], 255)
     assert scored(run, test[2::3]) == scored(scorer(tmp_path, ["fd"]).begin(alone, 30), test[2::3])
     assert run.provenance()["reference"]["condition"] == {"classes": [2]}

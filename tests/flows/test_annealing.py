@@ -42,7 +42,7 @@ def test_parts_of_the_chains_may_be_at_times_of_their_own(target: Target, refine
     states, walk = States.of(target, samples_of(target, 140, 0, 1)), _walk(target, refine)
     moved, gain = walk(states, times, streams, 1)
     for rows, own in zip(torch.arange(140).view(2, 70), times, strict=True):
-        alone, its = walk(states.rows(rows), own, streams.rows(rows), 1)
+        alone, its = walk(states.rows(rows), own, streams.select(rows), 1)
         assert torch.equal(alone.x, moved.x[rows]) and torch.allclose(its, gain[rows])
 
 
@@ -80,7 +80,7 @@ def test_parallel_tempering_knows_log_z_and_its_error(refine: Refinement | None)
 def test_clusters_know_log_rho_of_what_they_move() -> None:
     for target, moves in ((Ising([3, 4], 0.15, 0.05), Clusters()), (Potts([2, 3], 3, 0.8), Clusters(single=True))):
         start = States.of(target, samples_of(target, 200, 0, 2))
-        moved = moves(target, start, 0.9, SampleStreams(1, torch.arange(200)).at(0))
+        moved = moves(target, start, 0.9, SampleStreams(1, torch.arange(200)).step(0))
         torch.testing.assert_close(moved.log_density, target.log_density(moved.x), rtol=0, atol=1e-10)
         assert float((moved.x != start.x).double().mean()) > 0.1
 

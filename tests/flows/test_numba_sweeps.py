@@ -24,7 +24,7 @@ def test_compiled_clusters_equal_the_plain_loop(
     moves = Clusters(single=single)
 
     def move() -> States:
-        return moves.move(target, states, 0.8, SampleStreams(1, torch.arange(20)).at(0))
+        return moves.move(target, states, 0.8, SampleStreams(1, torch.arange(20)).step(0))
 
     compiled = move()
     monkeypatch.setattr(numba_sweeps, "draw_clusters", numba_sweeps.draw_clusters.py_func)

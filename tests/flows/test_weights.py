@@ -26,7 +26,7 @@ from blackout.flows.weights import (
     weighted_mean,
 )
 from blackout.networks import LESite
-from blackout.random import systematic
+from blackout.random import systematic_resampling
 
 
 def test_the_control_variate_reduces_the_spread() -> None:
@@ -89,7 +89,7 @@ def test_systematic_resampling_is_unbiased_and_even() -> None:
     w = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     uniforms = (torch.arange(4000) + 0.5).double() / 4000
     probabilities = torch.softmax(w, 0)
-    drawn = systematic(probabilities.expand(4000, 40), uniforms[:, None])
+    drawn = systematic_resampling(probabilities.expand(4000, 40), uniforms[:, None])
     counts = torch.stack([torch.bincount(row, minlength=40) for row in drawn]).double()
     expected = 40 * probabilities
     assert float((counts.mean(0) - expected).abs().max()) < 1e-3

@@ -44,7 +44,8 @@ def lesson(places, reverse, sharpness):
     network = Scores(places)
     network.sharpness.data.fill_(sharpness)
     law = Denoiser(network, reverse, items, False, items)
-    return LossInputs(law, ForwardProcess(Riffle(), [0, 40]), items, SampleStreams(3, torch.arange(30)).at(0)), network
+    streams = SampleStreams(3, torch.arange(30)).step(0)
+    return LossInputs(law, ForwardProcess(Riffle(), [0, 40]), items, streams), network
 
 
 def falls_with_certainty(loss, places, reverse):

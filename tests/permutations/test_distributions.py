@@ -185,7 +185,7 @@ def test_rows_without_a_choice():
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws(kind, source):
     size = 100_000
-    streams = SampleStreams(3, torch.arange(size)).at(1)
+    streams = SampleStreams(3, torch.arange(size)).step(1)
     generator = torch.Generator().manual_seed(3) if source == "generator" else streams
     distribution = make(kind, 4, seed=7)
     assert_draws(distribution.sample(Size([size]), generator), distribution.log_prob(all_permutations(4)).exp())
@@ -195,13 +195,13 @@ def test_draws(kind, source):
 def test_shapes_and_streams(kind):
     distribution = make(kind, 5, (6, 2))
     assert distribution.batch_shape == (6, 2) and distribution.event_shape == (5,)
-    whole = distribution.sample(Size([3]), SampleStreams(0, torch.arange(6)).at(0))
+    whole = distribution.sample(Size([3]), SampleStreams(0, torch.arange(6)).step(0))
     assert whole.shape == (3, 6, 2, 5) and bool(is_permutation(whole).all())
     assert distribution.log_prob(whole).shape == (3, 6, 2) and bool((distribution.log_prob(whole) > -torch.inf).all())
     parameters = [distribution.scores[[4]]] + ([distribution.swap[[4]]] if kind is InverseTransposition else [])
-    alone = kind(*parameters).sample(Size([3]), SampleStreams(0, torch.tensor([4])).at(0))
+    alone = kind(*parameters).sample(Size([3]), SampleStreams(0, torch.tensor([4])).step(0))
     assert torch.equal(alone[:, 0], whole[:, 4])
-    assert make(kind, 5).sample(generator=SampleStreams(0, torch.arange(1)).at(0)).shape == (5,)
+    assert make(kind, 5).sample(generator=SampleStreams(0, torch.arange(1)).step(0)).shape == (5,)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -111,7 +111,7 @@ def test_greedy_takes_the_most_probable():
 
 def test_samples_from_streams_do_not_depend_on_their_batch():
     def draw(indices):
-        source = SampleStreams(0, torch.tensor(indices)).at(0)
+        source = SampleStreams(0, torch.tensor(indices)).step(0)
         return draw_codes(Network(6), 6, len(indices), partition(6, 3), Lehmer.support(6), generator=source)
 
     assert torch.equal(draw([4, 1]), draw(list(range(8)))[[4, 1]])

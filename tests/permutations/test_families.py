@@ -62,9 +62,9 @@ def test_a_batch_of_spreads():
     assert drawn.shape == (4000, 4, 8)
     assert kendall_distance(drawn).double().mean(0).tolist() == pytest.approx(family.moments()[0].tolist(), abs=0.3)
     assert torch.allclose(family.log_prob(drawn)[:, 1], Mallows(8, 0.5).log_prob(drawn[:, 1]))
-    source = SampleStreams(0, torch.tensor([1])).at(0)
+    source = SampleStreams(0, torch.tensor([1])).step(0)
     alone = Mallows(8, torch.tensor([0.5])).sample(Size([5]), source)
-    whole = family.sample(Size([5]), SampleStreams(0, torch.arange(4)).at(0))
+    whole = family.sample(Size([5]), SampleStreams(0, torch.arange(4)).step(0))
     assert torch.equal(alone[:, 0], whole[:, 1])
 
 
@@ -78,7 +78,7 @@ FAMILIES = {
 def test_draws(name):
     family, perms = FAMILIES[name], all_permutations(4)
     law = family.log_prob(perms)
-    streams = SampleStreams(1, torch.arange(50_000)).at(0)
+    streams = SampleStreams(1, torch.arange(50_000)).step(0)
     for source in (torch.Generator().manual_seed(1), streams):
         assert_draws(family.sample(Size([50_000]), source), law.exp())
 
@@ -218,7 +218,7 @@ def test_the_number_of_laws_is_that_of_the_validation_orders():
     generator = torch.Generator().manual_seed(0)
     centres = torch.rand(6, 7, generator=generator).argsort(1)
     truth = Mixture(torch.full((6,), 1 / 6).double(), [Mallows(7, 0.2, centre) for centre in centres])
-    orders = truth.sample(1200, SampleStreams(0, torch.arange(1200)).at(0))
+    orders = truth.sample(1200, SampleStreams(0, torch.arange(1200)).step(0))
     mixture = Mixture.choose(orders[:900], orders[900:], Mallows)
     assert len(mixture.laws) >= 6
     perms = all_permutations(7)
@@ -236,7 +236,7 @@ def test_laws_of_many_items_are_fitted_about_centres_that_are_only_improved(numb
     generator = torch.Generator().manual_seed(number)
     centres = torch.rand(number, 12, generator=generator).argsort(1)
     truth = Mixture(torch.full((number,), 1 / number).double(), [Mallows(12, 0.4, centre) for centre in centres])
-    orders = truth.sample(600, SampleStreams(0, torch.arange(600)).at(0))
+    orders = truth.sample(600, SampleStreams(0, torch.arange(600)).step(0))
     mixture = Mixture.fit(orders, Mallows, number)
     found = {tuple(law.reference.tolist()) for law in mixture.laws}
     assert found == {tuple(centre.tolist()) for centre in centres}
@@ -245,5 +245,5 @@ def test_laws_of_many_items_are_fitted_about_centres_that_are_only_improved(numb
 def test_orders_of_a_mixture_are_drawn_from_it():
     laws = [Mallows(4, 0.3), PlackettLuce(torch.tensor([0.0, 2.0, 1.0, -1.0]).double())]
     mixture = Mixture(torch.tensor([0.3, 0.7]).double(), laws)
-    drawn = mixture.sample(20_000, SampleStreams(3, torch.arange(20_000)).at(0))
+    drawn = mixture.sample(20_000, SampleStreams(3, torch.arange(20_000)).step(0))
     assert_draws(drawn, mixture.log_prob(all_permutations(4)).exp())

@@ -45,9 +45,9 @@ def test_the_best_assignment_of_many_items_comes_first_and_others_are_whole_and_
 def test_draws_are_assignments_and_belong_to_their_streams():
     torch.manual_seed(0)
     law = Matching(torch.randn(3, 5, 5), iterations=3)
-    drawn = law.sample(Size([4]), SampleStreams(0, torch.arange(3)).at(0))
+    drawn = law.sample(Size([4]), SampleStreams(0, torch.arange(3)).step(0))
     assert drawn.shape == (4, 3, 5) and is_permutation(drawn).all()
-    alone = Matching(law.scores[2:], 3).sample(Size([4]), SampleStreams(0, torch.tensor([2])).at(0))
+    alone = Matching(law.scores[2:], 3).sample(Size([4]), SampleStreams(0, torch.tensor([2])).step(0))
     assert torch.equal(alone[:, 0], drawn[:, 2])
     # two items: the order is that of the larger sum of noisy scores, a difference of four Gumbel numbers
     gaps = Matching(torch.tensor([[3.0, 0.0], [0.0, 3.0]])).sample(Size([20_000]), torch.Generator().manual_seed(0))

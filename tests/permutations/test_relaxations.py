@@ -33,7 +33,7 @@ def test_cold_gumbel_sinkhorn_chooses_the_gumbel_max_of_two_orders():
     """Of two items the cold matrix is an order; which one depends on a difference of sums of two Gumbel numbers."""
     scores = torch.tensor([[1.0, 0.0], [0.0, 0.5]], dtype=torch.float64).expand(20_000, 2, 2)
     streams = SampleStreams(3, torch.arange(len(scores)))
-    drawn = gumbel_sinkhorn(scores, 1e-3, 20, streams.at(0)).exp()
+    drawn = gumbel_sinkhorn(scores, 1e-3, 20, streams.step(0)).exp()
     noise = -(-torch.rand(4, 200_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log()).log()
     stays = (1.5 + noise[0] + noise[1] > noise[2] + noise[3]).double().mean()
     assert float(drawn[:, 0, 0].mean()) == pytest.approx(float(stays), abs=0.015)

@@ -81,7 +81,7 @@ def test_the_bound_is_one(name):
     n, walks = 3, 4000
     law = laws(denoiser(n, reverse), process.times)[-1, 0]
     law_of = denoiser(n, reverse, walks)
-    states, back = process.walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).at(0))
+    states, back = process.walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).step(0))
     log_p = law_of(states[:, 0], torch.tensor(process.times)).log_prob(back[:, 0]).sum(1)
     bound = math.lgamma(n + 1) + process.log_prob(back)[:, 0] - log_p
     assert torch.isfinite(bound).all()
@@ -159,7 +159,7 @@ def lesson(loss_network, n, batch, seed=0):
     items = torch.randn(batch, n, 3)
     features = loss_network.encode(items)
     walks = Denoiser(loss_network, ReverseGPL(), features, False, items)
-    return LossInputs(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).at(0))
+    return LossInputs(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).step(0))
 
 
 def small(n):
@@ -216,7 +216,7 @@ def test_the_gradient_without_labels_is_that_of_the_likelihood(entropy):
     exact = torch.autograd.grad(goal, net.matrix)[0]
 
     net = Fixed(scores.clone())
-    streams = SampleStreams(0, torch.arange(batch)).at(0)
+    streams = SampleStreams(0, torch.arange(batch)).step(0)
     one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False, items.expand(batch, 3, 2))
     # the same shuffle for everyone: a walk of a fixed state
     taught = LossInputs(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
@@ -316,7 +316,7 @@ def test_a_network_that_is_too_sure_is_no_worse_than_uniform(reverse):
         model.network.head[-1].weight.mul_(1e3)
     batch = source.batch("test", torch.arange(40))
     streams = SampleStreams(0, torch.arange(40))
-    before = float(model.nll_bits(batch["items"], streams.at(0)).mean())
+    before = float(model.nll_bits(batch["items"], streams.step(0)).mean())
     model.calibrate(10**6)
-    after = float(model.nll_bits(batch["items"], streams.at(0)).mean())
+    after = float(model.nll_bits(batch["items"], streams.step(0)).mean())
     assert model.sharpness < 0.1 and after < math.log2(6) + 0.1 < 4 < before

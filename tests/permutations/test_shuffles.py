@@ -59,7 +59,7 @@ def test_sorting_labels_is_the_inverse_of_a_shuffle(labels):
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_draws(name, times, kind):
     size = 60_000
-    source = torch.Generator().manual_seed(1) if kind == "generator" else SampleStreams(1, torch.arange(size)).at(0)
+    source = torch.Generator().manual_seed(1) if kind == "generator" else SampleStreams(1, torch.arange(size)).step(0)
     shuffle, law = SHUFFLES[name], SHUFFLES[name].log_prob(all_permutations(4), times).exp()
     assert_draws(shuffle.sample(4, size, times, source), law)
     assert_draws(inverse(shuffle.sample_inverse(4, size, times, source)), law)
@@ -67,8 +67,8 @@ def test_draws(name, times, kind):
 
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_samples_from_streams_do_not_depend_on_their_batch(name):
-    whole = SHUFFLES[name].sample(9, 40, 3, SampleStreams(5, torch.arange(40)).at(2))
-    some = SHUFFLES[name].sample(9, 3, 3, SampleStreams(5, torch.tensor([7, 30, 2])).at(2))
+    whole = SHUFFLES[name].sample(9, 40, 3, SampleStreams(5, torch.arange(40)).step(2))
+    some = SHUFFLES[name].sample(9, 3, 3, SampleStreams(5, torch.tensor([7, 30, 2])).step(2))
     assert torch.equal(some, whole[[7, 30, 2]])
 
 

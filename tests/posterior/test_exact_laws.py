@@ -45,7 +45,7 @@ def test_draws_marginals_and_means_are_those_of_all_states(chain):
     node = torch.from_numpy(np.random.default_rng(1).random((3, 3)))
     p = law(chain, node)
     many = node.expand(20_000, 3, 3)
-    assert p_of_draws(chain.draw(many, SampleStreams(0, torch.arange(20_000)).at(0)), p) > 1e-3
+    assert p_of_draws(chain.draw(many, SampleStreams(0, torch.arange(20_000)).step(0)), p) > 1e-3
     wanted = torch.stack([torch.stack([p[STATES[:, i] == v].sum() for v in range(3)]) for i in range(3)])
     assert torch.allclose(chain.marginals(node[None])[0], wanted)
     pair = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 3)))

@@ -153,7 +153,7 @@ class WalkingPrior(Prior):
 
     def begin(self, number, source=None):
         law = self.toy.marginal(math.exp(-self.final_time))
-        return self._drawn(np.tile(law, (number, 1)), source.at(0))
+        return self._drawn(np.tile(law, (number, 1)), source.step(0))
 
     def step(self, x, s, t, source=None):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
@@ -164,10 +164,10 @@ class WalkingPrior(Prior):
         return torch.from_numpy(laws @ self.toy.states).double()
 
     def guess(self, x, s, streams, number):
-        return [self.step(x, torch.zeros_like(s), s, streams.fold(k).at(0)) for k in range(number)]
+        return [self.step(x, torch.zeros_like(s), s, streams.fold_in(k).step(0)) for k in range(number)]
 
     def reverse(self, z, t, source=None, steps=None):
-        return self._drawn(self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.at(0))
+        return self._drawn(self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.step(0))
 
 
 def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
@@ -248,13 +248,13 @@ def test_confidence_intervals_of_an_unknown_gain_cover():
     x = states[rng.choice(125, 200, p=p)]
     camera = [Camera(3.0, 0.5, float(one), 10.0, 0.3) for one in gain]
     streams = SampleStreams(1, torch.arange(200))
-    numbers_of = [SampleStreams(1, torch.tensor([k])).at(0) for k in range(200)]
+    numbers_of = [SampleStreams(1, torch.tensor([k])).step(0) for k in range(200)]
     y = torch.cat([one.draw(x[k : k + 1], numbers_of[k]) for k, one in enumerate(camera)])
     problem = Blind(Identity(), Camera(3.0, 0.5, 2.0, 10.0, 0.3), y, Unknown("noise", "gain", 0.5, 4.0))
     log_l = problem.log_likelihood(states.repeat_interleave(200, 0)).view(125, 200)
     weight = log_l.T.exp() * torch.from_numpy(p)
     found = torch.stack([
-        problem.number(states[categorical(weight, streams.fold(k).at(1))], streams.fold(k).at(2))
+        problem.number(states[categorical(weight, streams.fold_in(k).step(1))], streams.fold_in(k).step(2))
         for k in range(200, 219)
     ])  # fmt: skip
     assert 0.87 <= float(((found.amin(0) < gain) & (gain < found.amax(0))).double().mean()) <= 0.93

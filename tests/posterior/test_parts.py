@@ -111,7 +111,7 @@ def test_sums_are_what_they_are_called():
 ])  # fmt: skip
 def test_noises_draw_what_they_say(noise, m, mean, variance):
     values = torch.full((1, 40_000), m, dtype=torch.float64)
-    y = noise.draw(values, SampleStreams(0, torch.zeros(1, dtype=torch.int64)).at(0))
+    y = noise.draw(values, SampleStreams(0, torch.zeros(1, dtype=torch.int64)).step(0))
     assert float(noise.mean(values)[0, 0]) == pytest.approx(mean) and float(y.mean()) == pytest.approx(mean, abs=0.05)
     assert float(noise.variance(values)[0, 0]) == pytest.approx(variance)
     assert float(y.var()) == pytest.approx(variance, rel=0.05, abs=1e-9)
@@ -144,7 +144,8 @@ def test_an_unknown_number_is_integrated_over():
     std = (0.01 * 1e4**shares)[:, None, None]
     log_l = (-(((y - x) / std) ** 2) / 2 - (std * math.sqrt(2 * math.pi)).log()).sum(2)
     assert torch.allclose(problem.log_likelihood(x), torch.logsumexp(log_l, 0) - math.log(20_000), atol=2e-3)
-    drawn = problem.number(x.repeat(4000, 1), SampleStreams(0, torch.arange(12_000)).at(0)).view(4000, 3).log().mean(0)
+    streams = SampleStreams(0, torch.arange(12_000)).step(0)
+    drawn = problem.number(x.repeat(4000, 1), streams).view(4000, 3).log().mean(0)
     assert torch.allclose(drawn, (torch.softmax(log_l, 0) * std[:, :, 0].log()).sum(0), atol=0.05)
 
 
@@ -207,12 +208,12 @@ def test_maps_from_files(tmp_path):
 def test_folded_streams_are_new_ones_and_repeatable():
     streams = SampleStreams(3, torch.arange(4))
     numbers = [
-        one.at(0).next_draw().uniform((4, 9))
-        for one in (streams, streams.fold(0), streams.fold(1), streams.fold(0).fold(0))
+        one.step(0).next_draw().uniform((4, 9))
+        for one in (streams, streams.fold_in(0), streams.fold_in(1), streams.fold_in(0).fold_in(0))
     ]
     for i, first in enumerate(numbers):
         assert all((first != other).all() for other in numbers[i + 1 :])
-    alone = SampleStreams(3, torch.tensor([2])).fold(1).at(0).next_draw().uniform((1, 9))
+    alone = SampleStreams(3, torch.tensor([2])).fold_in(1).step(0).next_draw().uniform((1, 9))
     assert torch.equal(alone[0], numbers[2][2])
 
 

@@ -1,35 +1,37 @@
-"""Compares the fused draws with the general ones; to be run with TRITON_INTERPRET=1, which Triton reads when imported.
+"""Compare Triton's draws with those of torch in Triton's interpreter.
 
-Prints a line for each case in which they differ, and "compared" at the end.
+To be run with TRITON_INTERPRET=1, which Triton reads when it is imported. Prints a line for each
+case in which the draws differ, and "compared" at the end.
 """
 
 import torch
 
-from blackout.random import counts
-from blackout.random import triton_draws as fused
+from blackout.random import compiled_draws, triton_draws
 from blackout.random.streams import SampleStreams
-from tests.random.kernel_cases import differences
+from tests.random.kernel_cases import differing_cases
 
 
-def compare() -> None:
-    for case in differences(fused, samples=3, elements=31):
+def compare_draws() -> None:
+    for case in differing_cases(triton_draws, num_samples=3, num_elements=31):
         print(case)
     rate = torch.tensor([[torch.nan, torch.inf, -1.0, 3.0, 30.0]], dtype=torch.float64)
-    keys = SampleStreams(3, torch.arange(1)).at(1).next_draw().keys
-    if fused.poisson(keys, rate).isnan().tolist() != [[True, True, True, False, False]]:
-        print("not finite")
+    keys = SampleStreams(3, torch.arange(1)).step(1).next_draw().keys
+    if triton_draws.poisson(keys, rate).isnan().tolist() != [[True, True, True, False, False]]:
+        print("rates that are not finite")
 
 
-def check_before_use() -> None:
-    device, poisson = torch.device("cpu"), fused.poisson
-    if not counts.kernels_agree(fused, device, samples=2, elements=40):
-        print("the check sees a difference where there is none")
-    fused.poisson = lambda keys, rate: poisson(keys + 1, rate)
-    if counts.kernels_agree(fused, device, samples=2, elements=40):
-        print("the check sees no difference where there is one")
+def check_comparison() -> None:
+    """Check that the comparison before the first use accepts equal draws and rejects others."""
+    device = torch.device("cpu")
+    poisson = triton_draws.poisson
+    if not compiled_draws.kernels_agree(triton_draws, device, num_samples=2, num_elements=40):
+        print("equal draws were rejected")
+    triton_draws.poisson = lambda keys, rate: poisson(keys + 1, rate)
+    if compiled_draws.kernels_agree(triton_draws, device, num_samples=2, num_elements=40):
+        print("different draws were accepted")
 
 
 if __name__ == "__main__":
-    compare()
-    check_before_use()
+    compare_draws()
+    check_comparison()
     print("compared")

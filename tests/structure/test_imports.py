@@ -30,8 +30,8 @@ WITHOUT_NUMBA = """
 import warnings
 warnings.simplefilter("error")
 os.environ["NUMBA_DISABLE_JIT"] = "1"
-from blackout.random import counts
-print("numba" in sys.modules, counts._kernels(torch.device("cpu")), flush=True)
+from blackout.random import compiled_draws
+print("numba" in sys.modules, compiled_draws.load(torch.device("cpu")), flush=True)
 """
 NO_SIDE_EFFECTS = """
 import pkgutil, signal, warnings

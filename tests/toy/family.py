@@ -60,7 +60,7 @@ class SpinSampler(Model):
 
     def training_step(self, batch):
         logits = self.network(len(batch["index"]))
-        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).at(batch["batch"])
+        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).step(batch["batch"])
         x = (streams.next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())).float()
         log_q = -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(1)
         free_energy = (log_q - x @ self.field).detach()
@@ -76,7 +76,7 @@ class SpinSampler(Model):
     def batches(self, indices, seed=0, batch_size=None, temperature=1.0):
         for part in indices.split(batch_size or 32) if len(indices) else ():
             logits = self.averaged(len(part)).detach() / temperature
-            x = SampleStreams(seed, part).at(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
+            x = SampleStreams(seed, part).step(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
             yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.field).sum(1)}
 
     def example(self):

@@ -46,7 +46,7 @@ def model_of(**facts):
     source = CountData(
         facts.get("name", "toy"), torch.arange(6).view(3, 2), torch.arange(4).view(2, 2), 6, torch.tensor([0, 1, 2]),
         torch.tensor([0, 1]), class_names=("a", facts.get("class", "b"), "c"), features=("g", facts.get("gene", "h")),
-        annotated=True,
+        from_anndata=True,
         covariates={facts["covariate"]: (1.0, 2.0, 3.0)} if "covariate" in facts else {},
     )  # fmt: skip
     family = CountDiffusion()

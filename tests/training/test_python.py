@@ -161,9 +161,9 @@ def test_validation_data_of_an_array_are_as_many_as_one_says():
     for validation, sizes in ((None, [48, 6, 6]), (0, [54, 0, 6]), (0.2, [42, 12, 6]), (5, [49, 5, 6])):
         source = made(validation=validation).model.source()
         assert [len(part) for part in (source.train, source.val, source.test)] == sizes
-    with pytest.raises(UserError, match="validation must be a share below 1"):
+    with pytest.raises(UserError, match="validation must be a fraction below 1"):
         made(validation=-1)
-    with pytest.raises(UserError, match="a dataset has validation data of its own"):
+    with pytest.raises(UserError, match="validation divides an array"):
         made(CountData.from_array(COUNTS), validation=0.1)
     with pytest.raises(UserError, match="these data have validation data of their own"):
         from_data(jigsaw_digits(held_out=4), family="shuffle", validation=0.1)

@@ -186,7 +186,7 @@ def _time_steps() -> Iterator[Claim]:
     table = toy.best_scores(0.5)
     for kind, simulation, kernel in (("leap", Leap(1), toy.leap_kernel), ("single", Single(1), toy.single_kernel)):
         start = torch.full((_CHAINS,), 77)
-        stream = SampleStreams(2, torch.arange(_CHAINS)).at(0)
+        stream = SampleStreams(2, torch.arange(_CHAINS)).step(0)
         rates = table[start].clamp(min=0)
         drawn = simulation.jump(toy.states.x[start], rates, 0.3, stream)
         yield Claim(f"{kind}: draws of one step", _p(toy, drawn, kernel(table, 0.3)[77]), None)
@@ -244,10 +244,10 @@ def _invariance() -> Iterator[Claim]:
         toy = Enumeration(target)
         streams = SampleStreams(5, torch.arange(_CHAINS))
         start = torch.multinomial(toy.law(0.8), _CHAINS, True, generator=torch.Generator().manual_seed(0))
-        moved = move(target, toy.states.rows(start), 0.8, streams.at(0))
+        moved = move(target, toy.states.rows(start), 0.8, streams.step(0))
         name = f"{type(move).__name__}{', single' if getattr(move, 'single', False) else ''}, {type(target).__name__}"
         yield Claim(f"{name} leaves p_t as it is: draws", _p(toy, moved.x, toy.law(0.8)), None)
-        one = move(target, toy.states.rows(torch.zeros_like(start)), 0.8, streams.at(1))
+        one = move(target, toy.states.rows(torch.zeros_like(start)), 0.8, streams.step(1))
         stay = float((one.x == toy.states.x[0]).all(1).double().mean())
         yield Claim(f"{name} moves: share of chains that stay", stay, 0.9)
 

@@ -212,11 +212,11 @@ def _families(n: int) -> Iterator[Claim]:
 def _draws(n: int, size: int) -> Iterator[Claim]:
     perms, streams = all_permutations(n), SampleStreams(0, torch.arange(size))
     for name, (shuffle, _) in _SHUFFLES.items():
-        drawn = shuffle.sample(n, size, 2, streams.at(0))
+        drawn = shuffle.sample(n, size, 2, streams.step(0))
         yield Claim(f"draws: {name}, twice", _p(drawn, shuffle.log_prob(perms, 2)), None)
     others: dict[str, OrderDistribution] = {"Mallows": Mallows(n, 0.5)}
     for step, (name, distribution) in enumerate((reverse_laws(n) | others).items(), 1):
-        drawn = distribution.sample(Size([size]), streams.at(step))
+        drawn = distribution.sample(Size([size]), streams.step(step))
         yield Claim(f"draws: {name}", _p(drawn, distribution.log_prob(perms)), None)
 
 

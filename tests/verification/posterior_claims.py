@@ -208,7 +208,7 @@ class ExactPrior(Prior):
 
     def _drawn(self, laws: Array, source: Streams) -> Tensor:
         """One state of each law [n, states], uint8 [n, elements]."""
-        drawn = categorical(torch.from_numpy(laws), source.at(0) if isinstance(source, SampleStreams) else source)
+        drawn = categorical(torch.from_numpy(laws), source.step(0) if isinstance(source, SampleStreams) else source)
         states = np.unravel_index(drawn.numpy(), (self.toy.levels,) * self.toy.elements)
         return torch.from_numpy(np.stack(states, 1)).to(torch.uint8)
 

@@ -182,7 +182,7 @@ def bound(toy, max_count, n):
     assert int(x0.max()) <= max_count
     x0, process = x0.to(torch.uint8 if max_count <= 255 else torch.int32), PureDeath(max_count)
     v = low_discrepancy(torch.arange(n))
-    streams, mean = SampleStreams(4, torch.arange(n)).at(0), torch.full((x0.shape[1],), float(toy.mean))
+    streams, mean = SampleStreams(4, torch.arange(n)).step(0), torch.full((x0.shape[1],), float(toy.mean))
     nats = likelihood.likelihood_bound(toy, process, x0, v, streams, mean=mean)
     if max_count <= 255:
         assert not likelihood.includes_ends(process)
@@ -213,7 +213,7 @@ def test_a_wrong_model_pays_at_the_ends(monkeypatch):
     """What a model that denies the last births says of data is no bound without them."""
     denies, n = PoissonCounts(1e-30), 4000
     x0 = torch.ones(n, 1, dtype=torch.uint8) * 255
-    streams, mean = SampleStreams(0, torch.arange(n)).at(0), torch.tensor([255.0])
+    streams, mean = SampleStreams(0, torch.arange(n)).step(0), torch.tensor([255.0])
     monkeypatch.setattr(likelihood, "LIMIT", 10.0)
     nats = likelihood.end_bound(denies, PureDeath(255), x0, mean, streams)
     assert float(nats.min()) < 0.01 and float(nats.max()) > 60

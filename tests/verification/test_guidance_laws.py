@@ -75,11 +75,11 @@ def test_guided_counts_are_clipped_to_the_room():
 
 def test_labels_are_dropped_at_the_given_rate_and_by_sample():
     labels = torch.arange(20_000) % 10
-    found = drop_labels(labels, 10, 0.1, SampleStreams(0, torch.arange(20_000)).at(3))
+    found = drop_labels(labels, 10, 0.1, SampleStreams(0, torch.arange(20_000)).step(3))
     dropped = found == 10
     assert float(dropped.double().mean()) == pytest.approx(0.1, abs=0.01)
     assert torch.equal(found[~dropped], labels[~dropped])
-    alone = drop_labels(labels[70:80], 10, 0.1, SampleStreams(0, torch.arange(70, 80)).at(3))
+    alone = drop_labels(labels[70:80], 10, 0.1, SampleStreams(0, torch.arange(70, 80)).step(3))
     assert torch.equal(alone, found[70:80])
 
 

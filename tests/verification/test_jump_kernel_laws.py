@@ -89,7 +89,7 @@ def test_correctors_bring_a_wrong_law_to_that_of_their_level(process):
     corrector = LevelCorrector(0.1)
     assert total_variation(np.eye(toy.size)[0], law) > 0.3
     for k in range(60):
-        x = corrector(TauLeap(), ReverseStep(denoiser, subject.law, x, t, t + 1.0, streams.at(k)))
+        x = corrector(TauLeap(), ReverseStep(denoiser, subject.law, x, t, t + 1.0, streams.step(k)))
     reached = np.bincount(x.flatten().numpy(), minlength=toy.size) / n
     assert total_variation(reached, law) < 0.06
 
@@ -98,7 +98,7 @@ def test_a_bridge_of_levels_needs_a_law_of_levels_even_where_there_are_two():
     """Of black and white pixels immigration and death predicts two numbers, which are no law of two levels."""
     process, n = BirthDeath(1, 0.5), 2000
     s, t = torch.tensor([0.0, 0.2], dtype=torch.float64)
-    xt = process.sample(torch.zeros(n, 1, dtype=torch.uint8), t, SampleStreams(0, torch.arange(n)).at(0))
+    xt = process.sample(torch.zeros(n, 1, dtype=torch.uint8), t, SampleStreams(0, torch.arange(n)).step(0))
 
     def denoiser(x, time):
         nothing_missing = torch.stack([torch.full_like(x, 1e-30, dtype=torch.float64), x.double()], dim=1)
@@ -106,9 +106,9 @@ def test_a_bridge_of_levels_needs_a_law_of_levels_even_where_there_are_two():
 
     with pytest.raises(ValueError, match="distribution over levels"):
         LevelBridge()(ReverseStep(denoiser, process, xt, s, t))
-    x0 = BirthDeathBridge()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
+    x0 = BirthDeathBridge()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).step(1)))
     assert int(x0.max()) == 0
-    leapt = TauLeap()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).at(1)))
+    leapt = TauLeap()(ReverseStep(denoiser, process, xt, s, t, SampleStreams(0, torch.arange(n)).step(1)))
     assert float(leapt.double().mean()) < float(xt.double().mean()) + process.mean * 0.2
 
 
@@ -116,7 +116,7 @@ def test_a_sum_of_leaps_is_cut_off_at_the_states():
     subject = subject_of("ordinal", "one pixel")
     x = torch.full((500, 1), 2, dtype=torch.uint8)
     s, t = torch.tensor([0.5, 9.0], dtype=torch.float64)
-    leapt = TauLeap()(ReverseStep(subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0)))
+    leapt = TauLeap()(ReverseStep(subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).step(0)))
     assert leapt.dtype == torch.uint8 and int(leapt.max()) == 4 and int(leapt.min()) == 0
 
 

@@ -175,7 +175,7 @@ def test_kernels_stay_within_the_counts(name):
     toy = Toy("full", np.array([0.05, 0.0, 0.0, 0.95]))
     xt = torch.randint(0, 4, (4000, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     for s, t in torch.tensor([[0.0, 0.5], [0.5, 2.0], [2.0, 9.0]]).double():
-        numbers = SampleStreams(0, torch.arange(4000)).at(1)
+        numbers = SampleStreams(0, torch.arange(4000)).step(1)
         xs = KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
         assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
 
@@ -239,14 +239,14 @@ def test_what_is_cut_of_an_extrapolation_adds_no_births():
 def test_a_multistep_leap_by_itself_or_after_a_corrector_knows_no_step_before():
     toy, process, times = GammaPoisson(0.5, 16), PureDeath(255), logit_times(4, 1.0, -4.0)
     xt, one = torch.ones(5, 16, dtype=torch.uint8), SampleStreams(3, torch.arange(5))
-    plain = PoissonLeap()(ReverseStep(toy, process, xt, times[2], times[3], one.at(1)))
+    plain = PoissonLeap()(ReverseStep(toy, process, xt, times[2], times[3], one.step(1)))
     kernel = MultistepLeap()
     walker = kernel.start(None)
-    walker(ReverseStep(toy, process, xt, times[2], times[4], one.at(2)))  # which does not end where the next one begins
+    walker(ReverseStep(toy, process, xt, times[2], times[4], one.step(2)))  # not ending where the next begins
     for leap in (kernel, kernel, kernel.start(None), walker):
-        assert torch.equal(leap(ReverseStep(toy, process, xt, times[2], times[3], one.at(1))), plain)
-    last = walker(ReverseStep(toy, process, xt, times[1], times[2], one.at(1)))
-    assert not torch.equal(last, PoissonLeap()(ReverseStep(toy, process, xt, times[1], times[2], one.at(1))))
+        assert torch.equal(leap(ReverseStep(toy, process, xt, times[2], times[3], one.step(1))), plain)
+    last = walker(ReverseStep(toy, process, xt, times[1], times[2], one.step(1)))
+    assert not torch.equal(last, PoissonLeap()(ReverseStep(toy, process, xt, times[1], times[2], one.step(1))))
 
 
 def around_digits():

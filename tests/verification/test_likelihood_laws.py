@@ -61,7 +61,7 @@ def test_the_estimator_of_the_continuous_bound_covers_the_entropy():
     x0 = torch.from_numpy(np.random.default_rng(0).choice(256, size=(n, 1), p=P0)).to(torch.uint8)
     v = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     grid = v.mul(300).floor().add(0.5).div(300)  # few distinct times keep the oracle cheap
-    nats = likelihood.likelihood_bound(oracle, PureDeath(255), x0, grid, SampleStreams(1, torch.arange(n)).at(0))
+    nats = likelihood.likelihood_bound(oracle, PureDeath(255), x0, grid, SampleStreams(1, torch.arange(n)).step(0))
     error = float(nats.std()) / n**0.5
     assert abs(float(nats.mean()) - ENTROPY) < 4 * error and error < 0.2
 

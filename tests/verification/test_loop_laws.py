@@ -118,14 +118,14 @@ def test_thin_and_bridge_leaves_the_law_of_the_level_as_it_is(back):
     s, t = (time_of_logit(torch.tensor(u).double()) for u in (0.5, -1.5))
     streams = SampleStreams(2, torch.arange(n))
     x0 = torch.from_numpy(PAIR.states[np.random.default_rng(0).choice(256, n, p=PAIR.p0)]).to(torch.uint8)
-    xs = PureDeath(15).sample(x0, s, streams.at(1))
+    xs = PureDeath(15).sample(x0, s, streams.step(1))
     law = PAIR.marginal(float(torch.exp(-s)))
     for step in (2, 3):
         before = xs
-        xs = ThinAndBridge(back)(ExactJointKernel(), ReverseStep(None, PureDeath(15), xs, s, t, streams.at(step)))
+        xs = ThinAndBridge(back)(ExactJointKernel(), ReverseStep(None, PureDeath(15), xs, s, t, streams.step(step)))
         assert float((xs != before).double().mean()) > 0.2
         assert p_value(draws_of(xs, PAIR), law) > 1e-4
-    wrong = PureDeath(15).sample(xs, (t - s) * 0.05, streams.at(4))
+    wrong = PureDeath(15).sample(xs, (t - s) * 0.05, streams.step(4))
     assert p_value(draws_of(wrong, PAIR), law) < 1e-6  # the test would notice 5 % of a step too much
 
 

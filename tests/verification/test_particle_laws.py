@@ -19,7 +19,7 @@ from blackout.diffusion.particles import Particles, normalise_weights, run_parti
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
-from blackout.random import SampleStreams, systematic
+from blackout.random import SampleStreams, systematic_resampling
 from blackout.verification import toys as chains
 from blackout.verification.claims import ExactDenoiser, fraction, landing, poisson_pmf
 from blackout.verification.toys import Toy, pixel_pair, total_variation
@@ -189,9 +189,9 @@ def test_a_sample_is_a_function_of_seed_and_number(correction):
 def test_particles_have_streams_of_their_own():
     streams = SampleStreams(1, torch.tensor([4, 9]))
     many, few = streams.particles(6), SampleStreams(1, torch.tensor([9])).particles(2)
-    numbers = many.at(3).next_draw().uniform((12, 4))
-    assert torch.equal(numbers[6:8], few.at(3).next_draw().uniform((2, 4)))
-    others = [streams.at(step).next_draw().uniform((2, 4)) for step in range(-8, 9)]
+    numbers = many.step(3).next_draw().uniform((12, 4))
+    assert torch.equal(numbers[6:8], few.step(3).next_draw().uniform((2, 4)))
+    others = [streams.step(step).next_draw().uniform((2, 4)) for step in range(-8, 9)]
     assert len(torch.cat([numbers, *others]).unique()) == 48 + 8 * 17
 
 
@@ -201,7 +201,7 @@ def test_resampling_is_systematic():
     )
     u = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
     counts = torch.stack(
-        [torch.stack([row.bincount(minlength=4) for row in systematic(weight, v.expand(2, 1))]) for v in u]
+        [torch.stack([row.bincount(minlength=4) for row in systematic_resampling(weight, v.expand(2, 1))]) for v in u]
     )
     assert torch.allclose(counts.double().mean(0), 4 * weight, atol=0.01)
     assert bool(((counts - 4 * weight).abs() < 1).all())

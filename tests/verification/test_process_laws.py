@@ -106,8 +106,8 @@ def test_the_birth_death_bridge_is_exact_when_the_origin_is_known():
     process, n = BirthDeath(9, 2.5), 40_000
     s, t = torch.tensor(0.4, dtype=torch.float64), torch.tensor(1.1, dtype=torch.float64)
     x0 = torch.full((n, 1), 6, dtype=torch.uint8)
-    xt = process.sample(x0, t, SampleStreams(0, torch.arange(n)).at(0))
-    xs = process.bridge(x0, xt, s, t, SampleStreams(0, torch.arange(n)).at(1))
+    xt = process.sample(x0, t, SampleStreams(0, torch.arange(n)).step(0))
+    xs = process.bridge(x0, xt, s, t, SampleStreams(0, torch.arange(n)).step(1))
     q = chains.birth_death_generator(2.5, 60)
     first, second = chains.expm(q * 0.4)[6], chains.expm(q * 0.7)
     for m in (0, 2, 5):
@@ -157,7 +157,7 @@ def test_the_estimator_of_the_bound_agrees(name):
     process, denoiser = WITH_ORACLES[name]
     n = 20_000
     v = low_discrepancy(torch.arange(n))
-    streams = SampleStreams(0, torch.arange(n)).at(0)
+    streams = SampleStreams(0, torch.arange(n)).step(0)
     nats = likelihood_bound(denoiser, process, draw_data(P0, n), v, streams)
     error = float(nats.std()) / n**0.5
     assert error < 0.08 and abs(float(nats.mean()) - ENTROPY) < 4 * error
@@ -168,7 +168,7 @@ def test_the_bound_of_a_chain_with_the_exact_law_is_the_entropy(name):
     """For one pixel the averaged bridge is the exact reverse step, so the bound is tight at any number of steps."""
     process, n = CHAINS[name], 20_000
     v = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    streams = SampleStreams(0, torch.arange(n)).at(0)
+    streams = SampleStreams(0, torch.arange(n)).step(0)
     nats = likelihood_bound(levels_oracle(process), process, draw_data(P0, n), v, streams)
     error = float(nats.std()) / n**0.5
     assert error < 0.08 and abs(float(nats.mean()) - ENTROPY) < 4 * error
@@ -179,7 +179,7 @@ def test_the_bound_of_a_chain_with_the_exact_law_is_the_entropy(name):
 def test_losses_are_least_at_the_exact_law(name, loss):
     process, n = FINITE[name], 40_000
     t = torch.full((n,), 0.7, dtype=torch.float64)
-    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).at(0))
+    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).step(0))
     exact = levels_oracle(process)(xt, t)
     tilt = torch.tensor([0.5, -0.5, 0.3, 0.0, -0.3])[None, :, None]
 
@@ -193,7 +193,7 @@ def test_losses_are_least_at_the_exact_law(name, loss):
 def test_the_birth_death_loss_is_the_loss_of_the_rates_of_both_kinds_of_units():
     """What is missing comes back at q / (1 - q) each, and immigrants leave at 1 / (1 - q) each."""
     process, s, t = BirthDeath(4, 1.9), torch.full((50,), 0.6).double(), torch.full((50,), 0.7).double()
-    _, target = process.observe(draw_data(P0, 50), t, SampleStreams(0, torch.arange(50)).at(0))
+    _, target = process.observe(draw_data(P0, 50), t, SampleStreams(0, torch.arange(50)).step(0))
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.rand(50, 2, 1, generator=generator) + 0.1 for _ in range(2))
     factors = torch.stack([torch.exp(-t), torch.ones_like(t)], 1)[..., None] / -torch.expm1(-t)[:, None, None]
@@ -217,7 +217,7 @@ def test_what_a_chain_replaces_grows_evenly_and_ends_with_all():
 def test_the_birth_death_loss_is_least_at_the_means():
     process, n = BirthDeath(4, 1.9), 40_000
     t = torch.full((n,), 0.7, dtype=torch.float64)
-    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).at(0))
+    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).step(0))
     exact = birth_death_oracle(process, P0)(xt, t)
 
     def mean_loss(first, second):

@@ -64,7 +64,8 @@ def test_more_paths_bound_more_tightly_and_one_path_is_the_finite_time_bound():
         errors.append(surplus.std() / math.sqrt(n))
     assert found[0] > found[1] > found[2] > -3 * errors[2]
     assert found[2] < 0.1 * found[0]
-    steps = finite_time_bound(wrong, process, TIMES, x0, MEAN, SampleStreams(7, torch.arange(n)).at(0)).numpy() - truth
+    streams = SampleStreams(7, torch.arange(n)).step(0)
+    steps = finite_time_bound(wrong, process, TIMES, x0, MEAN, streams).numpy() - truth
     assert found[0] == pytest.approx(steps.mean(), abs=4 * math.hypot(errors[0], steps.std() / math.sqrt(n)))
 
 

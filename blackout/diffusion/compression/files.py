@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.diffusion.compression.bits_back import (
     coding_grids,
     decode_counts,

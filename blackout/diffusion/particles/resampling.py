@@ -30,7 +30,7 @@ from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Process
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import Callback, SamplingPlan, run_sampler, source_at
-from blackout.random import SampleStreams, systematic, uniform
+from blackout.random import SampleStreams, systematic_resampling, uniform
 
 INPAINTING_PARTICLES = 16  # of a sample with known elements, unless the sampler says otherwise
 THRESHOLD = 0.5  # effective share of the particles below which they are resampled
@@ -236,7 +236,7 @@ class Swarm:
         self._log_normaliser += torch.where(resampled, self._log_mean_weight(), 0.0)
         self._log_weight = torch.where(resampled[:, None], 0.0, self._log_weight)
         unchanged = torch.arange(number, device=weight.device)
-        ancestors = torch.where(resampled[:, None], systematic(weight, u), unchanged)
+        ancestors = torch.where(resampled[:, None], systematic_resampling(weight, u), unchanged)
         first = number * torch.arange(len(weight), device=weight.device)
         rows = (first[:, None] + ancestors).flatten()
         for potential in self._potentials:

@@ -116,7 +116,7 @@ class Steering:
             streams: of the samples.
             threshold: see `Particles`.
         """
-        self._streams = streams.particles(self.number).fold(VALUE_KEY)
+        self._streams = streams.particles(self.number).fold_in(VALUE_KEY)
         particles = Particles(self.number, threshold)
         plan = replace(plan, kernel=self.step)
         return run_particles(plan, shape, streams, particles, potentials=[self])
@@ -204,7 +204,7 @@ class Steering:
         elif self.classifier is not None:
             value = self.classifier(x, t, torch.arange(len(x), device=x.device))
         else:
-            source = self._streams.at(number)
+            source = self._streams.step(number)
             zero = torch.zeros_like(t)
             to_data = ReverseStep(lambda *_: prediction, self.process, x, zero, t, source)
             log_l = [self._log_likelihood(self._kernel(to_data)) for _ in range(self.draws)]

@@ -25,7 +25,7 @@ from blackout.counts import Shape, Time, per_row, per_sample_time, time_on
 from blackout.diffusion.predictions import TINY, CategoricalPrediction
 from blackout.diffusion.processes.base import JumpProcess, Observation, Process, check_max_count
 from blackout.errors import ensure
-from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
+from blackout.random import RandomSource, categorical, cumulative_probabilities, inverse_cdf, uniform
 
 MAX_PRIOR_DISTANCE = 0.05  # total variation between X_t given X_0 and the prior at a final time
 
@@ -102,7 +102,7 @@ class FiniteProcess(Process):
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         """Return the levels at which the cumulative sums of rows P_0t[x, .] exceed u.
 
-        References: this project; checked in tests/random/test_counts.py; see `invert_rows`.
+        References: this project; checked in tests/random/test_counts.py; see `inverse_cdf`.
 
         Args:
             x: states, int64 [B, ...].
@@ -112,8 +112,8 @@ class FiniteProcess(Process):
         Returns:
             int64 [B, ...].
         """
-        sums = cumulative(self.transition(torch.zeros_like(t), t))
-        return invert_rows(sums, _matrix_index(sums, x) * self.num_states + x, u)
+        sums = cumulative_probabilities(self.transition(torch.zeros_like(t), t))
+        return inverse_cdf(sums, _matrix_index(sums, x) * self.num_states + x, u)
 
     def observe(
         self, x0: Tensor, t: Time, generator: RandomSource = None
@@ -235,7 +235,7 @@ class FiniteProcess(Process):
         self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None
     ) -> Tensor:
         """Draw independent states of `shape` [B, ...] from `prior_pmf`; `mean` is ignored."""
-        sums = cumulative(self.prior_pmf(t))
+        sums = cumulative_probabilities(self.prior_pmf(t))
         u = uniform(shape, generator, sums.device)
         return torch.searchsorted(sums, u, right=True).to(self.dtype)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.file_formats import load_arrays, sparse_matrix
+from blackout.data.formats import load_arrays, sparse_matrix
 from blackout.diffusion.processes.base import check_max_count
 from blackout.diffusion.processes.finite_states import FiniteJumpProcess
 from blackout.errors import UserError, ensure

@@ -20,7 +20,7 @@ from blackout.config.allowed_components import check_components, remove_paths
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data import CountData
-from blackout.data.count_data import divided_counts
+from blackout.data.count_data import split_array
 from blackout.errors import UserError, refuse
 from blackout.files import memory
 from blackout.flows.annealed_importance import anneal
@@ -217,8 +217,8 @@ class EnergyFamily(ComponentFamily):
         return _states(data if isinstance(data, CountData) else CountData.from_array(data))
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `divided_counts`."""
-        return divided_counts(data, validation)
+        """See `split_array`."""
+        return split_array(data, validation)
 
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
@@ -298,6 +298,6 @@ class EnergyFamily(ComponentFamily):
 def _states(data: Any) -> StateData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
-    refuse(data.train_seen is not None, "dataset: missing entries need family=blackout")
+    refuse(data.train_observed is not None, "dataset: missing entries need family=blackout")
     refuse(data.max_count >= _MOST_LEVELS, f"dataset: states go from 0 to {_MOST_LEVELS - 1}, not to {data.max_count}")
     return StateData(**{one.name: getattr(data, one.name) for one in fields(data) if one.init})

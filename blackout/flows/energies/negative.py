@@ -88,12 +88,12 @@ class PersistentChains(NegativeSampler):
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
         """Chains begin uniformly: uint8 [chains, sites], see the class."""
-        uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
+        uniforms = SampleStreams(seed, torch.arange(self.chains)).step(0).next_draw().uniform((self.chains, sites))
         self.state = nn.Buffer((uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         """A scalar, of data [b, d] [Tieleman 2008]: see `NegativeSampler.loss`."""
-        stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).at(0)
+        stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).step(0)
         self.state.copy_(self.refine(model.energy, States.of(model.energy, self.state), 1.0, stream).x)
         return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
 
@@ -117,7 +117,7 @@ class Discrepancy(NegativeSampler):
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         """A scalar, of data [b, d] [Schroeder 2024]: see `NegativeSampler.loss`."""
-        levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).at(0)
+        levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).step(0)
 
         def perturbed(states: Tensor) -> Tensor:
             """States [..., d] with each site another one with probability `rate`, as the class says."""

@@ -153,7 +153,7 @@ class GraphTarget(Target):
         classes, colours = classes[graph], colours[graph]
         mask = torch.arange(self.sites, device=law.device) < self.nodes[graph][:, None]
         if bool(key.any()):
-            order = SampleStreams(_RELABELLING, law).at(0).next_draw().uniform((len(law), self.sites))
+            order = SampleStreams(_RELABELLING, law).step(0).next_draw().uniform((len(law), self.sites))
             order = torch.where(mask & (key > 0)[:, None], order, torch.arange(self.sites, device=law.device) + 1.0)
             order = order.argsort(1)
             row = torch.arange(len(law), device=law.device)[:, None]

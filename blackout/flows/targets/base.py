@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from blackout.config.instantiate import instantiate
-from blackout.data.file_formats import load_arrays
+from blackout.data.formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import tensors_hash
 from blackout.protocols import Source, Split

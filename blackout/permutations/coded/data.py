@@ -171,7 +171,7 @@ def check_length(name: str, length: int) -> None:
 
 def hash_share(key: Tensor, seed: int) -> Tensor:
     """A uniform number of each key, int64 [N]: the same ones for ever; float64 [N]."""
-    return SampleStreams(seed, key).at(0).next_draw().uniform((len(key), 1)).squeeze(1)
+    return SampleStreams(seed, key).step(0).next_draw().uniform((len(key), 1)).squeeze(1)
 
 
 @component("dataset")
@@ -246,7 +246,7 @@ def mallows(length: int = 8) -> PermutationData:
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         """phi uniform on [.1, 1], `condition` [b, 1], and a draw of each law, `x` [b, n]: see `Mallows`."""
-        streams, size = SampleStreams(seed, index).at(0), len(index)
+        streams, size = SampleStreams(seed, index).step(0), len(index)
         phi = _LEAST_PHI + (1 - _LEAST_PHI) * streams.next_draw().uniform((size, 1))
         return {"x": Mallows(length, phi.squeeze(1)).sample(generator=streams), "condition": phi.float()}
 
@@ -281,7 +281,7 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
 
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         """Draws of the law, `x` [b, n]: see `PlackettLuce`."""
-        return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).at(0))}
+        return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).step(0))}
 
     test, validation = (make(torch.arange(_MADE_HELD_OUT), seed=stream) for stream in (_TEST, _VALIDATION))
     return PermutationData(
@@ -341,7 +341,7 @@ def from_levels(
         """Votes `x` [b, n]: see `from_levels`."""
         return {"x": orders(train[index], repeated(seed, index, augment))}
 
-    held_out = [{"x": orders(part, SampleStreams(seed, -1 - part).at(0))} for part in (chosen, test)]
+    held_out = [{"x": orders(part, SampleStreams(seed, -1 - part).step(0))} for part in (chosen, test)]
     return PermutationData(
         name, make, held_out[1], train_size=len(train), labels=labels, code="insertion",
         validation=held_out[0] if len(chosen) else None,
@@ -351,7 +351,7 @@ def from_levels(
 def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
     """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
     again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
-    return SampleStreams(seed, index * _REPETITIONS + again).at(0)
+    return SampleStreams(seed, index * _REPETITIONS + again).step(0)
 
 
 def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:

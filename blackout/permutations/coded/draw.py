@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blackout.data.file_formats import load_array
+from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
@@ -116,7 +116,7 @@ class CodeDraw(Draw):
         assert self.under is not None
         if not self.model.conditional and (law := self._law({})) is not None:
             log_p = law[1].masked_fill(~self.under.holds(law[0]), -torch.inf)
-            which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).at(0))
+            which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).step(0))
             return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
                     "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
         samples = dict(drawn)

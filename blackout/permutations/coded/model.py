@@ -533,7 +533,8 @@ class CodeModel(Model):
         if self.objective == "autoregressive":
             loss = autoregressive_loss(denoiser, codes, self.support).mean()
         else:
-            streams = SampleStreams(fold_seed(self.seed, _NOISE), batch["position"].to(codes.device)).at(batch["batch"])
+            position = batch["position"].to(codes.device)
+            streams = SampleStreams(fold_seed(self.seed, _NOISE), position).step(batch["batch"])
             loss = any_order_loss(denoiser, codes, self.support, streams).mean()
         self.log("train/nll_bits", loss.detach() / math.log(2))
         return loss
@@ -541,7 +542,7 @@ class CodeModel(Model):
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """Bits per permutation of x [b, n], [b], see `nll`."""
-        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), batch["index"].to(self.device)).at(0)
+        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), batch["index"].to(self.device)).step(0)
         nll = self.nll(self.denoiser(batch), self.encode(batch["x"]), streams)
         self.record("val/nll_bits", nll / math.log(2))
 
@@ -569,7 +570,7 @@ class CodeModel(Model):
         def nats(sharpness: float) -> float:
             """The mean of `nll` at a sharpness: a float of a float."""
             self.sharpness.fill_(sharpness)
-            streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).at(0)
+            streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).step(0)
             return float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
 
         self.sharpness.fill_(min(SHARPNESS, key=nats))
@@ -659,7 +660,7 @@ class CodeModel(Model):
         device, steps = self.device, self.steps(how, given)
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
             context = {name: values[part % len(values)].to(device) for name, values in known.items()}
-            streams = SampleStreams(seed, part.to(device)).at(0)
+            streams = SampleStreams(seed, part.to(device)).step(0)
             codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=device)
             if given:
                 codes[:, :given] = self.encode(context["x"])[:, :given]

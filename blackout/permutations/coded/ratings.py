@@ -159,7 +159,13 @@ def from_ratings(
 
     # numbers below 0 are those of no training sample
     held_out = [
-        user_lists(sizes, given, active[rows], length, SampleStreams(seed, -1 - first - torch.arange(len(rows))).at(0))
+        user_lists(
+            sizes,
+            given,
+            active[rows],
+            length,
+            SampleStreams(seed, -1 - first - torch.arange(len(rows))).step(0),
+        )
         for rows, first in ((test, 0), (chosen, len(test)))
         if len(rows)
     ]

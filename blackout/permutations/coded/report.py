@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import component
-from blackout.data.file_formats import load_arrays
+from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
@@ -291,7 +291,7 @@ def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: 
     bits = torch.zeros(size, dtype=torch.float64)
     for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
-        streams = SampleStreams(0, index.to(model.device)).at(0)
+        streams = SampleStreams(0, index.to(model.device)).step(0)
         nats = model.nll(model.denoiser(batch), model.encode(batch["x"]), streams, passes)
         bits[index] = nats.cpu() / math.log(2)
     return bits

@@ -146,7 +146,7 @@ class Decoder(ABC):
         lists = given, torch.zeros(b, 1, device=device)
         look(0, given[:, 0])
         for step, t in enumerate(reversed(times), 1):
-            lists = self.step(denoiser, lists, t, streams.at(step))
+            lists = self.step(denoiser, lists, t, streams.step(step))
             look(step, lists[0][:, 0])
         return lists
 

@@ -131,7 +131,7 @@ class ShuffleFamily(ComponentFamily):
         with torch.no_grad(), evaluating(model.averaged):
             for index in torch.arange(source.held_out).split(_AT_ONCE):
                 batch = source.batch("test", index)
-                streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)
+                streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).step(0)
                 bits[index] = model.nll_bits(batch["items"].to(model.device), streams).cpu()
                 for name, each in {**ceilings(batch["ties"]), **_without_learning(source.kind, batch)}.items():
                     scores[name] += float(each.double().sum())

@@ -102,7 +102,7 @@ class ShuffleDiffusion(Model):
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """The loss of a batch of lists [b, n, ...], a scalar: see `ShuffleLoss`."""
-        streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
+        streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).step(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, told = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))
         for name, value in {"train/loss": loss.detach(), **told}.items():
@@ -117,7 +117,7 @@ class ShuffleDiffusion(Model):
         items, given, index = batch["items"], batch["given"], batch["index"]
         streams = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         with torch.no_grad(), evaluating(self.averaged):
-            self.record("val/nll_bits", self.nll_bits(items, streams.at(0)))
+            self.record("val/nll_bits", self.nll_bits(items, streams.step(0)))
             orders, _ = Greedy()(self.denoiser(arranged(items, given)), self.shuffle.times, streams)
         # the place in the right order of the item that ends up at every place
         reached = moving(given, self.data["first_fixed"]).gather(1, orders[:, 0])
@@ -155,7 +155,7 @@ class ShuffleDiffusion(Model):
         def bits(sharpness: float) -> float:
             """The mean of `nll_bits` at a sharpness: a float of a float."""
             self.sharpness.fill_(sharpness)
-            streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
+            streams = SampleStreams(fold_seed(self.seed, VALIDATION), index).step(0)
             return float(self.nll_bits(items, streams).mean())
 
         with torch.no_grad(), evaluating(self.averaged):
@@ -290,7 +290,7 @@ class ShuffleDiffusion(Model):
         items = items.expand(2, *items.shape[1:])
         with error_context(f"network: it cannot read {self.data['kind']} of shape {list(items.shape[2:])}"):
             denoiser = self.denoiser(items, self.network)
-        lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
+        lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).step(0))
         with error_context("shuffle"), torch.no_grad(), evaluating(self.averaged):
             deepcopy(self.loss)(lesson)  # what it counts and averages stays as it is
-            self.nll_bits(items, SampleStreams(0, index).at(1))
+            self.nll_bits(items, SampleStreams(0, index).step(1))

@@ -46,7 +46,7 @@ def test_jumps_of_one_step_add_up_only_where_levels_have_an_order(ordered):
     process = from_generator(3, np.diag([2.0, 2.0, 2.0], 1) - np.diag([2.0, 2.0, 2.0, 0.0]), ordered)
     xt = torch.zeros(200, dtype=torch.uint8)
     moves = [(torch.full((200, 1), 2.0).double(), torch.ones(200, 1, dtype=torch.int64))]
-    reached = leap(process, xt, moves, 1.0, SampleStreams(0, torch.arange(200)).at(0))
+    reached = leap(process, xt, moves, 1.0, SampleStreams(0, torch.arange(200)).step(0))
     assert int(reached.max()) == (3 if ordered else 1)
 
 
@@ -83,11 +83,11 @@ def test_draws_stay_where_the_process_can_go_and_depend_on_their_own_sample_alon
     n = 200
     x0 = torch.randint(0, process.max_count + 1, (n, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     streams = SampleStreams(3, torch.arange(n))
-    xt = process.sample(x0, t, streams.at(1))
-    xs = process.bridge(x0, xt, t / 3, t, streams.at(2))
+    xt = process.sample(x0, t, streams.step(1))
+    xs = process.bridge(x0, xt, t / 3, t, streams.step(2))
     assert process.pmf(x0, t).gather(-1, xt.long()[..., None]).min() > 0
     assert process.bridge_pmf(x0, xt, t / 3, t).gather(-1, xs.long()[..., None]).min() > 0
-    alone = process.sample(x0[[17]], t, SampleStreams(3, torch.tensor([17])).at(1))
+    alone = process.sample(x0[[17]], t, SampleStreams(3, torch.tensor([17])).step(1))
     assert torch.equal(alone, xt[[17]])
 
 

@@ -182,7 +182,7 @@ def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refine
     exact = energy.log_ratios(everything).double()
     assert torch.equal(exact, first_order(States.of(energy, everything))) == (levels > 2)
     start = torch.multinomial(law, 20_000, True, generator=torch.Generator().manual_seed(0))
-    streams = SampleStreams(1, torch.arange(20_000)).at(0)
+    streams = SampleStreams(1, torch.arange(20_000)).step(0)
     moved = move(energy, States.of(energy, everything[start]), 1.0, streams).x.long()
     seen = torch.bincount(moved @ levels ** torch.arange(4, -1, -1), minlength=len(law)).numpy()
     assert float((moved != everything[start].long()).any(1).double().mean()) > 0.2

@@ -188,7 +188,7 @@ def test_relabelling_moves_nodes_and_keeps_the_law() -> None:
         best = [_optimum(Graph("", graph.nodes, e)) for e in (graph.edges, edges)]
         assert best[0] == best[1]
     x = torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
-    swept = moved.swept(moved.uniform(x), SampleStreams(0, torch.arange(50)).at(0).next_draw().uniform(x.shape), 1.0)
+    swept = moved.swept(moved.uniform(x), SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape), 1.0)
     independent = moved.colours[:, :, None] == moved.colours[:, None]
     assert not bool((independent & (moved.graph.adjacent > 0)).any()) and not bool(swept[moved.frozen].any())
 
