@@ -50,7 +50,8 @@ from blackout.diffusion.restarts import restart, restoration_panels, time_at
 from blackout.diffusion.schedules import with_ends
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context, refuse
-from blackout.networks.inputs import CountInputs, Elements, concentration, measure
+from blackout.networks.elements import Elements, estimate_concentration
+from blackout.networks.inputs import CountInputs, set_elements
 from blackout.protocols import Draw, Split, Watch
 from blackout.random import low_discrepancy
 from blackout.training.family import ComponentFamily, make_dataset
@@ -179,7 +180,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         sizes = labels.bincount(minlength=number)
         of_classes = (sizes[:, None] + 1) * plain.double() - mean  # sums, without the average sample beside them
         within = known_sums.square - (of_classes.square() / sizes.clamp(min=1)[:, None]).sum(0)
-        r = concentration(mean.double(), within / (len(labels) - (sizes > 0).sum()).clamp(min=1))
+        r = estimate_concentration(mean.double(), within / (len(labels) - (sizes > 0).sum()).clamp(min=1))
         return known | {"class_mean": shrunk_means(plain, sizes, r), "plain_mean": plain}
 
     def training(self, settings: Plain) -> dict[str, Any]:
@@ -200,7 +201,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
             plain, of_class = tensors.get("plain_mean"), known.get("class_mean")
             learnt = None if plain is None or of_class is None else torch.log(with_none(plain / of_class))
-            measure(parts["network"], elements, shifts(description["data"], known), learnt)
+            set_elements(parts["network"], elements, shifts(description["data"], known), learnt)
         parts["head"] = make_head(described["head"], parts["process"], elements)
         return self.made(**known, **parts, **training)
 

@@ -28,7 +28,7 @@ from blackout.diffusion.predictions import (
 )
 from blackout.diffusion.processes import Process
 from blackout.errors import ensure
-from blackout.networks.inputs import Elements
+from blackout.networks.elements import Elements
 from blackout.random import RandomSource, categorical, uniform
 
 Made = TypeVar("Made", bound=Prediction, covariant=True)
@@ -352,10 +352,10 @@ class GammaHead:
         S = (R + sum w X_t) / (R + sum w q m),   w = r / (r + q m),
 
     where dispersed elements count less. In y0 the concentration is that of an element given the gain, which is larger
-    than r (`Elements.own_concentration`). A network of zeros is the model of independent counts times a gain, and f is
-    of order 1 for every element and at every time. The exponential is the Poisson loss's own link: where its gradient
-    by a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted too small. That counts: a
-    predicted share that is missing at all times is missing from every e-fold of the growth of X_t.
+    than r (`Elements.conditional_concentration`). A network of zeros is the model of independent counts times a gain,
+    and f is of order 1 for every element and at every time. The exponential is the Poisson loss's own link: where its
+    gradient by a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted too small. That
+    counts: a predicted share that is missing at all times is missing from every e-fold of the growth of X_t.
 
     Args:
         elements: mean and concentration of every element, float32 [*shape], and the concentration of their gain.
@@ -377,7 +377,7 @@ class GammaHead:
         weight, over = r / (r + expected), tuple(range(1, x.ndim))
         seen, foreseen = ((weight * of).sum(over, keepdim=True) for of in (x, expected.expand(x.shape)))
         gain = (known.gain + seen) / (known.gain + foreseen)
-        own = known.own_concentration
+        own = known.conditional_concentration
         posterior = gain * (own + x) / (own + gain * expected) if self.own_counts else gain
         alone = -torch.expm1(-time).float() * known.mean * posterior
         log_factor = f.clamp(max=_STRAIGHT) + torch.log1p((f - _STRAIGHT).clamp(min=0))

@@ -3,18 +3,18 @@ locally equivariant ones.
 """
 
 from blackout.networks.automatic import body_for
+from blackout.networks.elements import Elements
 from blackout.networks.equivariant import LEMLP, GraphBatch, LEConvolution, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant_sitewise import LESite
 from blackout.networks.inputs import (
     BirthDeathInputs,
     CountInputs,
     CountNetwork,
-    Elements,
     LevelInputs,
     PaperInputs,
     StandardisedInputs,
     StateInputs,
-    measure,
+    set_elements,
     time_label,
 )
 from blackout.networks.item_encoders import (
@@ -36,5 +36,5 @@ __all__ = [
     "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
     "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder",
-    "TokenEncoder", "Transformer", "UNet", "body_for", "measure", "time_label",
+    "TokenEncoder", "Transformer", "UNet", "body_for", "set_elements", "time_label",
 ]  # fmt: skip

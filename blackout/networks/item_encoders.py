@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import ensure
-from blackout.networks.layers import check_sizes, dense, initialised
+from blackout.networks.layers import check_sizes, dense, init_weights
 
 
 @component("encoder")
@@ -43,7 +43,7 @@ class PieceEncoder(nn.Module):
         check_sizes("piece encoder", features=features, channels=channels)
         self.features, self.scaling = features, Scaling(mean, std)
         self.stride = 2 if min(height, width) > 6 else 1
-        self.convolution = initialised(nn.Conv2d(colours, channels, 3, padding=1))
+        self.convolution = init_weights(nn.Conv2d(colours, channels, 3, padding=1))
         flat = channels * math.ceil(height / self.stride) * math.ceil(width / self.stride)
         self.pixels = dense(colours * height * width, 2 * features)
         self.hidden, self.out = dense(flat, 2 * features), dense(2 * features, features)
@@ -87,8 +87,8 @@ class StripEncoder(nn.Module):
         check_sizes("strip encoder", parts=parts, features=features, channels=channels)
         ensure(width % parts == 0, f"a strip of {width} pixels cannot be divided into {parts} parts")
         self.parts, self.features, self.scaling = parts, features, Scaling(mean, std)
-        self.first = initialised(nn.Conv2d(colours, channels, kernel, stride, kernel // 2))
-        self.second = initialised(nn.Conv2d(channels, 2 * channels, kernel, 2, kernel // 2))
+        self.first = init_weights(nn.Conv2d(colours, channels, kernel, stride, kernel // 2))
+        self.second = init_weights(nn.Conv2d(channels, 2 * channels, kernel, 2, kernel // 2))
         sides = [math.ceil(math.ceil(side / stride) / 2) for side in (height, width // parts)]
         self.each = dense(2 * channels * math.prod(sides), features)
         self.out = dense(parts * features, features)

@@ -23,8 +23,8 @@ from blackout.networks.layers import (
     dense,
     full_precision,
     group_norm,
-    initialised,
-    modulated,
+    init_weights,
+    modulate,
 )
 
 
@@ -43,8 +43,8 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width] and an embedding [B, width] -> [B, width], `modulated` [Perez 2018, eq. 2]."""
-        h = F.silu(self.dense0(modulated(self.norm(x), self.film(embedding))))
+        """[B, width] and an embedding [B, width] -> [B, width], `modulate` [Perez 2018, eq. 2]."""
+        h = F.silu(self.dense0(modulate(self.norm(x), self.film(embedding))))
         return x + self.dense1(self.dropout(h))
 
 
@@ -93,6 +93,7 @@ class ResidualMLP(nn.Module):
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, width, covariate_levels)
         self.own = OwnFunctions(size, outputs, knots) if knots else None
+        self.reads_counts = knots > 0
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs, as in the class.
@@ -164,9 +165,9 @@ class DilatedBlock(nn.Module):
         nn.init.xavier_uniform_(self.conv1.weight, gain=NEAR_ZERO**0.5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width, L] and an embedding [B, features] -> [B, width, L], `modulated` [Oord 2016; Perez 2018, eq. 2]."""
+        """[B, width, L] and an embedding [B, features] -> [B, width, L], `modulate` [Oord 2016; Perez 2018, eq. 2]."""
         h = self.conv0(F.silu(self.norm0(x)))
-        h = F.silu(modulated(self.norm1(h), self.film(embedding)))
+        h = F.silu(modulate(self.norm1(h), self.film(embedding)))
         return x.to(h.dtype) + self.conv1(self.dropout(h))
 
 
@@ -217,7 +218,7 @@ class SequenceConvolution(nn.Module):
             DilatedBlock(width, features, kernel, dilations[k % len(dilations)], dropout) for k in range(depth)
         )
         self.norm = group_norm(width)
-        self.head = initialised(nn.Linear(width, outputs), NEAR_ZERO)
+        self.head = init_weights(nn.Linear(width, outputs), NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, features, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:

@@ -30,7 +30,7 @@ from blackout.networks.layers import (
     dense,
     full_precision,
     group_norm,
-    initialised,
+    init_weights,
     rescaled_sum,
     sides_per_level,
 )
@@ -128,9 +128,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W'], as in the class."""
-        h = self.resample(self.norm0.active(x))
+        h = self.resample(self.norm0.activate(x))
         h = self.conv0(h) + self.time(embedding)[:, :, None, None]
-        h = self.conv1(self.norm1.active(h, dropout=self.dropout))
+        h = self.conv1(self.norm1.activate(h, dropout=self.dropout))
         return rescaled_sum(self.shortcut(self.resample(x)), h)
 
 
@@ -158,7 +158,7 @@ class Descent(nn.Module):
         super().__init__()
         self.residual = residual(channels, channels, resample=FIRDownsample())
         self.blur = FIRFilter()
-        self.conv = initialised(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
+        self.conv = init_weights(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
 
     def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> Tensor:
         """Features and pyramid [B, ..., 2H, 2W] -> [B, channels, H, W], `rescaled_sum` [Song 2021, appendix H]."""
@@ -273,4 +273,4 @@ class NCSNpp(nn.Module):
             h = level["attention"](h)
             h = level["ascent"](h, embedding) if "ascent" in level else h
         with full_precision(h):
-            return self.head(self.norm.active(h.to(self.head.weight.dtype)))
+            return self.head(self.norm.activate(h.to(self.head.weight.dtype)))

@@ -27,7 +27,7 @@ from blackout.networks.layers import (
     dense,
     full_precision,
     group_norm,
-    modulated,
+    modulate,
     sides_per_level,
 )
 
@@ -56,8 +56,8 @@ class FiLMBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W] [Perez 2018, eq. 2]."""
-        h = self.conv0(self.norm0.active(x))
-        h = self.conv1(self.norm1.active(h, self.film(embedding), self.dropout))
+        h = self.conv0(self.norm0.activate(x))
+        h = self.conv1(self.norm1.activate(h, self.film(embedding), self.dropout))
         return self.attention(self.shortcut(x).to(h.dtype) + h)
 
 
@@ -77,10 +77,10 @@ class DenseBlock(nn.Module):
         self.linear1 = dense(width, size, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides], `modulated`
+        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides], `modulate`
         [Perez 2018, eq. 2].
         """
-        h = F.silu(modulated(self.linear0(self.norm(x).flatten(1)), self.film(embedding)))
+        h = F.silu(modulate(self.linear0(self.norm(x).flatten(1)), self.film(embedding)))
         h = self.linear1(self.dropout(h)).view(x.shape)
         return x.to(h.dtype) + h
 
@@ -178,7 +178,7 @@ class UNet(nn.Module):
             h = grow(h)
             h = self._through(blocks, torch.cat([h, skips.pop().to(h.dtype)], dim=1), embedding)
         with full_precision(h):
-            raw = self.head(self.norm.active(h.to(self.position.dtype)))
+            raw = self.head(self.norm.activate(h.to(self.position.dtype)))
         return unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
 
     @staticmethod

@@ -22,7 +22,7 @@ from torchmetrics import Metric
 from blackout.component import thaw
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
-from blackout.networks.layers import DropoutOfShare
+from blackout.networks.layers import BatchShard, DistributedDropout
 from blackout.preemption import signals
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
@@ -68,8 +68,10 @@ class TrainingModule(pl.LightningModule):
         """
         if self.trainer.world_size > 1:
             for layer in self.model.network.modules():
-                if isinstance(layer, DropoutOfShare):
-                    layer.share = self.global_rank, self.trainer.world_size, len(batch["position"])
+                if isinstance(layer, DistributedDropout):
+                    layer.shard = BatchShard(
+                        self.global_rank, self.trainer.world_size, len(batch["position"])
+                    )
         seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], 0)
         if self.device.type == "cpu":  # the same as torch.manual_seed, which asks every kind of device each time
             torch.default_generator.manual_seed(seed)

@@ -17,9 +17,9 @@ from blackout.networks import (
     ResidualMLP,
     SequenceConvolution,
     body_for,
-    measure,
+    set_elements,
 )
-from blackout.networks.inputs import concentration
+from blackout.networks.elements import estimate_concentration
 from blackout.networks.mlp import OwnFunctions
 
 T = torch.tensor(0.7, dtype=torch.float64)
@@ -34,7 +34,7 @@ def test_moments_find_concentration_and_gain() -> None:
     # 1 + 1/r = (1 + 1/4)(1 + 1/2), and the gain's 1/R = 1/4
     assert found.gain.item() == pytest.approx(4.0, rel=0.06)
     assert torch.allclose(found.concentration, torch.full((3,), 1 / 0.875), rtol=0.06)
-    assert torch.allclose(found.own_concentration, torch.full((3,), 2.0), rtol=0.06)
+    assert torch.allclose(found.conditional_concentration, torch.full((3,), 2.0), rtol=0.06)
 
 
 @pytest.mark.parametrize("silent", [0, 2])
@@ -42,13 +42,13 @@ def test_one_element_has_no_gain_to_share(silent: int) -> None:
     """Its dispersion is its own: a gain that is made of 0 / 0 would leave it none of its mean."""
     x = torch.poisson(torch.full((2000, 1), 3.0), generator=torch.Generator().manual_seed(0)).long()
     found = elements_of(torch.cat([x, torch.zeros(2000, silent).long()], 1), torch.full((1 + silent,), 3.0))
-    assert found.gain.item() == 1e4 and float(found.own_concentration[0]) > 50
+    assert found.gain.item() == 1e4 and float(found.conditional_concentration[0]) > 50
 
 
 def test_inputs_of_the_largest_counts_are_finite() -> None:
     """A state of 0 beside a mean of 10^8: float32 rounds (0 - m) / (r + m) to -1, whose logarithm is none."""
     inputs = CountInputs([1])
-    inputs.measure(Elements(torch.tensor([1e8]), torch.tensor([0.3]), torch.tensor(1e4)))
+    inputs.set_elements(Elements(torch.tensor([1e8]), torch.tensor([0.3]), torch.tensor(1e4)))
     z = inputs(torch.tensor([[0], [3], [2**31 - 1]]), torch.zeros(3).double())
     r, x, m = 0.3, torch.tensor([[0.0], [3.0], [2.0**31]]).double(), 1e8
     expected = torch.log((r + x) / (r + m)) * math.sqrt(r * (r + m) / (1 + m))
@@ -57,7 +57,7 @@ def test_inputs_of_the_largest_counts_are_finite() -> None:
 
 def test_counts_without_dispersion_are_poisson() -> None:
     mean = torch.tensor([5.0, 5.0], dtype=torch.float64)
-    assert concentration(mean, torch.tensor([5.0, 0.0], dtype=torch.float64)).tolist() == [60_000.0, 60_000.0]
+    assert estimate_concentration(mean, torch.tensor([5.0, 0.0], dtype=torch.float64)).tolist() == [60_000.0, 60_000.0]
 
 
 def test_a_silent_network_predicts_the_posterior_mean_of_a_negative_binomial_count() -> None:
@@ -97,14 +97,14 @@ def test_with_a_gain_the_posterior_mean_is_that_of_brighter_elements() -> None:
 def test_every_element_is_on_its_own_scale() -> None:
     elements = Elements(torch.tensor([0.01, 1.0, 3000.0]), torch.tensor([0.05, 0.5, 50.0]), torch.tensor(10.0))
     network = CountNetwork(torch.nn.Identity(), CountInputs([3]))
-    measure(network, elements)
+    set_elements(network, elements)
     x = torch.stack([torch.poisson(elements.mean) for _ in range(50)]).long()
     z = network.inputs(x, T.expand(50))
     assert z.shape == (50, 3) and bool(torch.isfinite(z).all()) and float(z.abs().max()) < 20
     lower, upper = (network.inputs(torch.full((1, 3), k), T.expand(1)) for k in (0, 1))
     assert bool((upper > lower).all())
     with pytest.raises(ValueError, match="inputs of shape"):
-        network.inputs.measure(Elements(torch.ones(2), torch.ones(2), torch.ones(())))
+        network.inputs.set_elements(Elements(torch.ones(2), torch.ones(2), torch.ones(())))
 
 
 def test_the_head_can_say_anything_and_keeps_small_means_in_the_logarithm() -> None:
@@ -191,7 +191,7 @@ def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
     silent = CountNetwork(ResidualMLP((1,), width=8, depth=1, knots=9), CountInputs([1]))  # at first
-    measure(silent, elements)
+    set_elements(silent, elements)
     sampler = Sampler(batch_size=4000)
     model = BlackoutDiffusion(silent, GammaHead(elements), PureDeath(200), elements.mean, sampler=sampler).eval()
     drawn = model.sample(4000, seed=1).double()

@@ -17,12 +17,12 @@ from blackout.networks.layers import (
     conv3x3,
     dense,
     group_norm,
-    modulated,
+    modulate,
     sides_per_level,
     sinusoids,
 )
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
-from blackout.networks.numba_layers import Winograd
+from blackout.networks.numba_layers import WinogradConvolution
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]
@@ -52,22 +52,22 @@ def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
     tensors = x, layer.weight.detach(), layer.bias.detach(), direction
     exact = with_gradients(plain, *(tensor.double() for tensor in tensors))
     magnitudes = with_gradients(plain, *(tensor.double().abs() for tensor in tensors))
-    by_winograd = with_gradients(Winograd.apply, *tensors)
+    by_winograd = with_gradients(WinogradConvolution.apply, *tensors)
     for values, expected, magnitude in zip(by_winograd, exact, magnitudes, strict=True):
         assert values.shape == expected.shape
         error = ((values - expected) / magnitude).square().mean().sqrt()
         assert float(error) < torch.finfo(torch.float32).eps
-    assert torch.equal(layer(x), Winograd.apply(x, layer.weight, layer.bias))
+    assert torch.equal(layer(x), WinogradConvolution.apply(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
 
 
 def test_norms_in_one_pass_drop_all_or_nothing_and_then_leave_the_generator_alone() -> None:
     norm, x = group_norm(24), torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
-    assert not norm.active(x, None, Dropout(1.0)).any()
+    assert not norm.activate(x, None, Dropout(1.0)).any()
     state = torch.get_rng_state()
     for dropout in (Dropout(0.3).eval(), Dropout(0.0)):
-        assert torch.equal(norm.active(x, None, dropout), norm.active(x))
+        assert torch.equal(norm.activate(x, None, dropout), norm.activate(x))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -81,7 +81,7 @@ def test_norms_in_one_pass_are_as_exact_as_others(share: float) -> None:
 
     def with_gradients(dtype: torch.dtype, fused: bool) -> list[Tensor]:
         given = [one.detach().to(dtype).requires_grad_() for one in (x, film)]
-        y = norm.to(dtype).active(*given, dropout) if fused else F.silu(modulated(norm.to(dtype)(given[0]), given[1]))
+        y = norm.to(dtype).activate(*given, dropout) if fused else F.silu(modulate(norm.to(dtype)(given[0]), given[1]))
         y = y if fused else dropout(y)
         return [y.detach(), *torch.autograd.grad((y * torch.cos(y.detach())).sum(), [*given, *norm.parameters()])]
 

@@ -81,7 +81,7 @@ def test_a_dropout_layer_of_the_users_stays_as_it_is():
     with torch.random.fork_rng():
         TrainingModule.on_train_batch_start(module, {"batch": 0, "position": range(4)}, 0)
     assert type(network[0]) is nn.Dropout and not hasattr(network[0], "share")
-    assert network[1].share == (1, 2, 4)
+    assert network[1].shard == (1, 2, 4)
 
 
 @pytest.mark.parametrize("accumulated, batch", [(None, 64), (1, 64), (2, 32)])
