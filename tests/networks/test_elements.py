@@ -20,7 +20,7 @@ from blackout.networks import (
     set_elements,
 )
 from blackout.networks.elements import estimate_concentration
-from blackout.networks.mlp import OwnFunctions
+from blackout.networks.mlp import ElementCurves
 
 T = torch.tensor(0.7, dtype=torch.float64)
 
@@ -165,11 +165,11 @@ def test_elements_are_told_apart_and_hear_of_each_other() -> None:
 
 def test_an_elements_curve_is_free_at_every_small_count() -> None:
     """Linear in log2(1 + count) between knots at 0, 1, 3, 7, beyond which it is constant; the shared one is added."""
-    curves = OwnFunctions(2, 1, knots=4)
+    curves = ElementCurves(2, 1, knots=4)
     with torch.no_grad():
         for parameter in curves.parameters():
             parameter.zero_()
-        curves.own.bias.copy_(torch.tensor([5.0, -1.0, 2.0, 4.0, 0.0, 0.0, 0.0, 1.0]))
+        curves.individual.bias.copy_(torch.tensor([5.0, -1.0, 2.0, 4.0, 0.0, 0.0, 0.0, 1.0]))
         curves.shared.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
     raw = curves(torch.tensor([[0, 0], [1, 1], [3, 3], [7, 7], [9000, 9000]], dtype=torch.int32), torch.ones(5))
     assert raw.tolist() == [[5, 0], [0, 1], [2, 0], [4, 1], [4, 1]]
