@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def space_to_depth_shape(shape: Sequence[int], factor: int) -> tuple[int, ...]:
+def space_to_depth_shape(
+    shape: Sequence[int], factor: int, setting: str = "fold"
+) -> tuple[int, ...]:
     """Return the shape of one sample after `space_to_depth`.
 
     Args:
         shape: of one sample, (C, *sides), or (L,) for one channel.
         factor: neighbours along every side that become channels.
+        setting: name of the setting of `factor`, for the message.
 
     Raises:
         ValueError: sides that are no multiples of `factor`.
@@ -30,7 +33,7 @@ def space_to_depth_shape(shape: Sequence[int], factor: int) -> tuple[int, ...]:
     channels, *sides = shape if len(shape) > 1 else (1, *shape)
     if any(side % factor for side in sides):
         size = "x".join(map(str, sides))
-        raise ValueError(f"sides must be multiples of {factor}, got {size}")
+        raise ValueError(f"sides must be multiples of {setting}={factor}, got {size}")
     return (channels * factor ** len(sides), *(side // factor for side in sides))
 
 

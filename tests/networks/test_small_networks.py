@@ -9,19 +9,24 @@ from torch import nn
 
 from blackout.networks import CountNetwork, LevelInputs, ResidualMLP, Transformer, UNet
 from blackout.networks.automatic import body_and_inputs
-from blackout.networks.transformer import rotary_angles, rotated
+from blackout.networks.transformer import apply_rotary, rotary_angles
 from tests.networks.test_ncsnpp import randomise, run
 
 Make = Callable[..., nn.Module]
 NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
     (partial(UNet, channels=16), (1, 8, 8)),
     (
-        partial(UNet, channels=8, multipliers=(1, 2, 3), blocks_per_level=2, attention_resolutions=(7,)),
+        partial(
+            UNet, channels=8, multipliers=(1, 2, 3), blocks_per_level=2, attention_resolutions=(7,)
+        ),
         (3, 28, 28),
     ),
     (partial(UNet, channels=8, multipliers=(2,)), (2, 5, 3)),
     (partial(UNet, channels=8, fold=2), (2, 16)),
-    (partial(UNet, channels=8, attention_resolutions=(4,), dense_blocks=1, dense_width=32), (1, 4, 8, 4)),
+    (
+        partial(UNet, channels=8, attention_resolutions=(4,), dense_blocks=1, dense_width=32),
+        (1, 4, 8, 4),
+    ),
     (partial(UNet, channels=8), (16,)),
     (partial(ResidualMLP, width=32), (50,)),
     (partial(ResidualMLP, width=16, depth=1), (2, 4, 4)),
@@ -77,8 +82,8 @@ def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> 
         (lambda: UNet((1, 8, 8), channels=9), "even number"),
         (lambda: ResidualMLP((4,), depth=0), "at least 1"),
         (lambda: ResidualMLP((4,), width=9), "even number"),
-        (lambda: Transformer((1, 9, 9), patch=2), "multiples of fold=2 are needed, got 9x9"),
-        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, not 24"),
+        (lambda: Transformer((1, 9, 9), patch=2), "multiples of patch=2, got 9x9"),
+        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, got 24"),
     ],
 )
 def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message: str) -> None:
@@ -91,11 +96,15 @@ def test_attention_is_told_how_far_apart_places_are_and_no_more() -> None:
     grid, size = (5, 4), 8
     angles = rotary_angles(grid, size).double()
     q, k = torch.randn(2, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    product = (rotated(q.expand(20, -1), angles) @ rotated(k.expand(20, -1), angles).T).view(*grid, *grid)
+    product = (
+        apply_rotary(q.expand(20, -1), angles) @ apply_rotary(k.expand(20, -1), angles).T
+    ).view(*grid, *grid)
     torch.testing.assert_close(product[1:, 1:, 1:, 1:], product[:-1, :-1, :-1, :-1])
     at_one_place = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
     torch.testing.assert_close(at_one_place, (q @ k).expand(5, 4))
-    moved = torch.stack([product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)])
+    moved = torch.stack(
+        [product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)]
+    )
     assert torch.pdist(moved[:, None]).min() > 1e-6  # and no two differences look alike
 
 
@@ -117,7 +126,20 @@ def test_levels_without_an_order_are_embedded_by_a_transformer_too() -> None:
     described = {"_target_": "blackout.networks.Transformer", "width": 32}
     inputs = {"_target_": "blackout.networks.LevelInputs"}
     chosen = body_and_inputs({"body": described, "inputs": inputs}, {"shape": [9], "max_count": 3})
-    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith("StateInputs")
-    assert body_and_inputs({"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}) == {}
+    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith(
+        "StateInputs"
+    )
+    assert (
+        body_and_inputs(
+            {"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}
+        )
+        == {}
+    )
     network = CountNetwork(Transformer((1, 8, 8), 17, width=16, depth=1, heads=2), LevelInputs(16))
-    assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor(1.0)).shape == (2, 17, 1, 8, 8)
+    assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor(1.0)).shape == (
+        2,
+        17,
+        1,
+        8,
+        8,
+    )
