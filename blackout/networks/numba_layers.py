@@ -13,7 +13,7 @@ points were the best of eleven pairs.
 
 The fused group norm reads and writes an image while it is in the processor's cache.
 
-References: Lavin and Gray 2016; Wu and He 2018, eq. 1.
+References: Wu and He 2018, eq. 1; Lavin and Gray 2016.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Tokens are the elements of a sequence or the square patches of an image, whose states are embedded
 or read as numbers. The time embedding modulates every block.
 
-References: Lou et al. 2024, appendix C.2; Peebles and Xie 2023, section 3.2.
+References: Peebles and Xie 2023, section 3.2; Lou et al. 2024, appendix C.2.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         >>> network(torch.zeros(3, 1, 8, 8), torch.tensor([0.0, 10.0, 999.0])).shape
         torch.Size([3, 1, 8, 8])
 
-    References: Lou et al. 2024, appendix C.2; Peebles and Xie 2023, section 3.2; Su et al. 2024.
+    References: Peebles and Xie 2023, section 3.2; Lou et al. 2024, appendix C.2; Su et al. 2024.
     """
 
     angles: Tensor

@@ -119,7 +119,7 @@ def test_every_other_site_and_the_time_are_seen(name: str) -> None:
 def test_a_mask_shifted_by_one_leaks() -> None:
     network = far_from_the_start(NETWORKS["letf"](2))
     shifted = torch.cat([torch.ones(SITES, SITES).tril(1), torch.ones(SITES, SITES).triu()], 1).bool()
-    network.body.before_or_after = shifted  # type: ignore[union-attr]
+    network.body.mask = shifted  # type: ignore[union-attr]
     assert leak(network, 2)[0] > 1e-3
 
 
