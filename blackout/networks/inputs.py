@@ -380,11 +380,14 @@ class CountNetwork(nn.Module):
 
         # 3. Add what the means of the classes imply, so that the body learns only the rest.
         if log_ratio is not None:
-            raw[:, 0] += self.inputs.prediction_log_ratio(t, log_ratio)  # type: ignore[attr-defined]
+            raw[:, 0] += self._prediction_log_ratio(t, log_ratio)
         if self.training and classes is not None and self.training_log_ratios is not None:
-            log_ratio = self.training_log_ratios[classes]
-            raw[:, 0] += self.inputs.prediction_log_ratio(t, log_ratio)  # type: ignore[attr-defined]
+            raw[:, 0] += self._prediction_log_ratio(t, self.training_log_ratios[classes])
         return raw
+
+    def _prediction_log_ratio(self, t: Tensor, log_ratio: Tensor) -> Tensor:
+        assert isinstance(self.inputs, CountInputs)  # others have no log ratios
+        return self.inputs.prediction_log_ratio(t, log_ratio)
 
     def _scaled_noise(self, xt: Tensor) -> Tensor:
         """Standardise the last `noise` channels, bytes of noise; returns [B, noise, ...]."""

@@ -37,7 +37,9 @@ NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
-def test_shapes_and_silent_start(make: Make, shape: tuple[int, ...], outputs: int) -> None:
+def test_shapes_and_initial_outputs_near_zero(
+    make: Make, shape: tuple[int, ...], outputs: int
+) -> None:
     torch.manual_seed(0)
     network = make(shape, outputs)
     raw = network(10 * torch.randn(2, *shape), torch.tensor([0.0, 999.0]))
@@ -49,7 +51,8 @@ def test_shapes_and_silent_start(make: Make, shape: tuple[int, ...], outputs: in
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
 def test_depends_on_data_and_time_but_not_on_the_batch(make: Make, shape: tuple[int, ...]) -> None:
-    network, x = make(shape).double().eval(), torch.randn(3, *shape)
+    network = make(shape).double().eval()
+    x = torch.randn(3, *shape)
     randomise(network)
     raw = run(network, x)
     assert raw.std() > 0.1
@@ -59,7 +62,8 @@ def test_depends_on_data_and_time_but_not_on_the_batch(make: Make, shape: tuple[
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
 def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> None:
-    network, x = make(shape, dropout=0.2), torch.randn(2, *shape)
+    network = make(shape, dropout=0.2)
+    x = torch.randn(2, *shape)
     randomise(network)
     assert not torch.equal(run(network, x), run(network, x))
     network.eval()
@@ -91,26 +95,29 @@ def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message:
         make()
 
 
-def test_attention_is_told_how_far_apart_places_are_and_no_more() -> None:
-    """The product of two places' rotated features is a function of the features and of the difference of the places."""
-    grid, size = (5, 4), 8
+def test_rotary_products_depend_on_the_difference_of_positions_only() -> None:
+    """Products of rotated features depend on the positions only through their difference."""
+    grid = (5, 4)
+    size = 8
     angles = rotary_angles(grid, size).double()
     q, k = torch.randn(2, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     product = (
         apply_rotary(q.expand(20, -1), angles) @ apply_rotary(k.expand(20, -1), angles).T
     ).view(*grid, *grid)
     torch.testing.assert_close(product[1:, 1:, 1:, 1:], product[:-1, :-1, :-1, :-1])
-    at_one_place = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
-    torch.testing.assert_close(at_one_place, (q @ k).expand(5, 4))
+    same_position = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
+    torch.testing.assert_close(same_position, (q @ k).expand(5, 4))
     moved = torch.stack(
         [product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)]
     )
     assert torch.pdist(moved[:, None]).min() > 1e-6  # and no two differences look alike
 
 
-def test_a_patch_is_read_as_its_elements_and_embedding_equals_one_hot() -> None:
-    """Embedded states of a patch are the sum of a vector for each element and state: levels that are numbers times one
-    vector make the body of numbers."""
+def test_embedding_the_states_of_a_patch_equals_a_linear_map() -> None:
+    """The embedding of a patch is the sum of a vector for each element and state.
+
+    Where the vector is the state times a vector of the element, the body equals that of numbers.
+    """
     numbers = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2).double().eval()
     randomise(numbers)
     states = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2, levels=3).double().eval()
@@ -122,7 +129,7 @@ def test_a_patch_is_read_as_its_elements_and_embedding_equals_one_hot() -> None:
     torch.testing.assert_close(run(states, x), run(numbers, x))
 
 
-def test_levels_without_an_order_are_embedded_by_a_transformer_too() -> None:
+def test_a_transformer_embeds_unordered_levels() -> None:
     described = {"_target_": "blackout.networks.Transformer", "width": 32}
     inputs = {"_target_": "blackout.networks.LevelInputs"}
     chosen = body_and_inputs({"body": described, "inputs": inputs}, {"shape": [9], "max_count": 3})
