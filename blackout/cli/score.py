@@ -30,7 +30,7 @@ from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
-from blackout.training.callbacks import compared, score_samples
+from blackout.training.callbacks import reference_scores, score_samples
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
@@ -90,7 +90,7 @@ class Scoring:
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
-            report |= compared(self.scorer, self.source, config["num_samples"], self.model.device)
+            report |= reference_scores(self.scorer, self.source, config["num_samples"], self.model.device)
         said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
         samples = said.pop("sample_values", {})
@@ -137,7 +137,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
         report = {"values": score_samples(scores, read, 0), **scores.provenance(), "samples": str(samples_path)}
         report |= condition | provenance(device, began, source)
-        report |= compared(scorer, source, number, device)
+        report |= reference_scores(scorer, source, number, device)
         save_figure(scores, out)
         if rank() == 0:
             write_scores(report, out / "metrics.json")
