@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
@@ -217,7 +217,7 @@ class ExactFamily:
         refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
             raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
-        draw: Draw = make(request["posterior"], "posterior").asked(model, model.sampler, request)
+        draw: Draw = instantiate(request["posterior"], "posterior").asked(model, model.sampler, request)
         return draw
 
 

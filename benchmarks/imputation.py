@@ -29,6 +29,7 @@ from benchmarks.count_rivals import COMPONENTS, Mixture, flat
 from blackout import load_model
 from blackout.data import counts
 from blackout.diffusion.conditions import Conditions
+from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.particles import particles_per_sample
 
@@ -44,7 +45,7 @@ def by_run(run: Path, how: str) -> tuple[str, Callable[[Array, Array, int], Arra
         steps, particles = map(int, how.split(","))
         sampler = replace(sampler, num_steps=steps, inpainting_particles=particles)
     particles = particles_per_sample(sampler, model.process, True)
-    evaluations = model.evaluations(sampler, False, True)
+    evaluations = evaluations_per_sample(model, sampler, with_known=True)
     name = f"{run.name}, {sampler.num_steps} steps, {particles} particles: {evaluations} evaluations"
 
     def draw(x: Array, known: Array, number: int) -> Array:

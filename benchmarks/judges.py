@@ -23,7 +23,7 @@ from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
 from blackout.diffusion.guidance import Guidance
-from blackout.errors import ends_in_one_line
+from blackout.errors import errors_in_one_line
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--guidance", type=float, nargs="+", default=[], help="of a model with classes")
     parser.add_argument("--mnist", help="folder with MNIST, for a model of it and --guidance")
     given = parser.parse_args(arguments)
-    with ends_in_one_line():
+    with errors_in_one_line():
         model = load_model(given.model)
         if given.guidance:
             agreement(model, network_judge(partial(mnist, given.mnist), 255) if given.mnist else network_judge(), given)

@@ -18,7 +18,8 @@ import torch
 from torch import Size, Tensor, nn
 
 from benchmarks.measure import report
-from blackout.config.instantiate import fill, make
+from blackout.config.descriptions import fill_statistics
+from blackout.config.instantiate import instantiate
 from blackout.permutations.coded import CodeModel, CodeTransformer
 from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.draw import CodeDraw
@@ -80,7 +81,7 @@ def methods(source: Puzzles | None, scale: Scale, device: torch.device) -> Itera
 
 def transformer(source: Puzzles, scale: Scale, causal: bool = False, times: bool = False) -> CodeTransformer:
     """The same network for all."""
-    encoder = make(fill(source.facts["encoder"], source.facts, "encoder"), "encoder")
+    encoder = instantiate(fill_statistics(source.facts["encoder"], source.facts, "encoder"), "encoder")
     n, conditions = source.facts["num_items"], 1 if times else None
     return CodeTransformer(n, conditions, encoder, causal, width=scale.width, depth=scale.depth)
 

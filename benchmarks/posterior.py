@@ -188,9 +188,9 @@ class Bench:
 
 def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
     """Held-out and training counts."""
-    from blackout.config.instantiate import make
+    from blackout.config.instantiate import instantiate
 
-    source = make(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
+    source = instantiate(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
     assert isinstance(source, CountData)
     test, train = source.test, source.train
     assert isinstance(test, Tensor) and isinstance(train, Tensor)  # in memory

@@ -29,12 +29,13 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.draw import describe_sampler
+from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.sampler import Sampler
-from blackout.errors import UserError, ends_in_one_line
+from blackout.errors import UserError, errors_in_one_line
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
-    with ends_in_one_line():
+    with errors_in_one_line():
         run(options)
 
 
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
         except ValueError as error:
             print(f"{name:<40}{error}", flush=True)
             continue
-        row: dict[str, Any] = {"sampler": name, "evaluations": module.evaluations(sampler)}
+        row: dict[str, Any] = {"sampler": name, "evaluations": evaluations_per_sample(module, sampler)}
         row["seconds"] = (time.perf_counter() - began) / options.seeds
         line = f"{name:<40}{row['evaluations']:>6}"
         for metric, measure in measures.items():
@@ -135,8 +136,8 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
     assert isinstance(config, dict)
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
-        sampler: Sampler = make(described, "sampler")
-        if module.evaluations(sampler) <= evaluations:
+        sampler: Sampler = instantiate(described, "sampler")
+        if evaluations_per_sample(module, sampler) <= evaluations:
             try_sampler(module, sampler)
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")
@@ -146,7 +147,7 @@ def load_data(name: str, data_dir: str) -> CountData:
     """The data a model was trained on, by name."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"dataset={name}", f"data_dir={data_dir}"])
-    data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
+    data: CountData = instantiate(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     return data
 
 
@@ -163,7 +164,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    scores: Scorer = make({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
+    scores: Scorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
     run = scores.begin(data, num_samples)
 
     def score(counts: Tensor) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from blackout.config.allowed_components import plain
+from blackout.config.allowed_components import copy_plain_values
 from blackout.errors import CommandParser, UserError, run_command, summary
 from blackout.files import CONF, opened
 
@@ -62,7 +62,7 @@ def read_table(name: str) -> Mapping[str, Any]:
         raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     try:
         with opened(path) as file:
-            table: Mapping[str, Any] = plain(yaml.safe_load(file), str(path))
+            table: Mapping[str, Any] = copy_plain_values(yaml.safe_load(file), str(path))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is no table: {summary(error)}") from None
     return table

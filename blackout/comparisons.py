@@ -37,19 +37,18 @@ _VERDICT_IN_WORDS: dict[Verdict, str] = {
 
 @dataclass(frozen=True, eq=False)
 class SampleValues:
-    """What a model has on single test samples, less being better.
+    """Values of a model on single test samples; lower is better.
 
     Args:
         index: numbers of the samples in the test split, int64 [n].
-        values: one of each sample, float64 [n].
+        values: of the samples, float64 [n].
         kind: whether the values are exact, or bounds in the mean.
         shared_error: standard error of a term that all values share, such as an estimate of log Z.
         place: where on an even grid each value was drawn, float64 [n], as for
-            `blackout.confidence_intervals.spread`: what changes along the grid is no error of the
-            mean. None without a grid.
+            `blackout.confidence_intervals.spread`; None without a grid.
 
     Raises:
-        ValueError: numbers and values that are not as many.
+        ValueError: as many numbers as values are needed.
     """
 
     index: Tensor
@@ -59,36 +58,42 @@ class SampleValues:
     place: Tensor | None = None
 
     def __post_init__(self) -> None:
-        values, index = list(self.values.shape), list(self.index.shape)
-        one_each = len(values) == 1 and values == index
-        ensure(one_each, f"one value of each sample is needed, not {values} of {index}")
+        values_shape = list(self.values.shape)
+        index_shape = list(self.index.shape)
+        has_one_each = len(values_shape) == 1 and values_shape == index_shape
+        ensure(
+            has_one_each,
+            f"one value of each sample is needed, not {values_shape} of {index_shape}",
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """What a simple model that was fitted to the training samples has, exactly.
+    """Exact values of a simple model that was fitted to the training samples.
 
     Args:
-        values: one of each of the first N test samples, float64 [N].
+        values: of the first N test samples, float64 [N].
         validation: the mean over validation samples, by which the strongest baseline is chosen;
             None without them.
-        whole: whether the values are of whole samples; those of some of their elements cannot be
-            compared.
+        covers_samples: whether the values are of complete samples; those of some of their elements
+            cannot be compared.
     """
 
     values: Tensor
     validation: float | None = None
-    whole: bool = True
+    covers_samples: bool = True
 
     @classmethod
-    def of(cls, values: Tensor, num_validation: int, whole: bool = True) -> Baseline:
+    def from_values(
+        cls, values: Tensor, num_validation: int, covers_samples: bool = True
+    ) -> Baseline:
         """Return the baseline with values of M validation and N test samples, float64 [M + N]."""
         validation = float(values[:num_validation].mean()) if num_validation else None
-        return cls(values[num_validation:], validation, whole)
+        return cls(values[num_validation:], validation, covers_samples)
 
 
 def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str, Any] | None:
-    """Compare a model with every baseline of whole samples whose values are finite.
+    """Compare a model with every baseline whose values are finite and of complete samples.
 
     Args:
         model: values of the model.
@@ -101,14 +106,18 @@ def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str,
         `difference` (model less baseline), the `error` of the difference and the `verdict`. None
         where nothing can be compared.
     """
-    rows = {name: _difference(model, one) for name, one in baselines.items() if one.whole}
+    rows = {
+        name: _difference(model, baseline)
+        for name, baseline in baselines.items()
+        if baseline.covers_samples
+    }
     comparable = {name: row for name, row in rows.items() if row is not None}
     if not comparable:
         return None
 
     def validation(name: str) -> float:
-        known = baselines[name].validation
-        return math.inf if known is None or math.isnan(known) else known
+        mean = baselines[name].validation
+        return math.inf if mean is None or math.isnan(mean) else mean
 
     strongest = min(comparable, key=validation)
     if validation(strongest) == math.inf:
@@ -145,8 +154,8 @@ def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | Non
 
 
 def num_compared(values: Mapping[str, SampleValues]) -> int:
-    """Return how many of the first test samples contain all that there are values of."""
-    return max((int(one.index.max()) + 1 for one in values.values()), default=0)
+    """Return the number of first test samples that include all samples with values."""
+    return max((int(samples.index.max()) + 1 for samples in values.values()), default=0)
 
 
 def compared_with_baselines(
@@ -154,12 +163,17 @@ def compared_with_baselines(
 ) -> dict[str, Any]:
     """Return `baselines` (their means) and `comparisons` by the names of values, for metrics.json."""
     means = {
-        name: {key: float(one.values.mean()) for key, one in fitted.items() if len(one.values)}
+        name: {
+            key: float(baseline.values.mean())
+            for key, baseline in fitted.items()
+            if len(baseline.values)
+        }
         for name, fitted in baselines.items()
     }
-    comparisons = dict[str, Any]()
+    comparisons: dict[str, Any] = {}
     for name in values.keys() & baselines.keys():
-        if (comparison := compare(values[name], baselines[name])) is not None:
+        comparison = compare(values[name], baselines[name])
+        if comparison is not None:
             comparisons[name] = comparison
     return {"baselines": means, "comparisons": dict(sorted(comparisons.items()))}
 
@@ -180,11 +194,11 @@ def decide(
     Args:
         difference: mean over samples.
         error: its standard error.
-        samples: how many, at least 2.
-        kind: what the values of the model are.
-        resolution: a difference up to this is none.
+        samples: number of samples, at least 2.
+        kind: whether the values of the model are exact.
+        resolution: a difference up to this does not count.
     """
-    from scipy.special import ndtr, stdtrit  # which nothing but scores needs
+    from scipy.special import ndtr, stdtrit  # imported here: only scores need SciPy
 
     quantile = float(stdtrit(samples - 1, ndtr(STANDARD_ERRORS)))
     if abs(difference) <= max(quantile * error, resolution):
@@ -216,14 +230,15 @@ def is_comparison(content: Any) -> bool:
     )
 
 
-def in_words(name: str, comparison: Mapping[str, Any]) -> str:
+def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
     """Return the line that says which of a model and its strongest baseline is better, and why.
 
     Args:
         name: of the value.
         comparison: as `compare` returns it.
     """
-    strongest, kind = comparison["strongest"], comparison["kind"]
+    strongest = comparison["strongest"]
+    kind = comparison["kind"]
     row = comparison["baselines"][strongest]
     at_most = _KIND_IN_WORDS[kind]
     verdict = _VERDICT_IN_WORDS[row["verdict"]]

@@ -1,7 +1,8 @@
-"""What marks a component: that a model file may name a class or function, and for which argument of what it is in.
+"""Marks of components: which classes and functions a model file may name, and for which arguments.
 
-A model file is data from strangers. What it may ask for is what carries a mark, given explicitly where the class or
-function is defined: it is never inferred from annotations, nor inherited, nor taken over by a wrapper.
+A model file is data from strangers. It may ask for what carries a mark, given explicitly where the
+class or function is defined: a mark is never inferred from annotations, inherited, or copied by a
+wrapper.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 Plain: TypeAlias = Mapping[str, Any]
-"""Plain values by name, as YAML and model files hold them: settings, the description of a component or of a model."""
+"""Plain values by name, as in YAML and model files: settings, or the description of a component."""
 Stats: TypeAlias = Plain
-"""Plain values that a source says of itself: shape, max_count, mean, ..."""
+"""Plain values that describe data: shape, max_count, mean, ..."""
 FromStats: TypeAlias = Callable[[Plain, Stats], Plain]
-"""(given arguments, statistics) -> arguments in place of those that the data decide; pure."""
+"""(arguments, statistics) -> the arguments that the data decide; a pure function."""
 Target = TypeVar("Target", bound=Callable[..., Any])
 
 
@@ -24,11 +25,15 @@ class Mark:
     """What a model file may do with a component.
 
     Args:
-        made: names of the arguments for which it may be made.
-        passed: names of the arguments for which it may be passed on, with arguments filled in (`_partial_: true`).
-        called: names of the arguments that what is passed on gets when it is called, and so not from a file.
-        ask: what to give on the command line, which alone may choose the component; None where a file may.
-        from_stats: the arguments that follow from the data, or all of another component; None where none do.
+        made: names of the arguments for which it may be built.
+        passed: names of the arguments for which it may be passed on, with arguments filled in
+            (`_partial_: true`).
+        called: names of the arguments that a function which is passed on receives when it is called,
+            and so never from a file.
+        ask: what to type on the command line, which alone may choose the component; None if a file
+            may.
+        from_stats: the arguments that follow from the data, or the description of another
+            component; None if none do.
     """
 
     made: tuple[str, ...] = ()
@@ -39,7 +44,7 @@ class Mark:
 
 
 _MARKS: dict[int, tuple[object, Mark]] = {}
-"""By identity: an attribute would be inherited by subclasses, and copied by wrappers."""
+"""id(target) -> (target, mark). An attribute would be inherited by subclasses and copied by wrappers."""
 
 
 def component(*made: str, **more: Any) -> Callable[[Target], Target]:
@@ -53,13 +58,13 @@ def component(*made: str, **more: Any) -> Callable[[Target], Target]:
 
 
 def mark_of(target: object) -> Mark | None:
-    """The mark that this very object was given; None if it was given none."""
+    """Return the mark of this very object; None if it has none."""
     marked, mark = _MARKS.get(id(target), (None, None))
     return mark if marked is target else None
 
 
 class FrozenDict(dict[str, Any]):
-    """A mapping that cannot be changed; copies of it by `|`, `{**...}` or `thaw` can."""
+    """A mapping that cannot be changed; copies made by `|`, `{**...}` or `thaw` can."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a description is immutable: make a changed copy with {**description, ...}")
@@ -75,7 +80,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that cannot be changed; copies of it by `[*...]` or `thaw` can."""
+    """A list that cannot be changed; copies made by `[*...]` or `thaw` can."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a description is immutable: make a changed copy with [*values, ...]")
@@ -109,7 +114,7 @@ def thaw(node: Any) -> Any:
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in nested mappings."""
+    """Yield (dotted name, value) of everything in nested mappings that is not a mapping."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))

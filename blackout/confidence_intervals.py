@@ -1,4 +1,4 @@
-"""95 % confidence intervals of means, of few draws and of skewed ones: 2.5 % on either side."""
+"""95 % confidence intervals of means, also of few or skewed values: 2.5 % on either side."""
 
 from __future__ import annotations
 
@@ -7,72 +7,110 @@ import math
 import numpy as np
 from torch import Tensor
 
-_NEIGHBOURS = 10
-"""Draws whose places are close, in whose groups the spread is told."""
+NUM_NEIGHBOURS = 10  # values that are close on a grid, whose spread is measured together
+CONFIDENCE_QUANTILE = 0.975
+MIN_SKEWNESS = 1e-6  # below which the transformation is the identity up to rounding
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:
-    """Standard deviation of x [n]. Groups along the grid are ours (tests/test_confidence_intervals.py).
+    """Return the standard deviation of x, [n].
 
     Args:
-        place: float64 [n], where on an even grid each was drawn, or None. What changes along the grid is no error of
-            the mean, so that only what differs within ten neighbours counts.
+        x: values, float64 [n].
+        place: where on an even grid each was drawn, float64 [n], or None. A trend along the grid is
+            not an error of the mean, so that only differences within ten neighbours count.
+
+    References: groups along the grid are this project's; checked in
+    tests/test_confidence_intervals.py.
     """
-    rest, freedom = _rest(x, place)
-    return math.sqrt(float(rest.square().sum()) / freedom)
-
-
-def _rest(x: Tensor, place: Tensor | None) -> tuple[Tensor, int]:
-    """What differs from the mean of all, or of neighbours [groups, size of a group], and its degrees of freedom.
-
-    Of x [n], as `spread` says. Ours (tests/test_confidence_intervals.py).
-    """
-    size = len(x) if place is None or len(x) < 2 * _NEIGHBOURS else _NEIGHBOURS
-    groups = (x if place is None else x[place.argsort()])[: len(x) // size * size].view(-1, size)
-    return groups - groups.mean(1, keepdim=True), groups.numel() - len(groups)
+    residuals, freedom = _residuals(x, place)
+    return math.sqrt(float(residuals.square().sum()) / freedom)
 
 
 def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
-    """The ends of a 95 % interval for the mean of what x [n] are draws of; infinite for fewer than three.
+    """Return the ends of a 95 % interval for the mean of a distribution; infinite for n < 3.
 
-    Bits of images and weights of chains have a long tail upwards, so that 1.96 standard errors miss what is above them
-    several times as often as what is below. Student's t is taken of the mean transformed by its skewness g as in
-    [Hall 1992], whose inverse is
+    Bits of images and weights of chains have a long upper tail, so that 1.96 standard errors miss
+    means above the interval several times as often as below it. Student's t is therefore taken of
+    the mean transformed by its skewness g, and inverted:
 
-        W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1],    the ends being mean - std W at t of 97.5 and 2.5 %.
+        W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1],  ends: mean - std W,  t at 97.5, 2.5 %.
 
-    Of two values the number of the larger one is binomial, and a lattice that no smooth law is near where it is small:
-    the ends are those of the mid-p test, P(X < k) + P(X <= k) = 1.95 and .05 [Lancaster 1961].
+    A variance to which a single value may have contributed most is worth fewer values: with excess
+    kurtosis k, t has n / (1 + k - g^2) degrees of freedom, half of Satterthwaite's number for known k.
 
-    A variance that one of n draws may have made is worth fewer of them: with the excess kurtosis k, t has n / (1 + k -
-    g^2) degrees of freedom, half of what [Satterthwaite 1946] takes of draws whose k is known.
-    The law: tests/test_confidence_intervals.py.
+    Of two different values the number of the larger one is binomial, far from any smooth
+    distribution if it is small. The ends are then those of the mid-p test,
+    P(X < k) + P(X <= k) = 1.95 and 0.05.
 
     Args:
+        x: independent draws of the distribution, float64 [n].
         place: as for `spread`.
-    """
-    from scipy.special import bdtr, stdtrit  # which nothing but scores needs
 
-    if (n := len(x)) < 3:
+    References: Hall 1992 (transformation); Satterthwaite 1946; Lancaster 1961 (mid-p); the degrees
+    of freedom are this project's; coverage checked in tests/test_confidence_intervals.py.
+    """
+    from scipy.special import stdtrit  # imported here: only scores need SciPy
+
+    n = len(x)
+    if n < 3:
         return -math.inf, math.inf
-    mean, std, (rest, freedom) = float(x.mean()), spread(x, place), _rest(x, place)
+    mean = float(x.mean())
+    std = spread(x, place)
     if std == 0:
         return mean, mean
     values = x.unique()
     if len(values) == 2 and place is None:
-        from scipy.optimize import brentq
+        smaller, larger = values.tolist()
+        low, high = _mid_p_interval(int((x == larger).sum()), n)
+        return smaller + (larger - smaller) * low, smaller + (larger - smaller) * high
 
-        k, (least, most) = int((x == values[1]).sum()), values.tolist()
-        low, high = (brentq(lambda p, q: bdtr(k - 1, n, p) + bdtr(k, n, p) - q, 0, 1, q) for q in (1.95, 0.05))
-        return least + (most - least) * low, least + (most - least) * high
-    z, size = rest / std, rest.shape[1]
-    skewness = float((z**3).mean()) * size**2 / ((size - 1) * (size - 2))
-    beyond = max(0.0, float((z**4).mean()) - 3 - skewness**2)
-    quantile = float(stdtrit(min(float(freedom), max(2.0, n / (1 + beyond))), 0.975))
-    ends = []
-    for t in (quantile, -quantile):
-        w = t / math.sqrt(n) - skewness / (6 * n)
-        if abs(skewness) > 1e-6:
-            w = 3 / skewness * (np.cbrt(1 + skewness * w) - 1)
-        ends.append(mean - std * float(w))
-    return ends[0], ends[1]
+    residuals, freedom = _residuals(x, place)
+    z = residuals / std
+    group_size = residuals.shape[1]
+    # Third moment of residuals from a mean of `group_size` values, corrected for its bias.
+    correction = group_size**2 / ((group_size - 1) * (group_size - 2))
+    skewness = float((z**3).mean()) * correction
+    excess = max(0.0, float((z**4).mean()) - 3 - skewness**2)
+    effective_freedom = min(float(freedom), max(2.0, n / (1 + excess)))
+    quantile = float(stdtrit(effective_freedom, CONFIDENCE_QUANTILE))
+    low, high = (
+        mean - std * _invert_transformation(t, skewness, n) for t in (quantile, -quantile)
+    )
+    return low, high
+
+
+def _residuals(x: Tensor, place: Tensor | None) -> tuple[Tensor, int]:
+    """Return deviations from the mean of all, or of neighbours, and their degrees of freedom.
+
+    The deviations have the shape [groups, size of a group].
+    """
+    group_size = len(x)
+    if place is not None:
+        x = x[place.argsort()]
+        if len(x) >= 2 * NUM_NEIGHBOURS:
+            group_size = NUM_NEIGHBOURS
+    num_grouped = len(x) // group_size * group_size
+    groups = x[:num_grouped].view(-1, group_size)
+    return groups - groups.mean(1, keepdim=True), groups.numel() - len(groups)
+
+
+def _invert_transformation(t: float, skewness: float, n: int) -> float:
+    """Return W of `interval`."""
+    w = t / math.sqrt(n) - skewness / (6 * n)
+    if abs(skewness) <= MIN_SKEWNESS:
+        return w
+    return float(3 / skewness * (np.cbrt(1 + skewness * w) - 1))
+
+
+def _mid_p_interval(k: int, n: int) -> tuple[float, float]:
+    """Return the ends of the mid-p interval for a share, of which k of n draws were seen."""
+    from scipy.optimize import brentq
+    from scipy.special import bdtr
+
+    def excess(share: float, level: float) -> float:
+        return float(bdtr(k - 1, n, share) + bdtr(k, n, share) - level)
+
+    low = brentq(excess, 0, 1, args=(2 * CONFIDENCE_QUANTILE,))
+    high = brentq(excess, 0, 1, args=(2 * (1 - CONFIDENCE_QUANTILE),))
+    return low, high

@@ -1,6 +1,6 @@
-"""What a count is throughout the package: a whole number in 0..max_count, in the smallest integer type in use.
+"""What a count is throughout the package, and how times broadcast over counts.
 
-And how a time, which every process takes beside its counts, gets to their device.
+A count is a whole number from 0 to max_count, in the smallest integer type in use.
 """
 
 from __future__ import annotations
@@ -13,41 +13,47 @@ from torch import Tensor
 
 from blackout.errors import ensure
 
-LARGEST_COUNT = 2**31 - 1
-"""The largest max_count: what int32 holds."""
+LARGEST_COUNT = 2**31 - 1  # the largest max_count: what int32 holds
 Shape: TypeAlias = tuple[int, ...]
-"""Of an array of counts, of one sample or of a batch."""
+"""Shape of an array of counts, of one sample or of a batch."""
 Time: TypeAlias = Tensor | float
-"""A time of a process: float64, a scalar, one per sample [B] or broadcastable to the counts."""
+"""A time of a process: float64, a scalar, one per sample [B], or broadcastable to the counts."""
 
 
 def count_dtype(max_count: int) -> torch.dtype:
-    """The dtype that holds 0..max_count: uint8 up to 255, int32 above; int64 for states beyond all counts."""
+    """Return the dtype of counts 0..max_count: uint8 up to 255, int32 above.
+
+    States beyond all counts, such as letters numbered from 2^31 on, need int64.
+    """
     if max_count > LARGEST_COUNT:
         return torch.int64
     return torch.uint8 if max_count <= 255 else torch.int32
 
 
-def time_on(t: Tensor | float, device: torch.device) -> Tensor:
-    """t, of any shape, as float64 on a device; a single one the host knows goes there as an argument: nothing waits."""
-    known = not isinstance(t, Tensor) or (t.ndim == 0 and t.device.type == "cpu")
-    if known and device.type != "cpu":
+def time_on(t: Time, device: torch.device) -> Tensor:
+    """Return t, of any shape, as float64 on a device.
+
+    A scalar that the host knows is passed as an argument, so that the host does not wait for the
+    device.
+    """
+    is_host_scalar = not isinstance(t, Tensor) or (t.ndim == 0 and t.device.type == "cpu")
+    if is_host_scalar and device.type != "cpu":
         return torch.full((), float(t), dtype=torch.float64, device=device)
     return torch.as_tensor(t, dtype=torch.float64, device=device)
 
 
 def per_row(values: Tensor, x: Tensor) -> Tensor:
-    """Values [B], one for each of x [B, ...], shaped to broadcast over it."""
+    """Return values [B], one for each row of x [B, ...], shaped to broadcast over x."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
 def per_sample(x: Tensor) -> Tensor:
-    """The sum over the elements of every sample, [B, ...] -> [B]."""
+    """Return the sum over the elements of every sample, [B, ...] -> [B]."""
     return x.flatten(1).sum(1)
 
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
-    """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
+    """Return t as float64 on the device of x, with one time per sample [B] shaped to broadcast.
 
     Raises:
         ValueError: t is neither a scalar, nor [B], nor broadcastable to x.
@@ -56,7 +62,7 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
     if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
         return per_row(t, x)
     try:
-        np.broadcast_shapes(t.shape, x.shape)  # torch's imports sympy, half a second
+        np.broadcast_shapes(t.shape, x.shape)  # torch's version imports sympy, half a second
     except ValueError:
         raise ValueError(
             f"times of shape {tuple(t.shape)} do not broadcast to counts of shape {tuple(x.shape)}"
@@ -65,11 +71,15 @@ def expand_time(t: Time, x: Tensor) -> Tensor:
 
 
 def per_sample_time(t: Time, x: Tensor) -> Tensor:
-    """t as float64 [1] or [B] on x's device.
+    """Return t as float64 [1] or [B] on the device of x.
 
     Raises:
-        ValueError: t is not one time, nor one per sample.
+        ValueError: t is neither one time, nor one per sample.
     """
     t = time_on(t, x.device).reshape(-1)
-    ensure(len(t) in (1, len(x)), f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
+    is_one_or_all = len(t) in (1, len(x))
+    ensure(
+        is_one_or_all,
+        f"this process needs one time or one per sample ({len(x)}), not {len(t)}",
+    )
     return t

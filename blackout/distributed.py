@@ -1,4 +1,7 @@
-"""How processes share samples and gather results, by few collective operations, each a no-op in a single process."""
+"""Devices, and processes that share samples and gather results.
+
+Every collective operation does nothing in a single process.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from blackout.files import memory
 
 Result = TypeVar("Result")
 
-_BLOCK = 1 << 24
-"""Elements reduced at once, so that a large CPU buffer never needs as much device memory."""
+REDUCTION_BLOCK = 1 << 24  # elements, so that a large CPU buffer never needs as much GPU memory
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; auto takes CUDA where there is one.
+    """Return the device of that name; "auto" is CUDA if there is one, else the CPU.
 
-    Of an accelerator without a number each process of torchrun takes its own.
+    For an accelerator without a number, each process of torchrun receives its own.
 
     Raises:
         UserError: there is no such device.
     """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
-        return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -40,16 +43,15 @@ def find_device(name: str) -> torch.device:
         raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
     accelerator = torch.accelerator.current_accelerator()
     if device.index is None and accelerator is not None and device.type == accelerator.type:
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device(device.type, local_rank % torch.accelerator.device_count())
     return device
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in bfloat16 itself.
+    """Return whether a device computes in bfloat16 natively.
 
-    CUDA devices below compute capability 8.0 only emulate it. A CPU always can, faster or slower than in float32. Of
-    other accelerators it is not known, and they are taken to be without.
+    CUDA devices below compute capability 8.0 only emulate it. A CPU always can, faster or slower
+    than in float32. Other accelerators are assumed not to.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -57,7 +59,10 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of memory that this process may still take on a CPU, or that a CUDA device has in all; None of others."""
+    """Return the bytes that this process may still use on a CPU, or all of a CUDA device's memory.
+
+    None for other devices, which do not tell.
+    """
     if device.type == "cpu":
         return memory()
     if device.type == "cuda":
@@ -67,7 +72,7 @@ def device_memory(device: torch.device) -> int | None:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Inside, the processes that torchrun started are one group, each with its own `device`."""
+    """Make the processes that torchrun started a group inside, each with its own `device`."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
@@ -79,42 +84,54 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 
 def meet(device: torch.device) -> None:
-    """Make the processes that torchrun started one group, each with its own `device`.
+    """Make the processes that torchrun started a group, each with its own `device`.
 
-    Its store outlives a group that it starts again, with the addresses of the dead: each has keys of its own. Of agents
-    on several machines none knows how often the others have started theirs.
+    The store of torchrun's agent outlives a group that it restarts, with the addresses of processes
+    that have ended. Each start of the group therefore has its own keys. This works with one agent:
+    agents on several machines do not know how often the others have restarted theirs.
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-    at, where = os.environ, dict[str, Any]()
-    if at.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and at.get("GROUP_WORLD_SIZE") == "1":
-        store = dist.TCPStore(at["MASTER_ADDR"], int(at["MASTER_PORT"]), is_master=False)
-        where = {"rank": int(at["RANK"]), "world_size": int(at["WORLD_SIZE"])}
-        where["store"] = dist.PrefixStore(at["TORCHELASTIC_RESTART_COUNT"], store)
-    dist.init_process_group(dist.get_default_backend_for_device(device), **where)
+    environment = os.environ
+    options: dict[str, Any] = {}
+    has_agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if has_agent_store and environment.get("GROUP_WORLD_SIZE") == "1":
+        port = int(environment["MASTER_PORT"])
+        store = dist.TCPStore(environment["MASTER_ADDR"], port, is_master=False)
+        options = {
+            "rank": int(environment["RANK"]),
+            "world_size": int(environment["WORLD_SIZE"]),
+            "store": dist.PrefixStore(environment["TORCHELASTIC_RESTART_COUNT"], store),
+        }
+    dist.init_process_group(dist.get_default_backend_for_device(device), **options)
 
 
 def world_size() -> int:
-    """Number of processes, 1 without torch.distributed."""
+    """Return the number of processes, 1 without torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Index of this process, 0 without torch.distributed."""
+    """Return the index of this process, 0 without torch.distributed."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def is_first() -> bool:
-    """Whether this is the first process of all, also before they are a group: it alone writes and reports."""
+    """Return whether this is the first process of all, which alone writes and reports.
+
+    It also holds before the processes are a group.
+    """
     return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:
-    """This process's batches, every W-th of all of them: no batch, and so no rounding, depends on W.
+    """Return this process's batches, every W-th of all.
+
+    No batch depends on the number W of processes, and so no rounding does.
 
     Args:
-        samples: how many there are, or their numbers, int64 [n].
-        size: samples per batch; the last may have fewer.
+        samples: number of samples, or their numbers, int64 [n].
+        size: of a batch; the last may have fewer samples.
 
     Returns:
         Sample numbers, int64 [b] each.
@@ -124,34 +141,39 @@ def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def my_samples(num_samples: int) -> Tensor:
-    """This process's samples, every W-th from its rank on, int64 [n]: even shares, whose batches depend on W."""
+    """Return this process's samples, every W-th from its rank on, int64 [n].
+
+    The shares are even, but batches of them depend on the number W of processes.
+    """
     return torch.arange(rank(), num_samples, world_size())
 
 
 def writes_for_its_machine() -> bool:
-    """Whether this process is the one of its machine that writes shared cache files."""
+    """Return whether this process writes the cache files of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 def exchange_device(device: torch.device) -> torch.device:
-    """Where a tensor on `device` has to be for a collective operation of the process group.
+    """Return where a tensor on `device` must be for a collective operation of the process group.
 
-    A group with a backend for this kind of device takes the tensor as it is. A group of NCCL alone takes no CPU
-    tensors; these travel through this process's accelerator.
+    A group with a backend for this type of device takes the tensor as it is. A group of NCCL alone
+    takes no CPU tensors; they are copied to this process's accelerator.
     """
-    kinds = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
-    if device.type in kinds:
+    device_types = [pair.split(":")[0] for pair in dist.get_backend_config().split(",")]
+    if device.type in device_types:
         return device
-    return torch.device("cpu") if "cpu" in kinds else torch.device(kinds[0], torch.accelerator.current_device_index())
+    if "cpu" in device_types:
+        return torch.device("cpu")
+    return torch.device(device_types[0], torch.accelerator.current_device_index())
 
 
 def sum_over_processes(values: Tensor) -> Tensor:
-    """Element-wise sum over processes, in place, of a contiguous CPU or device tensor of any shape."""
+    """Sum a contiguous tensor of any shape element by element over processes, in place."""
     if world_size() == 1:
         return values
     flat = values.view(-1)
     device = exchange_device(flat.device)
-    for block in flat.split(_BLOCK):
+    for block in flat.split(REDUCTION_BLOCK):
         exchanged = block.to(device)
         dist.all_reduce(exchanged)
         if device != flat.device:
@@ -159,38 +181,43 @@ def sum_over_processes(values: Tensor) -> Tensor:
     return values
 
 
-def gathered(mine: Result) -> list[Result]:
-    """What every process has, by rank, on process 0; nothing on the others."""
+def gathered(value: Result) -> list[Result]:
+    """Return the values of all processes, by rank, on process 0; an empty list on the others."""
     if world_size() == 1:
-        return [mine]
-    everything: list[Any] | None = [None] * world_size() if rank() == 0 else None
-    dist.gather_object(mine, everything)
-    return everything or []
+        return [value]
+    values: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(value, values)
+    return values or []
 
 
-def agreed(mine: bool) -> bool:
-    """True when every process says True."""
-    return not bool(sum_over_processes(torch.tensor(int(not mine))))
+def all_true(condition: bool) -> bool:
+    """Return whether a condition holds on every process."""
+    return not bool(sum_over_processes(torch.tensor(int(not condition))))
 
 
 def computed_once(compute: Callable[[], Result]) -> Result:
-    """Result of `compute()` on process 0, given to all; a ValueError there is raised on all."""
+    """Return the result of `compute()` on process 0 on all processes.
+
+    Raises:
+        UserError: it raised a ValueError there.
+    """
     if world_size() == 1:
         return compute()
-    outcome: list[object] = [None, None]
+    result_and_error: list[object] = [None, None]
     if rank() == 0:
         try:
-            outcome = [compute(), None]
+            result_and_error = [compute(), None]
         except ValueError as error:
-            outcome = [None, str(error)]
-    dist.broadcast_object_list(outcome, src=0)
-    refuse(outcome[1] is not None, str(outcome[1]))
-    return outcome[0]  # type: ignore[return-value]
+            result_and_error = [None, str(error)]
+    dist.broadcast_object_list(result_and_error, src=0)
+    result, error_text = result_and_error
+    refuse(error_text is not None, str(error_text))
+    return result  # type: ignore[return-value]
 
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """Process 0 runs the body before the others: it downloads or trains, the others find its files."""
+    """Run the body on process 0 before the others, which then find the files that it wrote."""
     if rank() > 0:
         dist.barrier()
     try:
@@ -201,34 +228,43 @@ def first_process_first() -> Iterator[None]:
 
 
 class SampleRows:
-    """One row for every sample, such as its features, in the order of the sample indices.
+    """A row for every sample, such as its features, in the order of the sample indices.
 
-    The buffer is allocated at once (400 MB for 2048 features of 50,000 samples). Rows of other processes stay zero
-    until `gather`.
+    The buffer is allocated at once (400 MB for 2048 features of 50,000 samples). Rows of other
+    processes stay zero until `gather`.
 
     Args:
-        shape: n, the number of samples, and the shape of a row.
+        shape: the number of samples n and the shape of a row, (n, ...).
         dtype: of the rows.
-        device: where they are.
+        device: of the rows.
 
     Raises:
-        UserError: the device has no memory for them.
+        UserError: the device does not have the memory.
     """
 
-    def __init__(self, shape: Shape, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
-        needed, available = math.prod(shape) * dtype.itemsize, device_memory(torch.device(device))
-        told = f"{shape[0]:,} samples need {needed / 1e9:,.1f} GB of memory on {device}"
-        refuse(available is not None and needed > available, f"{told}, where {(available or 0) / 1e9:,.1f} GB are left")
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        needed = math.prod(shape) * dtype.itemsize
+        available = device_memory(torch.device(device))
+        if available is not None and needed > available:
+            raise UserError(
+                f"{shape[0]:,} samples need {needed / 1e9:,.1f} GB of memory on {device}, "
+                f"where {available / 1e9:,.1f} GB are free"
+            )
         self._rows = torch.zeros(shape, dtype=dtype, device=device)
 
     def update(self, rows: Tensor, indices: Tensor) -> None:
-        """Store rows [B, ...] as those with the numbers `indices`, int64 [B]."""
+        """Store rows [B, ...] under the sample numbers `indices`, int64 [B]."""
         self._rows[indices.to(self._rows.device)] = rows.detach().to(self._rows)
 
     def gather(self) -> Tensor:
-        """All rows [n, ...], on every process; leaves the own rows as they are."""
+        """Return all rows [n, ...] on every process; the rows of this process stay as they are."""
         return sum_over_processes(self._rows.clone()) if world_size() > 1 else self._rows
 
     def reset(self) -> None:
-        """Forget all samples."""
+        """Set all rows to zero."""
         self._rows.zero_()

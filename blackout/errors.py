@@ -1,7 +1,7 @@
-"""What ends a program on purpose, and how errors become one line for the user.
+"""Errors that a user can fix, and how a program turns them into one line.
 
-A user fixes settings and files: code that knows about them raises `UserError`. Every other error is a bug, of this
-package or of a user's component, and keeps its traceback.
+Code that knows about settings and files raises `UserError` for a user's mistake. Every other error
+is a bug, in this package or in a user's component, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import NoReturn
 
 
 class UserError(ValueError):
-    """Bad input from outside: a file, a value, a name. The message says what is wrong, where, and what is allowed."""
+    """Bad input: a file, a value, a name. The message says what is wrong, where, and what is allowed."""
 
 
 class Unobtainable(UserError):
-    """Weights or files that a program would fetch, and cannot. The message says where to put them."""
+    """Weights or files that cannot be downloaded. The message says where to put them."""
 
 
 class Preempted(BaseException):
-    """The run left because a signal asked it to; what it had done is saved.
+    """Raised when a signal stops the run, after its state was saved.
 
-    A signal may arrive inside anybody's `except Exception`; like KeyboardInterrupt, it must come through.
+    Like KeyboardInterrupt it is not an `Exception`: a signal may arrive inside any code that catches
+    those.
 
     Args:
         message: what was saved, for the user.
@@ -43,14 +44,14 @@ class Preempted(BaseException):
 
 @contextmanager
 def error_context(component: str) -> Iterator[None]:
-    """Name the component, or the setting, that the code inside makes or checks.
+    """Name the component, or the setting, that the code inside builds or checks, in its errors.
 
-    `ValueError` is how a component refuses its arguments or its data, `OSError` how a file is refused, and
-    `ImportError` how a package is missed. Every other error is a bug and only gets a note.
+    A component raises ValueError for wrong arguments or data, a file OSError, and a missing package
+    ImportError. Every other error is a bug and only gets a note.
 
     Raises:
-        UserError: in place of one of these three; one line that names the component.
-        Exception: any other error, as it was, with a note that names the component.
+        UserError: in place of these three, one line that names the component.
+        Exception: any other error, with a note that names the component.
     """
     try:
         yield
@@ -63,37 +64,37 @@ def error_context(component: str) -> Iterator[None]:
         raise
 
 
-def nearest(word: str, names: list[str]) -> str:
-    """The name that is most like a word, as the end of a message; nothing if none is."""
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+def did_you_mean(word: str, names: list[str]) -> str:
+    """Return a suggestion of the most similar name, the end of a message; empty without one."""
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
-def ensure(good: object, message: str) -> None:
-    """A requirement on arguments or data, beside what is said where it does not hold: made in any case, so a cheap one.
+def ensure(condition: object, message: str) -> None:
+    """Require a condition on arguments or data.
 
     Raises:
-        ValueError: `good` is not true.
+        ValueError: it does not hold.
     """
-    if not good:
+    if not condition:
         raise ValueError(message)
 
 
-def refuse(bad: object, message: str) -> None:
-    """As `ensure`, of what comes from outside: what is wrong with it, and what is said where it is.
+def refuse(condition: object, message: str) -> None:
+    """Refuse a user's input under a condition.
 
     Raises:
-        UserError: `bad` is true.
+        UserError: the condition holds.
     """
-    if bad:
+    if condition:
         raise UserError(message)
 
 
 def check_at_least_one(**numbers: int | None) -> None:
-    """Refuse numbers by name, of steps or samples, that are not whole and at least 1; None is no number.
+    """Require numbers of steps or samples, by name, to be whole and at least 1, or None.
 
     Raises:
-        ValueError: the first one.
+        ValueError: names the first that is not.
     """
     for name, number in numbers.items():
         if number is not None and (type(number) is not int or number < 1):
@@ -101,10 +102,10 @@ def check_at_least_one(**numbers: int | None) -> None:
 
 
 def check_at_most(largest: int, **numbers: int | None) -> None:
-    """Refuse numbers by name, of steps or samples, that are too large; None is no number.
+    """Require numbers of steps or samples, by name, to be at most `largest`, or None.
 
     Raises:
-        ValueError: the first one.
+        ValueError: names the first that is not.
     """
     for name, number in numbers.items():
         if number is not None and number > largest:
@@ -112,22 +113,41 @@ def check_at_most(largest: int, **numbers: int | None) -> None:
 
 
 def summary(error: BaseException) -> str:
-    """An exception's first line, with its kind where that says more than the line; which file the system refused."""
+    """Return the first line of an exception; for a file that cannot be used, its name and the reason.
+
+    The type of the exception is included where the line alone says too little.
+    """
     if isinstance(error, OSError) and error.strerror:
-        kind = "writing a file" if error.errno in _DISK else type(error).__name__
-        return f"{error.filename or kind}: {error.strerror}"
+        operation = "writing a file" if error.errno in DISK_ERRORS else type(error).__name__
+        return f"{error.filename or operation}: {error.strerror}"
+    type_name = type(error).__name__
     line = (str(error).splitlines() or [""])[0]
-    plain = isinstance(error, ValueError | TypeError | ImportError) or "Misconfiguration" in type(error).__name__
-    return line if plain and line else f"{type(error).__name__} {line}".strip()
+    is_for_users = isinstance(error, ValueError | TypeError | ImportError)
+    if line and (is_for_users or "Misconfiguration" in type_name):
+        return line
+    return f"{type_name} {line}".strip()
 
 
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
-_DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
-"""What the disk may refuse: full, over quota, read-only, not ours, too large; and names it cannot have."""
+DISK_ERRORS = frozenset(
+    [
+        errno.EACCES,
+        errno.EDQUOT,  # over quota
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,  # read-only
+    ]
+)
+"""Errors of the operating system that the user can fix."""
 
 
 class CommandParser(ArgumentParser):
-    """A parser of a command line that refuses it in one line, without the usage before it."""
+    """A parser whose errors are one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line.
@@ -146,7 +166,7 @@ class _WarningFormatter(logging.Formatter):
         # logged as "<file>:<line>: <category>: <text>\n  <line of code>"
         line = record.getMessage().splitlines()[0]
         _, is_for_users, text = line.partition(": UserWarning: ")
-        return "warning: " + shown(text if is_for_users else line)
+        return "warning: " + printable(text if is_for_users else line)
 
 
 @contextmanager
@@ -171,13 +191,14 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def ends_in_one_line(continues: bool = False) -> Iterator[None]:
-    """Around a whole program: what the user can fix is one line on stderr and exit code 2.
+def errors_in_one_line(continues: bool = False) -> Iterator[None]:
+    """Run a program inside: an error that the user can fix is one line on stderr and exit code 2.
 
-    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks. Ctrl-C gives code 130.
+    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks. Ctrl-C
+    gives exit code 130.
 
     Args:
-        continues: the program is one of those that go on where they stopped.
+        continues: whether the same command continues where the program stopped.
     """
     try:
         with _warnings_in_one_line():
@@ -190,37 +211,44 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
-    except BrokenPipeError:  # the reader of standard output has left, as in `python train.py | head -1`
+    except BrokenPipeError:  # the reader of standard output has ended: `python train.py | head -1`
         if continues:
-            print("standard output was closed: the same command continues from the last checkpoint", file=sys.stderr)
+            message = "standard output was closed: the same command continues"
+            print(f"{message} from the last checkpoint", file=sys.stderr)
         # Python flushes standard output once more when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if continues and error.errno not in _DISK:
+        if continues and error.errno not in DISK_ERRORS:
             raise
         _leave(summary(error))
     except MemoryError as error:
         _leave(f"not enough memory: {error}")
     except KeyboardInterrupt:
-        print("interrupted" + "; the same command continues from the last checkpoint" * continues, file=sys.stderr)
+        advice = "; the same command continues from the last checkpoint" if continues else ""
+        print(f"interrupted{advice}", file=sys.stderr)
         sys.exit(130)
 
 
-def run_command(run: Callable[[Namespace], object], parser: ArgumentParser, words: list[str] | None = None) -> None:
-    """Run a program beside `train.py` and `sample.py`, by the same rules: see `ends_in_one_line`.
+def run_command(
+    run: Callable[[Namespace], object], parser: ArgumentParser, words: list[str] | None = None
+) -> None:
+    """Run a command that argparse reads, with errors as in `train.py`: see `errors_in_one_line`.
 
     Args:
-        run: gets what the command line says.
+        run: called with the parsed arguments.
         parser: of the command line.
         words: of the command line; None for that of this process.
     """
-    with ends_in_one_line():
+    with errors_in_one_line():
         run(parser.parse_args(words))
 
 
-def shown(text: str) -> str:
-    """One line, in which what would move a terminal's cursor, or is no text, is written out: names come from files."""
+def printable(text: str) -> str:
+    """Return text as one line with control characters and invalid characters escaped.
+
+    Names come from files, and must not move a terminal's cursor.
+    """
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
@@ -231,7 +259,16 @@ def _check_environment() -> None:
     Raises:
         UserError: the first one.
     """
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"):
+    names = (
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "MASTER_PORT",
+    )
+    for name in names:
         value = os.environ.get(name)
         if value is not None and not value.isdecimal():
             raise UserError(f"the environment variable {name} must be a whole number, not {value!r}")
@@ -240,5 +277,5 @@ def _check_environment() -> None:
 def _leave(message: str) -> NoReturn:
     if os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
-    print("error: " + shown(message), file=sys.stderr)
+    print("error: " + printable(message), file=sys.stderr)
     sys.exit(2)

@@ -1,7 +1,8 @@
-"""How a run leaves when a signal asks it to: preemption by a scheduler, a launcher that ends a group, Ctrl-C.
+"""How a run stops when a signal asks it to: preemption by a scheduler or launcher, and Ctrl-C.
 
-A signal only sets a flag, and training stops at the next boundary, where everything can be saved. Lightning's own
-handlers save in the middle of a step, or not at all, and only under SLURM.
+A signal only sets a flag, and training stops at the next boundary between steps, where everything
+can be saved. Lightning's own handlers save in the middle of a step, or not at all, and only under
+SLURM.
 """
 
 from __future__ import annotations
@@ -19,22 +20,29 @@ import torch.distributed as dist
 from blackout.distributed import is_first, world_size
 from blackout.errors import Preempted
 
-REQUEUE = 75
-"""Exit code of a run that was asked to leave and can be started again (EX_TEMPFAIL of sysexits.h)."""
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+REQUEUE_CODE = 75  # exit code of a run that can be started again (EX_TEMPFAIL of sysexits.h)
+INTERRUPT_CODE = 130  # exit code after Ctrl-C, as shells have it
+HANDLED_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGINT,
+)
 
 
 class Signals:
-    """SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C.
+    """Handlers of SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C.
 
-    While `listening`, a signal sets a flag that the training loop reads where it can stop; otherwise it ends the
-    program at once with the same exit code, since every file there is written whole or not at all.
+    While `listening`, a signal sets a flag that the training loop reads where it can stop.
+    Otherwise it ends the program at once with the same exit code, which is safe because every file
+    is written completely or not at all.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._listening = False
-        self._before: dict[int, Any] = {}
+        self._is_listening = False
+        self._earlier_handlers: dict[int, Any] = {}
         self._group: Any = None
 
     @contextlib.contextmanager
@@ -44,35 +52,38 @@ class Signals:
             yield
             return
         self.received = None
-        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._earlier_handlers = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
         self.install()
         try:
             yield
         finally:
-            for number, handler in self._before.items():
+            for number, handler in self._earlier_handlers.items():
                 signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers, in place of Lightning's too: those save in the middle of a step, or not at all."""
-        if self._before and threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+        """Install the handlers, also in place of those that Lightning installs meanwhile."""
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if self._earlier_handlers and is_main_thread:
+            for number in HANDLED_SIGNALS:
                 signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside, the caller promises to call `agreed` often."""
-        self._listening = True
+        """Only set a flag inside; the caller promises to call `agreed` often."""
+        self._is_listening = True
         try:
             yield
         finally:
-            self._listening, self._group = False, None
+            self._is_listening = False
+            self._group = None
 
     def agreed(self) -> int | None:
-        """The signal that any process has received; all processes must call it together, and get the same answer.
+        """Return the signal that any process has received; None if none has.
 
-        The number is reduced over a second process group, of CPU tensors, so that no process waits for its accelerator.
-        This group needs PyTorch's gloo backend, which its packages for Linux and macOS have, and a network between the
-        machines; it is made by all processes together at the first call.
+        All processes must call it together, and receive the same answer. The number is reduced over
+        a second process group, of CPU tensors, so that no process waits for its accelerator. This
+        group needs PyTorch's gloo backend, which its packages for Linux and macOS have; it is
+        created by all processes together at the first call.
         """
         number = self.received or 0
         if world_size() > 1:
@@ -84,29 +95,36 @@ class Signals:
         return number or None
 
     def leave(self, number: int, step: int) -> None:
-        """End the run, saved at this step: by the handler that was there before (a launcher's), or with an exit code.
+        """End the run, which is saved at this step, by the earlier handler or with an exit code.
 
         Raises:
-            Preempted: always, unless the earlier handler ends the process.
+            Preempted: always, unless the earlier handler (of a launcher) ends the process.
         """
-        earlier = self._before.get(number)
-        if number != signal.SIGINT and callable(earlier) and is_first():
-            earlier(number, None)
-        raise Preempted(f"stopped by signal {number} and saved at step {step}: the same command goes on", _code(number))
+        earlier_handler = self._earlier_handlers.get(number)
+        if number != signal.SIGINT and callable(earlier_handler) and is_first():
+            earlier_handler(number, None)
+        raise Preempted(
+            f"stopped by signal {number} and saved at step {step}: the same command continues",
+            _exit_code(number),
+        )
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        again = self.received is not None
+        is_repeated = self.received is not None
         self.received = number
-        if not self._listening or (again and number == signal.SIGINT):  # Lightning ends a KeyboardInterrupt by itself
-            where = "within" if self._listening else "outside"
-            raise Preempted(f"stopped {where} training: the same command goes on", _code(number))
+        # A second Ctrl-C stops at once. Lightning would catch a KeyboardInterrupt.
+        if not self._is_listening or (is_repeated and number == signal.SIGINT):
+            place = "during" if self._is_listening else "outside"
+            raise Preempted(
+                f"stopped {place} training: the same command continues", _exit_code(number)
+            )
 
 
 signals = Signals()
-"""A process has one set of signal handlers."""
+"""The handlers of this process, of which there can only be one set."""
 
 
-def _code(number: int) -> int:
-    if not is_first():  # if one of the others failed, a launcher would kill the first process, which saves
+def _exit_code(number: int) -> int:
+    # If one of the other processes failed, a launcher would kill the first one, which saves.
+    if not is_first():
         return 0
-    return 130 if number == signal.SIGINT else REQUEUE
+    return INTERRUPT_CODE if number == signal.SIGINT else REQUEUE_CODE

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout import load_model
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.diffusion.plots import grid
 from blackout.files import CONF
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     model = load_model(given.model)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", [f"dataset={model.config['data']['name']}", f"data_dir={given.data_dir}"])
-    data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
+    data: CountData = instantiate(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     x0 = data.test[: given.images]
     streams = SampleStreams(0, torch.arange(len(x0)))
     states = [x0, *(model.process.sample(x0, t, streams.at(0)) for t in model.schedule.grid(given.times - 1)[1:])]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from blackout.comparisons import Baseline, SampleValues, compare, decide, in_words, is_comparison
+from blackout.comparisons import Baseline, SampleValues, compare, decide, describe_comparison, is_comparison
 
 GENERATOR = torch.Generator().manual_seed
 
@@ -46,7 +46,8 @@ def test_equality_is_no_win():
     rounding = 1e-6 * torch.rand(500, generator=GENERATOR(0)).double()
     for values in (bits, bits - rounding, bits + rounding):
         found = compare(sample_values(values), {"uniform": Baseline(bits, 6.9069)})
-        assert found["verdict"] == "undecided" and in_words("test/nll_bits", found).startswith("verdict: undecided")
+        assert found["verdict"] == "undecided"
+        assert describe_comparison("test/nll_bits", found).startswith("verdict: undecided")
 
 
 @pytest.mark.parametrize("kind, below, above", [
@@ -57,7 +58,7 @@ def test_a_bound_shows_what_a_bound_can(kind, below, above):
     for shift, verdict in ((-1.0, below), (1.0, above)):
         found = compare(sample_values(values + shift, kind=kind), {"uniform": Baseline(values.flip(0), 0.5)})
         assert found["verdict"] == verdict
-        line = in_words("test/nll_bits", found)
+        line = describe_comparison("test/nll_bits", found)
         assert ("at most" in line) == (kind == "upper bound") and ("at least" in line) == (kind == "lower bound")
         assert "±" in line and ("cannot show" in line) == (verdict == "undecided")
 
@@ -68,11 +69,11 @@ def test_the_strongest_baseline_is_that_of_the_validation_samples():
     baselines = {name: Baseline(values, validation[name]) for name, values in bits.items()}
     found = compare(sample_values(bits["a"] + 0.5), baselines)
     assert found["strongest"] == "b" and found["verdict"] == "better"
-    assert found["baselines"]["a"]["verdict"] == "worse" and "of b" in in_words("bits", found)
+    assert found["baselines"]["a"]["verdict"] == "worse" and "of b" in describe_comparison("bits", found)
     unknown = compare(sample_values(bits["a"] + 0.5), {name: Baseline(values) for name, values in bits.items()})
     assert unknown["strongest"] == "a"
     worse = compare(sample_values(bits["uniform"] + 0.5), baselines)
-    assert worse["verdict"] == "worse" and "of uniform, difference +0.5" in in_words("bits", worse)
+    assert worse["verdict"] == "worse" and "of uniform, difference +0.5" in describe_comparison("bits", worse)
 
 
 def test_samples_are_those_of_the_model():

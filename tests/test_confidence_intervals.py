@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from blackout.confidence_intervals import interval
-from blackout.diffusion.likelihood import Estimate
+from blackout.diffusion.likelihood_estimates import Estimate
 from blackout.flows.targets import Ising
 from blackout.flows.weights import estimates
 
@@ -56,7 +56,7 @@ def test_of_log_z_and_of_weighted_means(n, repeats):
 
 def test_what_has_no_spread_has_no_width_and_one_image_says_nothing():
     assert interval(torch.full((5,), 2.0, dtype=torch.float64)) == (2.0, 2.0)
-    alone = Estimate.of(torch.ones(1), (1,))
+    alone = Estimate.from_nats(torch.ones(1), (1,))
     assert alone.low == -np.inf and alone.high == np.inf
 
 

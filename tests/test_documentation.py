@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from blackout.cli.run_directory import MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
-from blackout.config.settings import KINDS
+from blackout.cli.run_directory import CHANGEABLE_SETTINGS, FIXED_SETTINGS, UNRELATED_SETTINGS
+from blackout.config.settings import TYPE_NAMES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -30,11 +30,11 @@ TABLE = re.compile(
 def markdown(defaults):
     """The table of settings with these defaults."""
     lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
-    parts = {name for name in MAY_CHANGE | MAY_NOT if "." in name and name.split(".")[0] in defaults}
+    parts = {name for name in CHANGEABLE_SETTINGS | FIXED_SETTINGS if "." in name and name.split(".")[0] in defaults}
     for name in sorted(parts | defaults.keys()):
         free = "a group" if isinstance(defaults.get(name), dict) else "any value"
-        marks = ["yes" if mark else "no" for mark in (name not in WHERE_AND_HOW, name in MAY_CHANGE)]
-        lines.append(f"| `{name}` | {KINDS.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
+        marks = ["yes" if mark else "no" for mark in (name not in UNRELATED_SETTINGS, name in CHANGEABLE_SETTINGS)]
+        lines.append(f"| `{name}` | {TYPE_NAMES.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 
 from blackout.config.choices import choices, describe, groups
-from blackout.errors import CommandParser, nearest, refuse, run_command
+from blackout.errors import CommandParser, did_you_mean, refuse, run_command
 
 WIDTH = 110  # columns of the terminal that are used
 GROUP_WIDTH = 20  # columns of the names of groups
@@ -49,7 +49,7 @@ def print_choices(group: str) -> None:
     names = groups()
     refuse(
         group not in names,
-        f"{group}: no such group{nearest(group, names)}; one of {', '.join(names)}",
+        f"{group}: no such group{did_you_mean(group, names)}; one of {', '.join(names)}",
     )
     group_choices = choices(group)
     column = max(len(f"{group}={choice}") for choice in group_choices) + 2

@@ -15,7 +15,7 @@ from blackout.cli.curves import curve_panels
 from blackout.cli.pages import load_picture, save_page
 from blackout.cli.run_results import place_label, read_scores, read_settings, target_value
 from blackout.component import leaves
-from blackout.config.allowed_components import plain
+from blackout.config.allowed_components import copy_plain_values
 
 Values: TypeAlias = Mapping[str, Any]
 Scores: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -56,7 +56,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     references: dict[str, Any] = {}
     for content in contents:
         references |= flatten_scores(content, "references")
-    settings = [dict(leaves(plain(read_settings(run), str(run)))) for run in runs]
+    settings = [dict(leaves(copy_plain_values(read_settings(run), str(run)))) for run in runs]
 
     # 2. Choose columns: settings that differ, and scores.
     all_settings = sorted({name for values in settings for name in values})

@@ -1,4 +1,4 @@
-"""Before training: components are evaluated once, and every draw that the run will make takes its first step."""
+"""Before training: every component is evaluated once, and every draw of the run takes its first step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from blackout.training.family import ComponentFamily
 
 
 class _FirstStepTaken(Exception):
-    """A draw has taken its first step."""
+    """Raised when a draw has taken its first step."""
 
 
 def dry_run(config: Plain, model: Any, family: ComponentFamily) -> None:
     """Evaluate every component once, and take the first step of each draw of the run with one sample.
 
-    This costs a few evaluations of the network for one sample, whatever the numbers of steps and samples.
+    This costs a few evaluations of the network for one sample, whatever the numbers of steps and
+    samples are.
 
     Args:
         config: the settings.
@@ -32,27 +33,29 @@ def dry_run(config: Plain, model: Any, family: ComponentFamily) -> None:
         UserError: components do not fit together, or samples cannot be drawn as the settings say.
     """
     family.dry_run(model)
-    for name, draw in draws(config, model, family):
-        with error_context(name):
+    for setting, draw in draws(config, model, family):
+        with error_context(setting):
             take_first_step(draw)
 
 
 def draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[str, Draw]]:
-    """The draws of a run with the settings that they are made by: those that are scored, previews, closing samples.
+    """Yield the draws of scored, closing and preview samples, each with the setting that makes it.
 
     Raises:
         UserError: previews cannot be drawn in as many steps as `callbacks.samples.num_steps` says.
     """
     yield "sampler", family.draw(model, {})
-    number = 1
-    yield "sampler", family.preview(model, number)
-    previews = (config["callbacks"] or {}).get("samples")
-    num_steps = previews.get("num_steps") if isinstance(previews, Mapping) else None
+    yield "sampler", family.preview(model, num_samples=1)
+    callback = (config["callbacks"] or {}).get("samples")
+    num_steps = callback.get("num_steps") if isinstance(callback, Mapping) else None
     if num_steps is not None:
         with error_context("callbacks.samples"):
-            draw = family.preview(model, number, num_steps)
-        told = f"callbacks.samples.num_steps={num_steps}: these samples are always drawn in {draw.steps} steps"
-        refuse(draw.steps != num_steps, f"{told}: leave it out")
+            draw = family.preview(model, num_samples=1, num_steps=num_steps)
+        problem = f"these samples are always drawn in {draw.steps} steps"
+        refuse(
+            draw.steps != num_steps,
+            f"callbacks.samples.num_steps={num_steps}: {problem}; omit it",
+        )
         yield "callbacks.samples", draw
 
 
@@ -67,5 +70,5 @@ def take_first_step(draw: Draw) -> None:
         with torch.no_grad():
             for _ in draw.batches(torch.arange(1), seed=0, batch_size=1, watch=stop):
                 pass
-    except _FirstStepTaken:  # raised by `stop` alone; every error of the model goes through
+    except _FirstStepTaken:  # raised by `stop` alone; every error of the model passes
         return

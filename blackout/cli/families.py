@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.files import CONF, read_mapping
 
 
 def load_family(name: str) -> Any:
     """Return the family that conf/family/<name>.yaml describes."""
     settings = read_mapping(CONF / "family" / f"{name}.yaml")
-    return make(settings["family"], "family")
+    return instantiate(settings["family"], "family")

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from blackout.config.instantiate import check_arguments
+from blackout.config.arguments import check_arguments
 from blackout.data import counts
 from blackout.data.findings import Finding, format_setting
-from blackout.errors import CommandParser, UserError, run_command, shown
+from blackout.errors import CommandParser, UserError, printable, run_command
 
 
 def inspect(path: Path, settings: list[str]) -> int:
@@ -35,9 +35,9 @@ def inspect(path: Path, settings: list[str]) -> int:
     with warnings.catch_warnings(record=True) as findings:
         warnings.simplefilter("always")
         data = counts(path, **values)
-    print(f"data:    {shown(str(data))}")
+    print(f"data:    {printable(str(data))}")
     for finding in findings:
-        print(f"finding: {shown(str(finding.message))}")
+        print(f"finding: {printable(str(finding.message))}")
         if isinstance(finding.message, Finding):
             for name, value in finding.message.settings.items():
                 if isinstance(value, list):
@@ -48,7 +48,7 @@ def inspect(path: Path, settings: list[str]) -> int:
         for name, value in {"path": path, **values}.items()
     ]
     command = shlex.join(["python", "train.py", "dataset=counts", *words])
-    print(f"command: {shown(command)}")
+    print(f"command: {printable(command)}")
     return len(findings)
 
 

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from blackout.errors import ends_in_one_line, nearest, refuse
+from blackout.errors import did_you_mean, errors_in_one_line, refuse
 
 
 class Command(NamedTuple):
@@ -46,13 +46,13 @@ COMMANDS = {
 def main() -> None:
     """Run the command that the first word names; the other words are its command line."""
     name, *words = sys.argv[1:] or ["--help"]
-    with ends_in_one_line():
+    with errors_in_one_line():
         if name in ("-h", "--help"):
             print(help_text())
             return
         refuse(
             name not in COMMANDS,
-            f"{name}: no such command{nearest(name, [*COMMANDS])}; one of {', '.join(COMMANDS)}",
+            f"{name}: no such command{did_you_mean(name, [*COMMANDS])}; one of {', '.join(COMMANDS)}",
         )
     command = COMMANDS[name]
     sys.argv = [f"blackout {name}", *words]  # Hydra reads its command line from there

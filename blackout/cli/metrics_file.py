@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blackout.comparisons import in_words, is_comparison
+from blackout.comparisons import describe_comparison, is_comparison
 from blackout.component import Plain
 from blackout.files import write_json
 from blackout.protocols import References
@@ -42,7 +42,7 @@ def write_scores(report: Plain, path: Path, references: References = References(
             line += f" ({', '.join(numbers)})"
         print(line)
     for name, comparison in report.get("comparisons", {}).items():
-        print(in_words(name, comparison))
+        print(describe_comparison(name, comparison))
 
 
 def collect_references(
@@ -111,7 +111,7 @@ def comparison_rows(
                 (baseline, row["value"], row["difference"], row["error"], row["verdict"])
                 for baseline, row in sorted(baselines, key=lambda item: item[1]["value"])
             ]
-            comparisons.append((place, in_words(name, comparison), rows))
+            comparisons.append((place, describe_comparison(name, comparison), rows))
     return comparisons
 
 

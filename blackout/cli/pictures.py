@@ -1,4 +1,4 @@
-"""Animation and strip of the states from noise to samples; a run's loss and samples as text."""
+"""Pictures of a run and of sampling: the way from noise to samples, and a run in text characters."""
 
 from __future__ import annotations
 
@@ -10,86 +10,133 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from blackout.cli.curves import read_curves
 from blackout.files import replacing, save_picture
 from blackout.protocols import Draw
 
-_FRAMES = 60
-_SECONDS, _REST = 4.0, 1500
-"""Length of an animation, and the milliseconds it rests on the last frame."""
-_ROWS, _COLUMNS = 4, 12
-"""Of the strip: samples, and states of each at most."""
-_LONGEST = 16_383
-"""Pixels of a side of a WebP at most."""
+MAX_FRAMES = 60  # of an animation, about
+ANIMATION_SECONDS = 4.0
+MIN_FRAME_MS = 20
+LAST_FRAME_MS = 1500
+MAX_WEBP_PIXELS = 16_383  # of a side, by the format
+MAX_STRIP_ROWS = 4  # samples
+MAX_STRIP_COLUMNS = 12  # states of each
+
+BARS = "▁▂▃▄▅▆▇█"  # of a curve, from low to high
+SHADES = " .:-=+*#%@"  # of an image, from light to dark
+MAX_CURVE_WIDTH = 48  # characters
+MAX_IMAGE_SIDE = 16  # pixels of an image that is shown as text
+MAX_LINE_WIDTH = 90  # characters of images side by side
 
 
 class Trajectory:
-    """States of the first batch that it is shown, for an animation, about evenly spaced, the start first.
+    """States of the first batch, about evenly spaced, the start first.
 
     Args:
-        samples: how many of the batch are shown.
+        num_samples: number of samples of the batch that are kept.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, num_samples: int) -> None:
         self.states: list[Tensor] = []
-        self._samples, self._whole = samples, False
+        self._num_samples = num_samples
+        self._is_complete = False
 
     def add(self, step: int, steps: int, state: Tensor) -> None:
         """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""
-        k = steps - step
-        if not self._whole and (k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps):
-            self.states.append(state[: self._samples].cpu().clone())
-        self._whole |= k == 0
+        remaining = steps - step
+        is_end = remaining in (0, steps)
+        is_frame = is_end or _frame(remaining, steps) != _frame(remaining + 1, steps)
+        if is_frame and not self._is_complete:
+            self.states.append(state[: self._num_samples].cpu().clone())
+        if remaining == 0:
+            self._is_complete = True
 
     def save(self, draw: Draw, directory: Path) -> None:
-        """Write trajectory.webp, an animation, and trajectory.png, a few samples as rows from start to end."""
-        shown = [one for state in self.states if (one := draw.picture({"samples": state})) is not None]
-        if not shown:
+        """Write trajectory.webp, an animation, and trajectory.png, samples as rows from noise to data."""
+        pictures = [draw.picture({"samples": state}) for state in self.states]
+        frames = [picture for picture in pictures if picture is not None]
+        if not frames:
             return
-        each = max(20, int(1000 * _SECONDS / len(shown)))
-        if max(shown[0].size) > _LONGEST:
-            print(f"left out: trajectory.webp: a side of {max(shown[0].size):,} pixels, where it ends at {_LONGEST:,}")
+        longest_side = max(frames[0].size)
+        if longest_side > MAX_WEBP_PIXELS:
+            print(
+                f"left out: trajectory.webp, whose side of {longest_side:,} pixels is beyond the "
+                f"format's {MAX_WEBP_PIXELS:,}"
+            )
         else:
-            with replacing(directory / "trajectory.webp") as part:
-                shown[0].save(
-                    part, format="webp", save_all=True, append_images=shown[1:],
-                    duration=[each] * (len(shown) - 1) + [_REST], loop=0, lossless=True,
-                )  # fmt: skip
-        columns = min(_COLUMNS, len(self.states))
-        chosen = [self.states[round(i * (len(self.states) - 1) / max(1, columns - 1))] for i in range(columns)]
-        rows = torch.stack([state[:_ROWS] for state in chosen], dim=1).flatten(0, 1)
-        save_picture(draw.picture({"samples": rows}, columns=columns), directory / "trajectory.png")
+            _save_animation(frames, directory / "trajectory.webp")
+
+        num_columns = min(MAX_STRIP_COLUMNS, len(self.states))
+        last = len(self.states) - 1
+        spacing = last / max(1, num_columns - 1)
+        states = [self.states[round(column * spacing)] for column in range(num_columns)]
+        cells = torch.stack([state[:MAX_STRIP_ROWS] for state in states], dim=1).flatten(0, 1)
+        strip = draw.picture({"samples": cells}, columns=num_columns)
+        save_picture(strip, directory / "trajectory.png")
 
 
-_BARS, _SHADES, _WIDE = "▁▂▃▄▅▆▇█", " .:-=+*#%@", 48
-_SMALL, _ACROSS = 16, 90
-"""Pixels of an image that is shown as characters, and characters in a line."""
+def print_run(run: Path, shape: Sequence[int]) -> None:
+    """Print a run's loss as a line of bars, and its first samples if they are small images.
 
-
-def show_in_words(run: Path, shape: Sequence[int]) -> None:
-    """Print a run's loss as a line of bars, and its first samples where they are images of a small shape [C, H, W]."""
-    loss = read_curves(run / "metrics.csv").get("train/loss", ([], []))[1]
-    with suppress(UnicodeEncodeError):  # a terminal of ASCII alone
-        if len(loss) > 1:
+    Args:
+        run: the run directory.
+        shape: of a sample; [C, H, W] for images.
+    """
+    _, loss = read_curves(run / "metrics.csv").get("train/loss", ([], []))
+    if len(loss) > 1:
+        with suppress(UnicodeEncodeError):  # the terminal can show ASCII only
             print(f"loss:    {sparkline(loss)}")
-    if len(shape) == 3 and shape[0] in (1, 3) and max(shape[1:]) <= _SMALL:
-        samples = np.load(run / "samples" / "final.npz")["samples"][: _ACROSS // (2 * shape[2] + 2)]
-        print(in_characters(samples.reshape(len(samples), *shape[1:], shape[0])))
+    is_image = len(shape) == 3 and shape[0] in (1, 3)
+    if is_image and max(shape[1:]) <= MAX_IMAGE_SIDE:
+        characters_per_image = 2 * shape[2] + 2
+        samples = np.load(run / "samples" / "final.npz")["samples"]
+        samples = samples[: MAX_LINE_WIDTH // characters_per_image]
+        print(images_as_text(samples.reshape(len(samples), *shape[1:], shape[0])))
 
 
 def sparkline(values: list[float]) -> str:
-    """A curve, values [n], as a line of text, each bar the mean of a stretch.
+    """Return a curve, values [n], as a line of text; each bar is the mean of a stretch."""
+    stretches = np.array_split(np.array(values), min(MAX_CURVE_WIDTH, len(values)))
+    means = np.array([stretch.mean() for stretch in stretches])
+    relative = (means - means.min()) / (np.ptp(means) or 1)
+    heights = np.rint(relative * (len(BARS) - 1)).astype(int)
+    bars = "".join(BARS[height] for height in heights)
+    return f"{bars} {values[0]:.4g} to {values[-1]:.4g}"
 
-    Ours (tests/cli/test_curves.py).
+
+def images_as_text(images: NDArray[Any]) -> str:
+    """Return images [B, H, W, C] side by side as text.
+
+    A pixel is two characters, the darkest for the largest value.
     """
-    means = np.array([part.mean() for part in np.array_split(np.array(values), min(_WIDE, len(values)))])
-    heights = np.rint((means - means.min()) / (np.ptp(means) or 1) * (len(_BARS) - 1)).astype(int)
-    return f"{''.join(_BARS[height] for height in heights)} {values[0]:.4g} to {values[-1]:.4g}"
+    relative = images.mean(3) / max(images.max(), 1)
+    shades = np.rint(relative * (len(SHADES) - 1)).astype(int)
+    lines = []
+    for row in shades.swapaxes(0, 1):  # row of every image, [B, W]
+        images_in_row = ["".join(2 * SHADES[shade] for shade in pixels) for pixels in row]
+        lines.append("  ".join(images_in_row).rstrip())
+    return "\n".join(lines)
 
 
-def in_characters(images: NDArray[Any]) -> str:
-    """Images [B, H, W, C] side by side as text, two characters for a pixel, the largest one the darkest."""
-    shades = np.rint(images.mean(3) / max(images.max(), 1) * (len(_SHADES) - 1)).astype(int).swapaxes(0, 1)
-    return "\n".join("  ".join("".join(2 * _SHADES[x] for x in line) for line in row).rstrip() for row in shades)
+def _frame(remaining: int, steps: int) -> int:
+    """Return the number of the frame, counted from the end, to which a state belongs."""
+    return (remaining * MAX_FRAMES) // steps
+
+
+def _save_animation(frames: Sequence[Image.Image], path: Path) -> None:
+    """Write frames as a WebP that lasts `ANIMATION_SECONDS` and rests on the last frame."""
+    frame_ms = max(MIN_FRAME_MS, int(1000 * ANIMATION_SECONDS / len(frames)))
+    durations = [frame_ms] * (len(frames) - 1) + [LAST_FRAME_MS]
+    with replacing(path) as part:
+        frames[0].save(
+            part,
+            format="webp",
+            save_all=True,
+            append_images=frames[1:],
+            duration=durations,
+            loop=0,
+            lossless=True,
+        )

@@ -7,23 +7,20 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from blackout.cli.sweeps import failures, job, sweeping
+from blackout.cli.sweeps import failed_tables, run_job, sweeping
 from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
-from blackout.errors import UserError, ends_in_one_line
+from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
-
-T = TypeVar("T")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def train(cfg: DictConfig) -> Path:
+def train(cfg: DictConfig) -> Path | None:
     """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
     from blackout.cli.train import train
 
@@ -31,43 +28,45 @@ def train(cfg: DictConfig) -> Path:
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="sample")
-def sample(cfg: DictConfig) -> Path:
+def sample(cfg: DictConfig) -> Path | None:
     """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
     from blackout.cli.sample import sample
 
     return _run_job(sample, cfg)
 
 
-def _run_job(function: Callable[[DictConfig], T], cfg: DictConfig) -> T:
-    with ends_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
-        return job(function, cfg) if sweeping() else function(cfg)
-    raise AssertionError("unreachable")
+def _run_job(function: Callable[[DictConfig], Path], cfg: DictConfig) -> Path | None:
+    with errors_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
+        return run_job(function, cfg) if sweeping() else function(cfg)
+    raise AssertionError("unreachable")  # errors end the process
 
 
 def run(main: Callable[[], object], program: str) -> None:
     """Run a Hydra program on this process's command line; the process ends with its exit code.
 
     Args:
-        main: what `hydra.main` made.
-        program: train or sample, as its configuration file is called.
+        main: a function decorated with `hydra.main`.
+        program: train or sample, the name of its configuration file.
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
     words = sys.argv[1:]
-    with ends_in_one_line(continues=True):
+    with errors_in_one_line(continues=True):
         _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
         try:
             main()
         except COMPOSITION_ERRORS as error:
             raise UserError(explain(error, program, words)) from error
-        if failures:
-            print(f"{len(failures)} job(s) failed: {failures[-1]}", file=sys.stderr)
-            failures.clear()
+        if failed_tables:
+            print(f"{len(failed_tables)} job(s) failed: {failed_tables[-1]}", file=sys.stderr)
+            failed_tables.clear()
             sys.exit(1)
 
 
 def _refuse_values_for_groups(words: list[str]) -> None:
-    """Refuse `metrics=null` and `trainer=3`, for which Hydra raises a ValueError, as any job might.
+    """Refuse `metrics=null` and `trainer=3`, for which Hydra raises a ValueError.
+
+    A job might raise one too, so it could not be told from a mistake in the command line.
 
     Raises:
         UserError: the group, and what to type.
@@ -82,11 +81,11 @@ def _refuse_values_for_groups(words: list[str]) -> None:
         is_group = override.package is not None or (CONF / group).is_dir()
         is_value = not override.is_delete() and not override.is_sweep_override()
         if is_group and is_value and isinstance(override.value(), int | float | None):
-            raise UserError(f"{word}: groups take the names of their files: {group}=none, or leave it out")
+            raise UserError(f"{word}: a group takes the name of a choice: type {group}=none, or omit it")
 
 
 def _refuse_remote_sweep(words: list[str]) -> None:
-    """Refuse a sweep whose runs go to an address, as Hydra would take it for a local folder.
+    """Refuse a sweep whose runs go to an address, which Hydra would take for a local folder.
 
     Raises:
         UserError: no folder is named for the sweep's own files.

@@ -1,6 +1,4 @@
-"""Scores of a model's samples, over several seeds if asked, or of samples in a file, with their provenance:
-`sample.py evaluate=true`.
-"""
+"""`sample.py evaluate=true`: scores of a model's samples, over several seeds on request, or of a file."""
 
 from __future__ import annotations
 
@@ -16,15 +14,16 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from blackout.cli.metrics_file import write_scores
+from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.provenance import data_hashes, provenance
-from blackout.cli.run_directory import output_folders, shared_folder
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
-from blackout.config.allowed_components import named_in_file
+from blackout.config.allowed_components import component_from_file
 from blackout.config.choices import choices
 from blackout.config.compose import compose
-from blackout.config.instantiate import fill, make
-from blackout.config.settings import path
+from blackout.config.descriptions import fill_statistics
+from blackout.config.instantiate import instantiate
+from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
@@ -39,138 +38,192 @@ INCEPTION = {
     "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
     "scores": ["fid", "is", "kid", "prc"],
 }
-_WRITTEN = ("metrics.json", "scores.png", "config.yaml")
-"""Names that scores of a file need for themselves; the last is a run's, whose directory is its own."""
 MIN_INCEPTION_SIDE = 32  # pixels, of CIFAR-10, for which FID and IS are published
-_AT_ONCE = 512
-"""Samples of a file that are scored together."""
+SCORE_FILES = ("metrics.json", "scores.png", "config.yaml")
+"""Files that a folder with scores of a file must not have yet; the last marks a run directory."""
+BATCH_SIZE = 512  # samples of a file that are scored together
 
 
 class Scoring:
-    """The scores of one model's samples: everything that can fail is loaded and checked before sampling starts.
+    """The scores of one model's samples.
+
+    Everything that can fail is loaded and checked when it is created, before sampling starts.
 
     Args:
         config: the settings of `sample.py`.
-        model: the model to be scored.
+        model: to be scored.
         family: of the model.
-        draw: of the samples, which are compared with what the source holds under their condition.
+        draw: of the samples, which are compared with the data under their condition.
 
     Raises:
-        UserError: the source or the scores do not fit the model, or the source holds nothing to compare with.
+        UserError: data or scores do not fit the model, or there are no data to compare with.
     """
 
-    def __init__(self, config: Mapping[str, Any], model: Model, family: ComponentFamily, draw: Draw) -> None:
-        self.config, self.model, self.family = config, model, family
+    def __init__(
+        self, config: Mapping[str, Any], model: Model, family: ComponentFamily, draw: Draw
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.family = family
         family.check_report(model, config)
         self.source = draw.compared_with(model.require_source())
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None
         if self.scorer is not None:
-            self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
-        elif not _none_wanted() and isinstance(self.source, Conditional) and rank() == 0:
-            why = f"the model names none, and these are no images of {MIN_INCEPTION_SIDE} pixels"
-            print(f"left out: scores of samples: {why}; metrics=counts gives some")
+            num_samples = config["num_samples"]
+            self.scores = self.scorer.begin(self.source, num_samples, model.device)
+        elif not _is_none_chosen() and isinstance(self.source, Conditional) and rank() == 0:
+            print(
+                "left out: scores of samples: the model names none, and the data are not images "
+                f"of at least {MIN_INCEPTION_SIDE} pixels; metrics=counts chooses some"
+            )
 
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
-        """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
+        """Return the content of metrics.json, once `scores` has the samples of the first seed.
 
-        Into the directory `out` goes the figure of the first seed, where the scores have one. Every process must call
-        it, and gets the same.
+        Further seeds are drawn here. Every process must call it, and receives the same.
+
+        Args:
+            draw: of the samples.
+            out: directory of the figure of the first seed, if the scores have one.
         """
-        config, condition = self.config, {"condition": dict(draw.condition)} if draw.condition else {}
-        report: dict[str, Any] = {"values": {}, **condition}
-        seeds = [config["seed"] + i for i in range(config["seeds"])]
+        config = self.config
+        report: dict[str, Any] = {"values": {}}
+        if draw.condition:
+            report["condition"] = dict(draw.condition)
+
+        # 1. Scores of the samples, seed by seed.
         if self.scores is not None and self.scorer is not None:
-            runs = [self.scores.compute()]
+            values_by_seed = [self.scores.compute()]
             save_figure(self.scores, out)
-            for seed in seeds[1:]:
+            for k in range(1, config["seeds"]):
                 self.scores.reset()
-                runs.append(score_samples(self.scores, draw.batches, seed))
-            report["values"] |= runs[0]
-            if len(runs) > 1:
-                report["over_seeds"] = over_seeds(runs)
+                values_by_seed.append(score_samples(self.scores, draw.batches, config["seed"] + k))
+            report["values"] |= values_by_seed[0]
+            if len(values_by_seed) > 1:
+                report["over_seeds"] = over_seeds(values_by_seed)
             report |= self.scores.provenance()
-            report |= reference_scores(self.scorer, self.source, config["num_samples"], self.model.device)
-        said = self.family.report(self.model, self.source, config)
-        report["values"] |= said.pop("values", {})
-        samples = said.pop("sample_values", {})
+            device = self.model.device
+            report |= reference_scores(self.scorer, self.source, config["num_samples"], device)
+
+        # 2. What the family adds, such as likelihoods, and the comparison with baselines.
+        family_report = self.family.report(self.model, self.source, config)
+        report["values"] |= family_report.pop("values", {})
+        samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared(samples), config)
-        return report | said | compared_with_baselines(samples, baselines)
-
-
-def save_figure(scores: Scores | None, out: Path) -> None:
-    """Write scores.png, a matplotlib figure, where the scores make one."""
-    if (figure := getattr(scores, "figure", None)) is not None and rank() == 0:
-        save_picture(figure(), out / "scores.png")
+        return report | family_report | compared_with_baselines(samples, baselines)
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
-    """Score samples in a file or folder against a dataset; `metrics.json` is written to `out`, or beside them,
-    or where other scores are there to a folder `scores`.
+    """Score samples in a file or folder against a data set.
 
-    Jobs of a sweep write it to their own folders.
+    `metrics.json` is written to `out`, or next to the samples, or to a folder `scores` if other
+    scores are there. Jobs of a sweep write it to their own folders.
+
+    Returns:
+        The folder of `metrics.json`.
 
     Raises:
-        UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
+        UserError: no data set, unreadable samples, or samples that do not fit the data.
     """
-    samples_path, began = Path(str(path(config, "samples"))), time.perf_counter()
-    refuse(not config["dataset"], "samples= needs the dataset to compare with: dataset=...")
-    source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
-    if (scorer := find_scorer(config, {}, source)) is None:
-        raise UserError("metrics=none scores nothing: choose metrics=counts, digits, mnist or inception")
-    samples, condition = scorer.read(samples_path, source), {}
+    start = time.perf_counter()
+    samples_path = Path(str(optional_path(config, "samples")))
+
+    # 1. Data, scores and samples.
+    refuse(not config["dataset"], "samples= needs the data set to compare with: dataset=...")
+    dataset = fill_statistics(config["dataset"], {"data_dir": config["data_dir"]}, "dataset")
+    source: Source = instantiate(dataset, "dataset")
+    scorer = find_scorer(config, {}, source)
+    if scorer is None:
+        raise UserError("metrics=none scores nothing; choose counts, digits, mnist or inception")
+    samples = scorer.read(samples_path, source)
+    condition = {}
     if "classes" in samples and isinstance(source, Conditional):
         source = source.under(samples["classes"])
         condition = {"condition": dict(source.condition)}
-    number = len(samples["samples"])
-    scores = scorer.begin(source, number, device)
-    beside = samples_path if samples_path.is_dir() else samples_path.parent
-    first = [] if config["out"] or sweeping() else [beside]
-    folders = itertools.chain(first, output_folders(path(config, "out"), beside, "scores"))
-    of = tensors_hash("", {"samples": samples["samples"]})
+    num_samples = len(samples["samples"])
+    scores = scorer.begin(source, num_samples, device)
 
     def read(indices: Tensor, seed: int) -> Drawn:
-        for part in indices.split(_AT_ONCE):
+        for part in indices.split(BATCH_SIZE):
             yield part, {name: values[part].to(device) for name, values in samples.items()}
 
-    key = request_key([of, condition, config["dataset"], config["metrics"], data_hashes(source)])
-    with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
-        report = {"values": score_samples(scores, read, 0), **scores.provenance(), "samples": str(samples_path)}
-        report |= condition | provenance(device, began, source)
-        report |= reference_scores(scorer, source, number, device)
+    # 2. The folder of the results.
+    samples_folder = samples_path if samples_path.is_dir() else samples_path.parent
+    first_choice = [] if config["out"] or sweeping() else [samples_folder]
+    other_choices = output_folders(optional_path(config, "out"), samples_folder, "scores")
+    folders = itertools.chain(first_choice, other_choices)
+    samples_hash = tensors_hash("", {"samples": samples["samples"]})
+    key = request_key(
+        [samples_hash, condition, config["dataset"], config["metrics"], data_hashes(source)]
+    )
+
+    # 3. Score, and write the report.
+    with shared_folder(folders, key, names=SCORE_FILES, mark=".scored") as out:
+        report = {
+            "values": score_samples(scores, read, 0),
+            **scores.provenance(),
+            "samples": str(samples_path),
+            **condition,
+            **provenance(device, start, source),
+            **reference_scores(scorer, source, num_samples, device),
+        }
         save_figure(scores, out)
         if rank() == 0:
             write_scores(report, out / "metrics.json")
-            print(f"scores of {number} samples in {out / 'metrics.json'}")
+            print(f"scores of {num_samples} samples in {out / 'metrics.json'}")
     return out
 
 
-def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], source: Source) -> Scorer | None:
-    """The scores chosen on the command line, else those of the training run, else those of the dataset's recipe, else
-    Inception's for images of 32 pixels.
+def save_figure(scores: Scores | None, out: Path) -> None:
+    """Write scores.png if the scores have a matplotlib figure."""
+    figure = getattr(scores, "figure", None)
+    if figure is not None and rank() == 0:
+        save_picture(figure(), out / "scores.png")
+
+
+def find_scorer(
+    config: Mapping[str, Any], description: Mapping[str, Any], source: Source
+) -> Scorer | None:
+    """Return the scores to compute; None for none.
+
+    The first of these that exists: those on the command line, those of the training run, those of
+    the data set's recipe, and Inception's for images of at least 32 pixels.
+
+    Args:
+        config: the settings of `sample.py`.
+        description: of the model; empty without a model.
+        source: the data.
 
     Raises:
-        UserError: the model's description names components that are not trusted, or arguments are wrong.
+        UserError: the model's description names components that are not trusted, or arguments are
+            wrong.
     """
-    if _none_wanted():
+    if _is_none_chosen():
         return None
-    chosen, of_model = config["metrics"], description.get("metrics")
-    if not chosen and of_model:
-        chosen = named_in_file(of_model, "metrics", config["data_dir"], tuple(config["trusted"]))
-    if not chosen:
-        chosen = recipe_scores(HydraConfig.get().runtime.choices.get("dataset"))
-    shape = source.facts.get("shape", ())
-    if not chosen and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= MIN_INCEPTION_SIDE:
-        chosen = INCEPTION
-    return make(chosen, "metrics") if chosen else None
+    metrics = config["metrics"]
+    if not metrics and description.get("metrics"):
+        trusted = tuple(config["trusted"])
+        data_dir = config["data_dir"]
+        metrics = component_from_file(description["metrics"], "metrics", data_dir, trusted)
+    if not metrics:
+        metrics = recipe_scores(HydraConfig.get().runtime.choices.get("dataset"))
+    if not metrics and _fits_inception(source.facts.get("shape", ())):
+        metrics = INCEPTION
+    return instantiate(metrics, "metrics") if metrics else None
 
 
 def recipe_scores(dataset: str | None) -> Any:
-    """The scores that the recipe of a dataset, conf/recipe/blackout/<dataset>.yaml, chooses; None for none."""
+    """Return the scores that conf/recipe/blackout/<dataset>.yaml chooses; None for none."""
     if f"blackout/{dataset}" not in choices("recipe"):
         return None
     return OmegaConf.to_container(compose("train", [f"dataset={dataset}"]).metrics)
 
 
-def _none_wanted() -> bool:
+def _fits_inception(shape: Any) -> bool:
+    is_image = len(shape) == 3 and shape[0] in (1, 3)
+    return is_image and min(shape[1:]) >= MIN_INCEPTION_SIDE
+
+
+def _is_none_chosen() -> bool:
     return bool(HydraConfig.get().runtime.choices.get("metrics") == "none")

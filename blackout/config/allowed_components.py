@@ -1,8 +1,9 @@
-"""What a model file may hold and which components it may name: the trust boundary; descriptions from files are data.
+"""What a model file may contain and which components it may name: the trust boundary.
 
-A component is named by the package that offers it, `<listed package>.<name in its __all__>`, and carries a mark that
-says where it may stand (`blackout.component`). Nothing else is resolved or imported, unless the user trusts its module;
-and nothing in a file names a path.
+A model file is data from strangers. It names a component by the package that exports it,
+`<listed package>.<name in its __all__>`, and the component carries a mark that says where it may
+stand (`blackout.component`). Nothing else is resolved or imported, unless the user trusts its
+module, and nothing in a file names a path.
 """
 
 from __future__ import annotations
@@ -18,143 +19,176 @@ from pathlib import Path
 from typing import Any
 
 from blackout.component import Mark, mark_of
-from blackout.config.instantiate import check_arguments, find, is_component, rebuilt, with_more
+from blackout.config.arguments import check_arguments
+from blackout.config.descriptions import map_mappings, update_components
+from blackout.config.instantiate import find_target, is_component
 from blackout.errors import UserError, refuse
 from blackout.files import MAX_DEPTH, MAX_VALUES
 
-_CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
-_PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")
-_FLOWS = ("blackout.flows", "blackout.flows.energies")
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "family": ("blackout.diffusion", *_FLOWS, _CODED, _SHUFFLE),
-    "model": ("blackout.diffusion", "blackout.networks", *_FLOWS, "blackout.permutations", _CODED, _SHUFFLE),
-    "dataset": ("blackout.data", "blackout.flows.energies", _CODED, *_PUZZLES),
-    "metrics": ("blackout.evaluation", "blackout.data", _CODED),
+ALLOWED_PACKAGES: dict[str, tuple[str, ...]] = {
+    "family": (
+        "blackout.diffusion",
+        "blackout.flows",
+        "blackout.flows.energies",
+        "blackout.permutations.coded",
+        "blackout.permutations.shuffle",
+    ),
+    "model": (
+        "blackout.diffusion",
+        "blackout.networks",
+        "blackout.flows",
+        "blackout.flows.energies",
+        "blackout.permutations",
+        "blackout.permutations.coded",
+        "blackout.permutations.shuffle",
+    ),
+    "dataset": (
+        "blackout.data",
+        "blackout.flows.energies",
+        "blackout.permutations.coded",
+        "blackout.permutations.datasets",
+        "blackout.permutations.tours",
+    ),
+    "metrics": ("blackout.evaluation", "blackout.data", "blackout.permutations.coded"),
 }
-"""Section of a model file -> the packages whose marked components it may name."""
-PATHS = frozenset(
-    ("cache", "cache_dir", "data_dir", "directory", "file", "filename", "folder", "matrix", "path", "reference", "root")
-    + ("save_dir", "uri", "url", "weights")
+"""Section of a model file -> packages whose marked components it may name."""
+PATH_ARGUMENTS = frozenset(
+    [
+        "cache",
+        "cache_dir",
+        "data_dir",
+        "directory",
+        "file",
+        "filename",
+        "folder",
+        "matrix",
+        "path",
+        "reference",
+        "root",
+        "save_dir",
+        "uri",
+        "url",
+        "weights",
+    ]
 )
-"""Arguments that say where something is: a file may give them as null or numbers written out, never as text."""
-_WORDS = {"reference": ("train", "test")}
-"""Text that such an argument may have nevertheless."""
-_FROM_THE_USER = ("data_dir", "download")
-"""Arguments of datasets that are never taken from a file."""
-_LONGEST, _LONGEST_KEY = 10_000, 200
-_NO_TEXT = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes, in names of files for instance, that are no UTF-8."""
-_OWN = ("_target_", "_partial_")
+"""Arguments that may say where something is: a model file gives them as null or numbers, not as text."""
+ALLOWED_WORDS = {"reference": ("train", "test")}
+"""Argument of `PATH_ARGUMENTS` -> text that it may be nevertheless."""
+COMMAND_LINE_ARGUMENTS = ("data_dir", "download")  # of datasets, never taken from a file
+COMPONENT_KEYS = ("_target_", "_partial_")
+MAX_TEXT_LENGTH = 10_000  # characters of a value
+MAX_KEY_LENGTH = 200  # characters
+SURROGATES = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are not UTF-8, in names of files for instance."""
 
 
-def plain(node: Any, where: str) -> Any:
-    """A copy in mappings, lists, strings, numbers, booleans and null: what JSON has. Tuples become lists.
+def copy_plain_values(node: Any, where: str) -> Any:
+    """Return a copy in mappings, lists, text, numbers, truth values and null; tuples become lists.
 
     Args:
         node: as it was read from a file.
         where: its name, for messages.
 
     Raises:
-        UserError: it holds anything else, an interpolation (`${...}`), NaN or a number beyond 64 bits, or is too deep
-            or too large for a description.
+        UserError: any other type, an interpolation (`${...}`), NaN, a number beyond 64 bits, or
+            containers too deep or too large for a description.
     """
-    check_bounds(node, f"{where}: too deep or too large for the description of a model")
-    return _copied(node, where, 0)
+    check_size(node, f"{where}: too deep or too large for the description of a model")
+    return _copy_node(node, where)
 
 
-def check_bounds(node: Any, problem: str) -> None:
-    """Refuse mappings, lists and tuples whose copy, without shared parts, would be too deep or too large.
+def check_size(node: Any, message: str) -> None:
+    """Refuse containers whose copy, without shared parts, would be too deep or too large.
 
     Args:
-        node: as it was read from a file, in which parts can be shared or hold themselves.
-        problem: the message.
+        node: as it was read from a file; parts can be shared or contain themselves.
+        message: text of the error.
 
     Raises:
         UserError: more than `MAX_DEPTH` levels or `MAX_VALUES` values.
     """
-    refuse(_size(node, {}, 0) > MAX_VALUES, problem)
+    refuse(_count_values(node, {}, 0) > MAX_VALUES, message)
 
 
-def _size(node: Any, known: dict[int, float], depth: int) -> float:
-    """The number of entries of a copy; infinite for what is too deep or holds itself.
-
-    Args:
-        node: a pickled description can hold one part many times.
-        known: sizes of containers by their `id`, so that each is counted once.
-        depth: of `node`.
-    """
-    if not isinstance(node, dict | list | tuple):
-        return 1
-    if depth >= MAX_DEPTH:
-        return math.inf
-    if id(node) not in known:
-        known[id(node)] = math.inf  # as long as it is not known
-        parts = node.values() if isinstance(node, dict) else node
-        known[id(node)] = 1 + sum(_size(part, known, depth + 1) for part in parts)
-    return known[id(node)]
-
-
-def _copied(node: Any, where: str, depth: int) -> Any:
-    if type(node) in (list, tuple):
-        if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
-            return list(node)  # a row of a matrix
-        return [_copied(item, where, depth + 1) for item in node]
-    if not isinstance(node, dict):
-        return _leaf(node, where)
-    return {_name(key, where): _copied(value, f"{where}.{key}", depth + 1) for key, value in node.items()}
-
-
-def _name(key: Any, where: str) -> str:
-    if type(key) is not str or not key.isprintable() or len(key) > _LONGEST_KEY:
-        raise UserError(f"{where}: {reprlib.repr(key)} is no name of a setting")
-    return key
-
-
-def _leaf(value: Any, where: str) -> Any:
-    if type(value) not in (type(None), bool, int, float, str):
-        raise UserError(f"{where} holds more than plain values: {type(value).__name__}")
-    if isinstance(value, str) and ("${" in value or len(value) > _LONGEST or _NO_TEXT.search(value)):
-        raise UserError(f"{where}: {reprlib.repr(value)} is an interpolation, too long or no text: no plain value")
-    if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, int) and not -(2**63) <= value < 2**63):
-        raise UserError(f"{where}: {reprlib.repr(value)} is no number that a model is made of")
-    return value
-
-
-def check(part: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
-    """Refuse what a file must not ask for, before anything of it is made.
+def check_components(config: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
+    """Refuse what a model file must not ask for, before any of it is built.
 
     Args:
-        part: plain containers.
-        section: family, model, dataset or metrics, which decides what it may name.
-        trusted: further modules, the user's own, whose components it may name, with any arguments but paths.
+        config: plain containers.
+        section: family, model, dataset or metrics, which decides what the file may name.
+        trusted: modules of the user's, whose components it may name too, with any arguments but
+            paths.
 
     Raises:
-        UserError: a component that is not marked for its place, arguments that are not in its signature or of
-            another kind, or a path.
+        UserError: a component that is not marked for its place, arguments that are not in its
+            signature or of another type, or a path.
     """
-    refuse(section != "model" and not is_component(part), f"{section}: the model file names no _target_")
-    _Checker(section, trusted).check(part, section, section, False)
+    lacks_target = section != "model" and not is_component(config)
+    refuse(lacks_target, f"{section}: the model file names no _target_")
+    checker = _Checker(section, trusted)
+    checker.check(config, section, section, is_inside_trusted=False)
 
 
-def marked(name: str, section: str) -> tuple[Any, Mark] | None:
-    """The component of this package that a file may name in a section, with its mark; None if there is none.
+def find_allowed(address: str, section: str) -> tuple[Any, Mark] | None:
+    """Return the component that a file may name in a section, with its mark; None if there is none.
 
     Args:
-        name: its address.
+        address: package and name.
         section: family, model, dataset or metrics.
     """
-    package, _, short = name.rpartition(".")
-    if package not in PACKAGES[section]:
+    package, _, name = address.rpartition(".")
+    if package not in ALLOWED_PACKAGES[section]:
         return None
-    offered = importlib.import_module(package)
-    target = getattr(offered, short, None) if short in offered.__all__ else None
+    module = importlib.import_module(package)
+    target = getattr(module, name, None) if name in module.__all__ else None
     mark = mark_of(target)
-    own = str(getattr(target, "__module__", "")).startswith("blackout.")
-    return (target, mark) if mark is not None and own else None
+    is_from_here = str(getattr(target, "__module__", "")).startswith("blackout.")
+    return (target, mark) if mark is not None and is_from_here else None
+
+
+def component_from_file(config: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()) -> Any:
+    """Return the checked description of a dataset or of scores that a model file names.
+
+    Where data sets are stored, and whether they are downloaded, is decided by the command line.
+
+    Args:
+        config: plain containers from the file.
+        section: dataset or metrics.
+        data_dir: folder of data sets, from the command line.
+        trusted: as for `check_components`.
+
+    Raises:
+        UserError: as for `check_components`.
+    """
+
+    def without_locations(mapping: dict[str, Any], where: str) -> dict[str, Any]:
+        return {key: mapping[key] for key in mapping if key not in COMMAND_LINE_ARGUMENTS}
+
+    def locations(component: dict[str, Any], where: str) -> dict[str, Any]:
+        parameters = inspect.signature(find_target(component, where)).parameters
+        values = {"data_dir": data_dir, "download": False}
+        return {name: value for name, value in values.items() if name in parameters}
+
+    checked = map_mappings(config, section, without_locations)
+    check_components(checked, section, trusted)
+    return update_components(checked, section, locations)
+
+
+def remove_paths(config: Any) -> Any:
+    """Return a description without the paths that a model file must not name, to be written."""
+
+    def without_paths(mapping: dict[str, Any], where: str) -> dict[str, Any]:
+        return {
+            key: value
+            for key, value in mapping.items()
+            if key not in PATH_ARGUMENTS or key in ALLOWED_WORDS or not isinstance(value, str | Path)
+        }
+
+    return map_mappings(config, "", without_paths)
 
 
 class _Checker:
-    """Walks one section.
+    """Walks one section of a model file.
 
     Args:
         section: which one it is.
@@ -162,93 +196,163 @@ class _Checker:
     """
 
     def __init__(self, section: str, trusted: tuple[str, ...]) -> None:
-        self._section, self._trusted = section, trusted
+        self._section = section
+        self._trusted = trusted
 
-    def check(self, node: Any, where: str, place: str, anywhere: bool) -> None:
-        """Check a node given as the argument `place`; `anywhere` inside the user's components, which have their own."""
+    def check(self, node: Any, where: str, argument: str, *, is_inside_trusted: bool) -> None:
+        """Check a node, the value of `argument`.
+
+        Args:
+            node: plain containers.
+            where: its dotted name, for messages.
+            argument: name of the argument whose value it is; a list passes it on to its items.
+            is_inside_trusted: whether a trusted component of the user's contains it; such
+                components have arguments of their own, for which anything marked may stand.
+        """
         if isinstance(node, str):
-            if place in PATHS and node not in _WORDS.get(place, ()):
-                said = f"a model file may not say where something is ({reprlib.repr(node)}): the command line does"
-                raise UserError(f"{where}: {said}")
+            if argument in PATH_ARGUMENTS and node not in ALLOWED_WORDS.get(argument, ()):
+                raise UserError(
+                    f"{where}: a model file may not say where something is "
+                    f"({reprlib.repr(node)}); the command line does"
+                )
         elif isinstance(node, list):
             for item in node:
                 if isinstance(item, str | list | Mapping):
-                    self.check(item, where, place, anywhere)
+                    self.check(item, where, argument, is_inside_trusted=is_inside_trusted)
         elif isinstance(node, Mapping):
-            own = _OWN if "_target_" in node else ()
-            if odd := [key for key in node if key.startswith("_") and key not in own]:
-                raise UserError(f"{where}: {reprlib.repr(odd[0])} is not an argument that a model file may give")
-            inside = self._component(node, where, place, anywhere) if own else anywhere
-            for key, value in node.items():
-                if key not in own:
-                    self.check(value, f"{where}.{key}", key, inside)
+            self._check_mapping(node, where, argument, is_inside_trusted)
 
-    def _component(self, node: Mapping[str, Any], where: str, place: str, anywhere: bool) -> bool:
-        """Check a component's address and arguments; whether it is the user's."""
-        name, partial = node["_target_"], node.get("_partial_", False)
-        if not isinstance(name, str) or not isinstance(partial, bool):
-            raise UserError(f"{where}: {reprlib.repr(name)} is no component")
-        mark = self._listed(node, name, place, anywhere, where)
+    def _check_mapping(self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool) -> None:
+        reserved = COMPONENT_KEYS if "_target_" in node else ()
+        for key in node:
+            if key.startswith("_") and key not in reserved:
+                raise UserError(f"{where}: {reprlib.repr(key)} is not an argument that a model file may give")
+        if reserved and self._check_component(node, where, argument, is_inside_trusted):
+            is_inside_trusted = True
+        elif reserved:
+            is_inside_trusted = False
+        for key, value in node.items():
+            if key not in reserved:
+                self.check(value, f"{where}.{key}", key, is_inside_trusted=is_inside_trusted)
+
+    def _check_component(self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool) -> bool:
+        """Check a component's address and arguments; return whether it is a trusted one."""
+        address = node["_target_"]
+        is_partial = node.get("_partial_", False)
+        if not isinstance(address, str) or not isinstance(is_partial, bool):
+            raise UserError(f"{where}: {reprlib.repr(address)} is not a component")
+
+        # 1. May it stand here?
+        mark = self._find_mark(node, address, argument, is_inside_trusted, where)
         if mark is None:
-            if self._of_the_user(node, name, where):
+            if self._is_trusted(node, address, where):
                 return True
-            told = f"{where}: the model file asks for {reprlib.repr(name)}, which "
-            package, _, short = name.rpartition(".")
-            if package in PACKAGES[self._section] and not hasattr(sys.modules[package], short):
-                raise UserError(f"{told}does not exist in this version of blackout: not loaded")
-            advice = "" if name.startswith("blackout.") else " (trusted=[...] names modules of your own)"
-            raise UserError(f"{told}is not one of this package's components there: not loaded{advice}")
-        # of components, which are checked by themselves, something of no plain kind
-        given = {key: object() if is_component(value) else value for key, value in node.items() if key not in _OWN}
-        if partial:
-            if wrong := [key for key in mark.called if key in given]:
-                raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
-            given |= dict.fromkeys(mark.called, object())
-        # what is made gets more from the model, such as the process; what is passed on must be complete
-        check_arguments(find(node, where), given, where, partial=not partial or anywhere, closed=True)
+            raise UserError(f"{where}: {self._reason_not_loaded(address)}")
+
+        # 2. Its arguments; components among them are checked by themselves.
+        arguments = {
+            key: object() if is_component(value) else value for key, value in node.items() if key not in COMPONENT_KEYS
+        }
+        if is_partial:
+            for key in mark.called:
+                given_twice = f"{where}.{key}: {address} receives it when it is called"
+                refuse(key in arguments, f"{given_twice}; a file may not set it")
+            arguments |= dict.fromkeys(mark.called, object())
+        # What is built receives more from the model, such as the process; what is passed on must be
+        # complete.
+        is_incomplete = not is_partial or is_inside_trusted
+        target = find_target(node, where)
+        check_arguments(target, arguments, where, is_incomplete, require_annotations=True)
         return False
 
-    def _listed(self, node: Mapping[str, Any], name: str, place: str, anywhere: bool, where: str) -> Mark | None:
-        """The mark of what may stand at this place, or at any place inside the user's components."""
-        found = marked(name, self._section)
-        if found is None:
+    def _find_mark(
+        self,
+        node: Mapping[str, Any],
+        address: str,
+        argument: str,
+        is_inside_trusted: bool,
+        where: str,
+    ) -> Mark | None:
+        """Return the mark of a component that may be the value of `argument`; None if it may not."""
+        allowed = find_allowed(address, self._section)
+        if allowed is None:
             return None
-        mark = found[1]
-        refuse(mark.ask is not None, f"{where}: {name} is not chosen by a file: give {mark.ask} on the command line")
+        mark = allowed[1]
+        is_for_user = mark.ask is not None
+        refuse(is_for_user, f"{where}: a file may not choose {address}; type {mark.ask}")
         places = mark.passed if node.get("_partial_", False) else mark.made
-        return mark if places and (anywhere or place in places) else None
+        return mark if places and (is_inside_trusted or argument in places) else None
 
-    def _of_the_user(self, node: Mapping[str, Any], name: str, where: str) -> bool:
-        """Whether the user trusts a component: by its address first, so that nothing foreign is even imported."""
-        within = tuple(f"{module}." for module in self._trusted)
-        return name.startswith(within) and f"{getattr(find(node, where), '__module__', '')}.".startswith(within)
+    def _is_trusted(self, node: Mapping[str, Any], address: str, where: str) -> bool:
+        """Return whether the user trusts a component.
+
+        Its address is compared first, so that nothing else is even imported.
+        """
+        prefixes = tuple(f"{module}." for module in self._trusted)
+        if not address.startswith(prefixes):
+            return False
+        defining_module = getattr(find_target(node, where), "__module__", "")
+        return f"{defining_module}.".startswith(prefixes)
+
+    def _reason_not_loaded(self, address: str) -> str:
+        package, _, name = address.rpartition(".")
+        request = f"the model file asks for {reprlib.repr(address)}, which"
+        if package in ALLOWED_PACKAGES[self._section] and not hasattr(sys.modules[package], name):
+            return f"{request} does not exist in this version of blackout: not loaded"
+        advice = ""
+        if not address.startswith("blackout."):
+            advice = " (trusted=[...] names modules of your own)"
+        return f"{request} is not a component that may stand there: not loaded{advice}"
 
 
-def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()) -> Any:
-    """A dataset or scores that a model file chose by name, checked; where datasets lie is the command line's to say.
+def _count_values(node: Any, sizes: dict[int, float], depth: int) -> float:
+    """Return the number of values of a copy; infinite for what is too deep or contains itself.
 
     Args:
-        part: plain containers from the file.
-        section: dataset or metrics.
-        data_dir: folder of datasets, of the command line.
-        trusted: as for `check`.
-
-    Raises:
-        UserError: as for `check`.
+        node: plain containers; a pickled description can contain one part many times.
+        sizes: sizes of containers by their `id`, so that each is counted once.
+        depth: level of `node`.
     """
-    bare = rebuilt(part, section, lambda whole, _: {k: v for k, v in whole.items() if k not in _FROM_THE_USER})
-    check(bare, section, trusted)
-    places = {"data_dir": data_dir, "download": False}
+    if not isinstance(node, dict | list | tuple):
+        return 1
+    if depth >= MAX_DEPTH:
+        return math.inf
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf  # until it is known: a container inside itself has no end
+        parts = node.values() if isinstance(node, dict) else node
+        sizes[id(node)] = 1 + sum(_count_values(part, sizes, depth + 1) for part in parts)
+    return sizes[id(node)]
 
-    def placed(component: dict[str, Any], where: str) -> dict[str, Any]:
-        wanted = inspect.signature(find(component, where)).parameters
-        return {name: value for name, value in places.items() if name in wanted}
 
-    return with_more(bare, section, placed)
+def _copy_node(node: Any, where: str) -> Any:
+    if type(node) in (list, tuple):
+        is_row_of_numbers = all(type(item) is float for item in node)
+        if is_row_of_numbers and not any(map(math.isnan, node)):
+            return list(node)
+        return [_copy_node(item, where) for item in node]
+    if not isinstance(node, dict):
+        return _check_value(node, where)
+    return {_check_key(key, where): _copy_node(value, f"{where}.{key}") for key, value in node.items()}
 
 
-def pathless(part: Any) -> Any:
-    """A description without the paths that a model file must not name, for the file to be written."""
-    never = PATHS - _WORDS.keys()
-    kept = lambda whole, _: {k: v for k, v in whole.items() if k not in never or not isinstance(v, str | Path)}  # noqa: E731
-    return rebuilt(part, "", kept)
+def _check_key(key: Any, where: str) -> str:
+    if type(key) is not str or not key.isprintable() or len(key) > MAX_KEY_LENGTH:
+        raise UserError(f"{where}: {reprlib.repr(key)} is not the name of a setting")
+    return key
+
+
+def _check_value(value: Any, where: str) -> Any:
+    if type(value) not in (type(None), bool, int, float, str):
+        allowed = "use null, a truth value, a number or text"
+        raise UserError(f"{where}: {type(value).__name__} is not allowed; {allowed}")
+    if isinstance(value, str):
+        is_too_long = len(value) > MAX_TEXT_LENGTH
+        if "${" in value or is_too_long or SURROGATES.search(value):
+            raise UserError(
+                f"{where}: {reprlib.repr(value)} is not plain text: it is an interpolation, too long, or not UTF-8"
+            )
+    is_nan = isinstance(value, float) and math.isnan(value)
+    is_too_large = isinstance(value, int) and not -(2**63) <= value < 2**63
+    if is_nan or is_too_large:
+        raise UserError(f"{where}: {reprlib.repr(value)} is NaN or has more than 64 bits")
+    return value

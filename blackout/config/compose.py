@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, OmegaConf
 
-from blackout.config.instantiate import find
+from blackout.config.instantiate import find_target
 from blackout.errors import UserError
 from blackout.files import CONF
 
@@ -56,7 +56,7 @@ def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Par
     if not isinstance(part, DictConfig) or "_target_" not in part:
         return {}
     try:
-        parameters = inspect.signature(find(part, where)).parameters
+        parameters = inspect.signature(find_target(part, where)).parameters
     except (UserError, TypeError, ValueError):  # no such component, or a class of C code
         return {}
     return {

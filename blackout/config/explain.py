@@ -21,7 +21,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from blackout.config.choices import choices
 from blackout.config.compose import component_arguments, configuration_folder, search_path
-from blackout.errors import CommandParser, nearest
+from blackout.errors import CommandParser, did_you_mean
 
 QUOTES = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
@@ -50,6 +50,7 @@ INSTEAD = {
 """Arguments of Lightning's Trainer that are set in another way here."""
 SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
+LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
 FIRST_GROUPS = ("family", "experiment", "recipe")
 """Groups that decide which other groups there are."""
 
@@ -135,9 +136,11 @@ def explain_values(config: DictConfig) -> str:
         try:
             OmegaConf.select(config, key)
         except InterpolationKeyError:
-            if row := re.fullmatch(r"\$\{(\w+)\.\$\{(\w+)\}.*\}", str(text)):  # a row of a table
-                table, setting = row.groups()
-                return f"{setting}={config[setting]}: no such choice; one of {', '.join(config[table])}"
+            lookup = LOOKUP.fullmatch(str(text))
+            if lookup:
+                table, setting = lookup.groups()
+                rows = ", ".join(config[table])
+                return f"{setting}={config[setting]}: no such choice; one of {rows}"
             group = key.split(".")[0]
             return f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
     return ""
@@ -226,7 +229,7 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             known = f"`blackout choices {group}` lists them"
             if len(listed) <= MAX_LISTED:
                 known = f"one of {', '.join(listed)}"
-            return f"{group}={text}: no such choice{extra}{nearest(text, list(listed))}; {known}"
+            return f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
     return ""
 
 
@@ -262,7 +265,7 @@ def suggest_key(key: str, names: list[str]) -> str:
         for name in names:
             if name.startswith(group) and name.rpartition(".")[2] == alias:
                 return f" (did you mean {name}?)"
-    return nearest(key, names)
+    return did_you_mean(key, names)
 
 
 def _all_keys(config: DictConfig) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""The settings of a run: what Hydra composed, checked, as plain containers.
+"""The settings of a run: the configuration that Hydra composed, checked, in plain containers.
 
-docs/reference/settings.md lists them, with what may change in a run (`run_directory`).
+docs/reference/settings.md lists them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -25,169 +24,240 @@ from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
 from blackout.files import CONF, refuse_address
 
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
-_ALSO = {
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a name",
+    list: "a list",
+}
+OTHER_VALUES: dict[str, tuple[str | None, ...]] = {
     "ema_decay": (None,),
     "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
-"""What a setting takes besides values of its kind."""
-_PLAIN_GROUPS = frozenset(("likelihood",))
-"""Groups of settings that name no component."""
-_CROWDED = 0.9
-"""Of the processors, whose load leaves none to threads that wait for each other."""
+"""Setting -> values that it takes besides those of its type."""
+VALUE_GROUPS = frozenset(["likelihood"])  # groups of plain values, without a component
+NO_CHOICE_NEEDED = ()  # default of a group that may stay empty
+CHOICE_NEEDED: dict[str, Any] = {}  # default of a group in which something must be chosen
+BUSY_LOAD = 0.9  # load per processor above which several threads wait for each other
+EXPECTED_WARNINGS = (
+    "does not have many workers",  # small data sets are faster without worker processes
+    "in eval mode at the start of training",  # of classifiers and teachers, which are not trained
+    "treespec, LeafSpec",  # inside torch
+    "`EvalLoader` across ranks is zero",  # data without validation samples
+)
 
 
-def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
-    """The settings as plain containers.
+def resolve_settings(cfg: DictConfig, allow_additions: bool = False) -> dict[str, Any]:
+    """Return the settings in plain containers, with interpolations resolved.
 
     Args:
         cfg: what Hydra composed.
-        extra: let pass settings that the program does not have but the command line gives; those who read them refuse
-            unknown ones. Others come from a choice that is for training, too, and are left out.
+        allow_additions: keep settings that the program does not declare if the command line sets
+            them; whoever reads them refuses unknown ones. Other undeclared settings come from
+            choices that training uses too, and are left out.
 
     Raises:
-        UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
+        UserError: an unknown setting, one without a value, or a value of the wrong type.
     """
     try:
-        config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise UserError(explain_values(cfg) or str(error).splitlines()[0]) from error
-    _refuse_other_calls()
+    _refuse_partial_overrides()
     _refuse_text_for_groups(config)
-    config |= {"ckpt_path": None} if config.get("ckpt_path") == "last" else {}  # the run's own, as always
-    defaults = _listed() if HydraConfig.initialized() else config
+    if config.get("ckpt_path") == "last":  # Lightning's word for the default here
+        config["ckpt_path"] = None
+
+    defaults = _declared_settings() if HydraConfig.initialized() else config
     for name in sorted(config.keys() | defaults.keys()):
-        refuse(name not in config and defaults[name] != (), f"{name} must be given")
-        refuse(name not in defaults and not extra, f"{name}: no such option")
-        if name not in defaults and not asked_for(name):
-            del config[name]
-        if name in defaults and name in config:
-            config[name] = _checked(name, config[name], defaults[name])
+        if name not in config:
+            refuse(defaults[name] != NO_CHOICE_NEEDED, f"{name} must be given")
+        elif name in defaults:
+            config[name] = _check_type(name, config[name], defaults[name])
+        else:
+            refuse(not allow_additions, f"{name}: no such option")
+            if not is_overridden(name):
+                del config[name]
     for name in config.keys() & {"data_dir", "out"}:
         refuse_address(Path(str(config[name])))
     return config
 
 
-def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
-    """Refuse `optimizer: adamw` in a user's experiment, which Hydra reads as text, not as a choice.
+def optional_path(config: Mapping[str, Any], name: str) -> str | None:
+    """Return a setting that names a file or directory, or None if it is null.
 
     Raises:
-        UserError: the entry of the defaults list that chooses it.
-    """
-    for name, value in config.items():
-        if isinstance(value, str) and (CONF / name).is_dir() and value in choices(name):
-            choice = f"- override /{name}: {value}"
-            raise UserError(f"{name}: {value} is text here; in the defaults list it is a choice: {choice}")
-
-
-def _listed() -> dict[str, Any]:
-    """The settings that the YAML files of the program, the chosen family and the experiment list, with their defaults.
-
-    A group is () where nothing need be chosen, {} where something must.
-    """
-    run = HydraConfig.get()
-    folders = [Path(source.path) for source in run.runtime.config_sources if source.schema == "file"]
-    family = f"family/{run.runtime.choices.get('family')}"
-    remaining = [family, str(run.job.config_name), f"experiment/{run.runtime.choices.get('experiment')}"]
-    listed: dict[str, Any] = {}
-    while remaining:
-        name = remaining.pop(0)
-        file = next((found for folder in folders if (found := folder / f"{name}.yaml").is_file()), None)
-        written: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False) if file else {}
-        defaults = written.pop("defaults", ())
-        entries = [entry.items() for entry in defaults if isinstance(entry, dict)]
-        for group, choice in chain(*entries):
-            words = re.split(r"[ @]", group)  # "optional process", "/refine@rollout.refine"
-            needed = choice is not None and len(words) == 1 and "$" not in choice
-            listed.setdefault(re.split(r"[/.]", words[-1].lstrip("/"))[0], {} if needed else ())
-        is_experiment = name.startswith("experiment/")
-        listed = written | listed if is_experiment else listed | written  # an experiment only adds settings
-        if is_experiment:  # also what the experiments list that it is based on
-            remaining += [entry.lstrip("/") for entry in defaults if str(entry).startswith("/experiment/")]
-    return {name: {} if value == "???" else value for name, value in listed.items() if name != "hydra"}
-
-
-def _checked(name: str, value: Any, default: Any) -> Any:
-    """The value of a setting, of the kind of its default: whole numbers are numbers, and any number is a name.
-
-    Raises:
-        UserError: a value of another kind.
-    """
-    kind = type(default)
-    if name in _PLAIN_GROUPS:
-        if isinstance(value, str):  # the name of a file, for families that read one
-            return value
-        refuse(not isinstance(value, Mapping), f"{name} must be a group of settings, not {value!r}")
-        if unknown := sorted(value.keys() - default.keys()):
-            raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
-        return {part: _checked(f"{name}.{part}", one, default[part]) for part, one in value.items()}
-    if kind not in KINDS or type(value) is kind or value in _ALSO.get(name, ()):
-        return value
-    if kind in (float, str) and type(value) in (int, float):
-        return kind(value)  # a directory may be called 17
-    also = ("null" if one is None else one for one in _ALSO.get(name, ()))
-    raise UserError(f"{name} must be {', '.join((KINDS[kind], *also))}, not {value!r}")
-
-
-def path(config: Mapping[str, Any], name: str) -> str | None:
-    """A setting that names a file or directory, or null.
-
-    Raises:
-        UserError: it is a list or a mapping.
+        UserError: it is a list, a mapping or a truth value.
     """
     value = config[name]
-    refuse(isinstance(value, dict | list | bool), f"{name} must be the name of a file or directory, not {value!r}")
+    is_wrong = isinstance(value, dict | list | bool)
+    refuse(is_wrong, f"{name} must be the name of a file or directory, not {value!r}")
     return None if value is None else str(value)
 
 
-def asked_for(group: str) -> bool:
-    """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
-    keys = [word.partition("=")[0] for word in _overrides()]
-    return any(key == group or key.startswith((f"{group}.", f"{group}/", f"{group}@")) for key in keys)
+def is_overridden(group: str) -> bool:
+    """Return whether the command line itself chooses from a group, or sets a part of it."""
+    prefixes = (f"{group}.", f"{group}/", f"{group}@")
+    return any(key == group or key.startswith(prefixes) for key in _overridden_keys())
 
 
-def _overrides() -> list[str]:
-    """The words of the command line that set something, without their signs."""
-    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return [word.lstrip("+~") for word in words]
-
-
-def _refuse_other_calls() -> None:
-    """Refuse `..._partial_=...`: whether a component is made or passed on is not for a command line to choose.
-
-    Raises:
-        UserError: the word.
-    """
-    for word in _overrides():
-        name = word.partition("=")[0]
-        refuse(name.rpartition(".")[2] == "_partial_", f"{name}: no such option")
-
-
-def crowded(load: float, threads: int, processors: int) -> str:
-    """What is wrong with so many threads where so many processors have this load; nothing, where little runs.
+def thread_warning(load: float, threads: int, processors: int) -> str:
+    """Return a warning if `threads` would wait for each other; empty if they would not.
 
     Args:
-        load: how many processes ran or waited, in the mean of the last minute.
+        load: number of processes that ran or waited, averaged over the last minute.
+        threads: number of threads of torch.
+        processors: number of processors of the machine.
     """
-    if threads < 2 or load < _CROWDED * processors:
+    if threads < 2 or load < BUSY_LOAD * processors:
         return ""
-    told = f"{threads}, and a load of {load:.1f} on {processors} processors already"
-    return f"threads: {told}: those that wait for each other can be twenty times slower than one; set OMP_NUM_THREADS=1"
+    return (
+        f"threads: torch uses {threads}, but the load is {load:.1f} on {processors} processors; "
+        "threads that wait for each other can be twenty times slower than a single one; "
+        "set OMP_NUM_THREADS=1"
+    )
 
 
-def set_libraries() -> None:
-    """Silence Lightning's warnings about deliberate choices, keep cuDNN from rounding float32 to TF32's 11 bits, and
-    say where threads would stall."""
-    if (told := crowded(os.getloadavg()[0], torch.get_num_threads(), os.cpu_count() or 1)) and is_first():
-        print(told, flush=True)
-    torch.backends.cudnn.allow_tf32 = False
+def configure_libraries() -> None:
+    """Set torch's and Lightning's global options for a program, and warn if threads would stall."""
+    warning = thread_warning(os.getloadavg()[0], torch.get_num_threads(), os.cpu_count() or 1)
+    if warning and is_first():
+        print(warning, flush=True)
+    torch.backends.cudnn.allow_tf32 = False  # TF32 would round float32 to 11 bits
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    expected = (
-        "does not have many workers",
-        "in eval mode at the start of training",
-        "treespec, LeafSpec",
-        "`EvalLoader` across ranks is zero",  # data without validation samples
-    )
-    for message in expected:
+    for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", f".*{message}")
+
+
+def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
+    """Refuse `optimizer: adamw` in an experiment, which Hydra reads as text and not as a choice.
+
+    Raises:
+        UserError: the entry of the defaults list that makes the choice.
+    """
+    for name, value in config.items():
+        if isinstance(value, str) and (CONF / name).is_dir() and value in choices(name):
+            entry = f"- override /{name}: {value}"
+            raise UserError(f"{name}: {value} is text here; to choose it, write {entry} in the defaults list")
+
+
+def _declared_settings() -> dict[str, Any]:
+    """Return the settings, with defaults, of the files of the program, the family and the experiment.
+
+    A group has the default `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`.
+    """
+    hydra_config = HydraConfig.get()
+    chosen = hydra_config.runtime.choices
+    program = _load_declarations(str(hydra_config.job.config_name))
+    family = _load_declarations(f"family/{chosen.get('family')}")
+    experiment = _load_experiment(f"experiment/{chosen.get('experiment')}")
+    # An experiment adds settings of its own; its values of other settings are not defaults.
+    groups = experiment.groups | program.groups | family.groups
+    declared = experiment.values | groups | family.values | program.values
+    return {
+        name: CHOICE_NEEDED if value == "???" else value
+        for name, value in declared.items()
+        if name != "hydra"
+    }
+
+
+class Declarations(NamedTuple):
+    """What a YAML file declares."""
+
+    groups: dict[str, Any]  # name -> `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`
+    values: dict[str, Any]  # setting -> default
+    bases: list[str]  # experiments that it is based on
+
+
+def _load_experiment(name: str) -> Declarations:
+    """Return what an experiment and the experiments that it is based on declare."""
+    declarations = _load_declarations(name)
+    for base_name in declarations.bases:
+        base = _load_experiment(base_name)
+        declarations = Declarations(
+            base.groups | declarations.groups, base.values | declarations.values, []
+        )
+    return declarations
+
+
+def _load_declarations(name: str) -> Declarations:
+    """Return what a file on Hydra's search path declares; nothing if there is no such file."""
+    sources = HydraConfig.get().runtime.config_sources
+    files = [Path(source.path) / f"{name}.yaml" for source in sources if source.schema == "file"]
+    for file in files:
+        if file.is_file():
+            values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            defaults_list = values.pop("defaults", [])
+            bases = [
+                entry.lstrip("/")
+                for entry in defaults_list
+                if isinstance(entry, str) and entry.startswith("/experiment/")
+            ]
+            return Declarations(dict(_declared_groups(defaults_list)), values, bases)
+    return Declarations({}, {}, [])
+
+
+def _declared_groups(defaults_list: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name of every group of a defaults list and whether a choice is needed, last first."""
+    for entry in reversed(defaults_list):
+        if not isinstance(entry, dict):
+            continue  # `_self_`
+        for key, choice in entry.items():
+            words = re.split(r"[ @]", key)  # "optional process", "/refine@rollout.refine"
+            name = re.split(r"[/.]", words[-1].lstrip("/"))[0]
+            is_needed = choice is not None and len(words) == 1 and "$" not in choice
+            yield name, CHOICE_NEEDED if is_needed else NO_CHOICE_NEEDED
+
+
+def _check_type(name: str, value: Any, default: Any) -> Any:
+    """Return the value of a setting in the type of its default.
+
+    Whole numbers are accepted as numbers, and numbers as names: a directory may be called 17.
+
+    Raises:
+        UserError: a value of another type.
+    """
+    if name in VALUE_GROUPS:
+        return _check_value_group(name, value, default)
+    expected = type(default)
+    others = OTHER_VALUES.get(name, ())
+    if expected not in TYPE_NAMES or type(value) is expected or value in others:
+        return value
+    if expected in (float, str) and type(value) in (int, float):
+        return expected(value)
+    allowed = [TYPE_NAMES[expected], *("null" if other is None else other for other in others)]
+    raise UserError(f"{name} must be {', '.join(allowed)}, not {value!r}")
+
+
+def _check_value_group(group: str, values: Any, defaults: Mapping[str, Any]) -> Any:
+    """Return a group of plain values, each in the type of its default.
+
+    Raises:
+        UserError: an unknown name, or a value of another type.
+    """
+    if isinstance(values, str):  # the name of a file, for families that read one
+        return values
+    is_mapping = isinstance(values, Mapping)
+    refuse(not is_mapping, f"{group} must be a group of settings, not {values!r}")
+    unknown = sorted(values.keys() - defaults.keys())
+    if unknown:
+        raise UserError(f"{group}.{unknown[0]}: no such option; one of {', '.join(defaults)}")
+    return {name: _check_type(f"{group}.{name}", value, defaults[name]) for name, value in values.items()}
+
+
+def _overridden_keys() -> list[str]:
+    """Return the names that the command line sets, without signs and values."""
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return [word.lstrip("+~").partition("=")[0] for word in words]
+
+
+def _refuse_partial_overrides() -> None:
+    """Refuse `..._partial_=...`: the code decides whether a component is built or passed on.
+
+    Raises:
+        UserError: the name of the setting.
+    """
+    for key in _overridden_keys():
+        refuse(key.rpartition(".")[2] == "_partial_", f"{key}: no such option")

@@ -1,7 +1,7 @@
 """Blackout Diffusion: processes, schedules, heads, losses, samplers, likelihood bounds.
 
-Every component is exported here, and so named in YAML files and saved models (`blackout.diffusion.PoissonLeap`): files
-can move.
+Every component is exported here, and so named in YAML files and saved models
+(`blackout.diffusion.PoissonLeap`): files can move.
 """
 
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
@@ -12,6 +12,7 @@ from blackout.diffusion.distillation import (
     StudentSampler,
     energy_score,
 )
+from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
@@ -83,7 +84,7 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import (
     Schedule,
     fisher_times,

@@ -1,8 +1,9 @@
-"""Checks of a sampler and of the ends of time, before anything long starts."""
+"""Checks of a sampler and of the final times, before anything long starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -19,11 +20,11 @@ from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import DataEnds, Schedule
 from blackout.errors import error_context, refuse
 
-NUM_TRIAL_TIMES = 9  # of a grid, at which a sampler is tried
+NUM_TRIAL_TIMES = 9  # points of a grid in a trial run
 
 
-class Checked(Protocol):
-    """What the checks ask of a model, `blackout.diffusion.BlackoutDiffusion`."""
+class CheckedModel(Protocol):
+    """The parts of a model that a sampler must fit, as `BlackoutDiffusion` has them."""
 
     sampler_class: ClassVar[type[Sampler]]
     process: Process
@@ -42,79 +43,78 @@ class Checked(Protocol):
     def num_classes(self) -> int | None:
         """Number of classes; None for an unconditional model."""
 
-    def times(self, sampler: Sampler) -> Tensor:
-        """Return the grid of a sampler, float64 [T + 1]."""
 
-
-def try_sampler(model: Checked, sampler: Sampler) -> None:
-    """Check the grid of a sampler, and take a few of its steps on an empty sample, without a network.
+def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
+    """Check a sampler's grid, and take a few of its steps on an empty sample, without a network.
 
     Raises:
-        UserError: kernel or correctors need what the head does not predict or belong to another process
-            or model, or the grid is not one of the process, or ends too early for the data.
+        UserError: kernel or correctors need what the head does not predict, or belong to another
+            process or model; or the grid does not suit the process, or ends too early for the data.
     """
     refuse(
         type(sampler) is not model.sampler_class,
         f"sampler: {type(sampler).__name__} draws from {sampler.models} only; "
         f"this model needs {model.sampler_class.choices}",
     )
+
+    # 1. Final time of the grid.
     with error_context("sampler"):
-        times = model.times(sampler)
+        times = sampler.times(model.schedule)
         model.process.check_final_time(times[-1])
         check_final_time(model, times[-1], sampler)
+
+    # 2. A few of its times, and zeros in place of the network; guided if the model has classes.
     num_times = min(len(times), NUM_TRIAL_TIMES)
     trial_times = times[torch.linspace(0, len(times) - 1, num_times).round().long()]
     output = torch.zeros(1, model.head.outputs, *model.shape)
     shape = (1, *model.shape)
 
+    def predict_from_zeros(xt: Tensor, t: Tensor) -> Prediction:
+        return model.head(output.expand(len(xt), *output.shape[1:]), xt, t)
+
     def check_shape(k: int, xt: Tensor, prediction: Prediction | None) -> None:
-        if xt.shape != shape:  # at once: with every further step it would be larger
+        if xt.shape != shape:  # stop here: a kernel that broadcasts enlarges it with every step
             needed = f"states of {list(shape)}, and made {list(xt.shape)}"
             raise misfit(sampler.kernel, model.process, needed)
 
-    def blank(xt: Tensor, t: Tensor) -> Prediction:
-        return model.head(output.expand(len(xt), *output.shape[1:]), xt, t)
-
-    # guided at all times, if the model has classes
     scale = 1.0 if model.num_classes is None else sampler.guidance.scale
-    denoiser = GuidedDenoiser(blank, blank, Guidance(scale), model.process.max_count)
-    generator = torch.Generator().manual_seed(0)
+    denoiser = GuidedDenoiser(
+        predict_from_zeros, predict_from_zeros, Guidance(scale), model.process.max_count
+    )
     plan = SamplingPlan(denoiser, model.process, trial_times, sampler.kernel, sampler.correction)
+
+    # 3. One run, or two particles where the sampler has particles.
+    generator = torch.Generator().manual_seed(0)
     with error_context("sampler"):
         if (sampler.inpainting_particles or 1) == 1:
             run_sampler(plan, shape, generator, callback=check_shape)
             return
-        nothing = KnownElements(
+        nothing_known = KnownElements(
             torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape, dtype=torch.bool)
         )
-        plan = SamplingPlan(
-            denoiser,
-            model.process,
-            trial_times,
-            sampler.memoryless.kernel,
-            sampler.correction,
-            known=nothing,
-        )
+        plan = replace(plan, kernel=sampler.memoryless.kernel, known=nothing_known)
         run_particles(plan, shape, generator, Particles(2), callback=check_shape)
 
 
-def check_final_time(model: Checked, t: Tensor, sampler: Sampler | None = None) -> None:
-    """Refuse a grid of pure death that ends, at t, too early for the model's data, if known.
+def check_final_time(model: CheckedModel, t: Tensor, sampler: Sampler | None = None) -> None:
+    """Refuse a grid of pure death that ends too early for the model's data.
+
+    Models whose description lacks the facts of their data pass.
 
     Args:
         model: of any process.
-        t: the final time.
-        sampler: that starts there; None for any.
+        t: the final time of the grid.
+        sampler: starts there; None for any sampler.
 
     Raises:
         ValueError: see `DataEnds.check`.
     """
-    ends = DataEnds.of(model.config.get("data", {}))
+    ends = DataEnds.from_facts(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
         ends.check(t, None if sampler is None else sampler.earliest_time(ends))
 
 
-def check_training_times(model: Checked) -> None:
+def check_training_times(model: CheckedModel) -> None:
     """Check that the process has forgotten the data at the last training time.
 
     Raises:
@@ -131,7 +131,9 @@ def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
     """Refuse to guide samples that have no class.
 
     Raises:
-        UserError: the sampler would.
+        UserError: the sampler guides, and samples have no classes.
     """
-    unguided = sampler.guidance.scale == 1 or with_classes
-    refuse(not unguided, "sampler.guidance.scale: guidance needs classes to guide towards")
+    refuse(
+        sampler.guidance.scale != 1 and not with_classes,
+        "sampler.guidance.scale: guidance needs classes to guide towards",
+    )

@@ -1,4 +1,7 @@
-"""What is asked of a conditional model: classes by name or number, or a design, columns by value."""
+"""Conditions of samples: classes and values of covariates as users give them, as labels.
+
+A label numbers a combination of a class and a level of every covariate, the last covariate fastest.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +22,9 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.errors import UserError, refuse
 
-_SHARES = 16
-"""Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
-_DRAWN = 1024
-"""Labels that stand for the frequencies of what was not asked for."""
-_SEED = 0
+INTERPOLATION_PARTS = 16  # samples among which the two levels around a value are divided
+NUM_FREQUENCY_LABELS = 1024  # labels that represent the frequencies of unrequested conditions
+SHUFFLE_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Conditions:
     total: float | None = None
 
     def select(self, rows: Tensor, device: torch.device) -> Conditions:
-        """Select the conditions of samples `rows`, int64 [B], with labels on `device`."""
+        """Return the conditions of samples `rows`, int64 [B], with labels on `device`."""
         labels = None if self.labels is None else self.labels[rows].to(device)
         known = None if self.known is None else self.known.select(rows)
         return Conditions(labels, known, self.total)
@@ -66,8 +68,8 @@ def check_conditions(
         raise ValueError("guidance needs classes to guide towards")
 
 
-class Conditioned(Protocol):
-    """What is asked of a model, `blackout.diffusion.BlackoutDiffusion`."""
+class ConditionalModel(Protocol):
+    """The parts of a model that its conditions depend on, as `BlackoutDiffusion` has them."""
 
     process: Process
 
@@ -80,176 +82,276 @@ class Conditioned(Protocol):
         """Combinations of a class and levels of covariates; None without."""
 
 
-def requested_total(model: Conditioned, design: Any) -> float | None:
-    """The total count that samples are to have, where one was asked for and means are predicted."""
-    value = design.get(TOTAL) if isinstance(design, Mapping) else None
-    return float(value) if value is not None and isinstance(model.process, PureDeath) else None
+def parse_conditions(
+    model: ConditionalModel,
+    num_samples: int,
+    classes: Tensor | Sequence[int | str] | None,
+    values: Mapping[str, Any] | None,
+    known: KnownElements | None,
+) -> Conditions:
+    """Return the conditions of samples 0..num_samples - 1, which take the labels in turn.
+
+    Args:
+        model: for its names of classes and covariates.
+        num_samples: N.
+        classes: names or numbers; None for all.
+        values: of classes and covariates by column, see `parse_labels`.
+        known: observed elements.
+
+    Raises:
+        UserError: see `parse_labels`.
+    """
+    plain_classes = None if classes is None else np.asarray(classes).tolist()
+    labels = parse_labels(model, plain_classes, values)
+    if labels is not None:
+        labels = labels[torch.arange(num_samples) % len(labels)]
+    return Conditions(labels, known, requested_total(model, values))
 
 
-def all_labels(model: Conditioned) -> Tensor | None:
-    """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
+def requested_total(model: ConditionalModel, values: Any) -> float | None:
+    """Return the requested total count; None without a request or for other processes."""
+    total = values.get(TOTAL) if isinstance(values, Mapping) else None
+    if total is None or not isinstance(model.process, PureDeath):
+        return None
+    return float(total)
+
+
+def all_labels(model: ConditionalModel) -> Tensor | None:
+    """Return every label of a model with classes, int64 [num_classes]; None without classes.
+
+    With covariates they are in an order that is random but always the same.
+    """
     if model.num_classes is None:
         return None
     labels = torch.arange(model.num_classes)
-    return _shuffled(labels) if model.config.get("data", {}).get("covariates") else labels
+    return _shuffle(labels) if model.config.get("data", {}).get("covariates") else labels
 
 
-def _shuffled(labels: Tensor) -> Tensor:
-    return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
+def parse_labels(model: ConditionalModel, classes: Any, values: Any) -> Tensor | None:
+    """Return the labels that samples take in turn, for the requested classes and values.
 
+    A value between two levels of a covariate takes both in turn, in such shares that their mean is
+    the value. Classes and covariates without a request are as frequent as in training among samples
+    of the requested ones, in an order that is random but always the same. If the model does not
+    know how often they occurred, all are equally frequent.
 
-def parse_labels(model: Conditioned, classes: Any, design: Any) -> Tensor | None:
-    """The labels of samples, taken in turn: those of the classes and values that were asked for.
-
-    A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
-    and covariates that were not asked for are as frequent as in training among samples of what was asked for, in an
-    order that is random but always the same; all values are, where the model does not know how often they occur.
-    Ours (tests/diffusion/test_conditions.py).
+    References: this project; checked in tests/diffusion/test_conditions.py.
 
     Args:
         model: with classes, and perhaps covariates.
         classes: names or numbers; None for all.
-        design: by name, the number that a covariate is to have, or one or more words of a covariate or values of a
-            column that classes were made of.
+        values: by name: the number of a covariate, or one or more words of a covariate or values of
+            a column that classes were made of.
 
     Returns:
-        int64 [n], or None where nothing was asked.
+        int64 [n], or None without a request.
 
     Warns:
         UserWarning: a class never had such a word of a covariate, or numbers as far out.
 
     Raises:
-        UserError: a class, column or value that the model does not know, or that training did not have together.
+        UserError: a class, column or value that the model does not know, or a combination of values
+            that training did not have.
     """
-    if classes is None and not design:
+    if classes is None and not values:
         return None
-    alone, known = _known(model)
+
+    # 1. Names in the description of the model.
+    num_plain, covariates = _covariates(model)
     data = model.config.get("data", {})
     columns: Mapping[str, Sequence[str]] = data.get("class_values") or {}
-    asked = design or {}
-    if not isinstance(asked, Mapping) or asked.keys() - known.keys() - columns.keys():
-        shown = ", ".join(map(repr, [*columns, *known])) or "none"
-        raise UserError(f"given must be values by name, such as {{total: 1000}}; this model's are {shown}")
-    if of_classes := {name: asked[name] for name in columns if name in asked}:
-        refuse(classes is not None, f"classes and given.{next(iter(of_classes))} choose the same: leave out one")
-        classes = _combined(of_classes, columns)
-    labels = _classes(classes, alone, data.get("class_names") or ())
-    for name, values in known.items():
-        labels = labels[..., None] * len(values) + _levels(name, asked.get(name), values)
-    asked_for = (classes, *map(asked.get, known))
-    free = [axis for axis, one in enumerate(asked_for) if one is None and labels.shape[axis] > 1]
+    requests = values or {}
+    if not isinstance(requests, Mapping) or requests.keys() - covariates.keys() - columns.keys():
+        names = ", ".join(map(repr, [*columns, *covariates])) or "none"
+        raise UserError(
+            f"given must be values by name, such as {{total: 1000}}; this model's are {names}"
+        )
+
+    # 2. Classes, by name, number or the values of their columns.
+    class_requests = {name: requests[name] for name in columns if name in requests}
+    if class_requests:
+        refuse(
+            classes is not None,
+            f"classes and given.{next(iter(class_requests))} choose the same: leave out one",
+        )
+        classes = _find_classes(class_requests, columns)
+    labels = _class_numbers(classes, num_plain, data.get("class_names") or ())
+
+    # 3. Labels [classes, levels, ...] of all combinations, an axis for every covariate.
+    for name, levels in covariates.items():
+        labels = labels[..., None] * len(levels) + _level_numbers(name, requests.get(name), levels)
+
+    # 4. Axes without a request take their labels as often as training did.
     counts = data.get("label_counts") or ()
     if len(counts) == model.num_classes:
-        if free:
-            given = [axis for axis in range(labels.ndim) if axis not in free]
-            rows = labels.permute(*given, *free).flatten(len(given))
-            labels = _in_proportion(rows.view(-1, rows.shape[-1]), torch.tensor(counts, dtype=torch.float64))
-        seen = torch.tensor(counts).view(alone, *map(len, known.values()))
-        _warn_beyond(labels.flatten(), seen, list(asked), known, data)
-    return _shuffled(labels.flatten(1).T).flatten() if labels.ndim > 1 else labels
+        axis_requests = (classes, *map(requests.get, covariates))
+        free_axes = [
+            axis
+            for axis, request in enumerate(axis_requests)
+            if request is None and labels.shape[axis] > 1
+        ]
+        if free_axes:
+            fixed_axes = [axis for axis in range(labels.ndim) if axis not in free_axes]
+            table = labels.permute(*fixed_axes, *free_axes).flatten(len(fixed_axes))
+            table = table.view(-1, table.shape[-1])
+            labels = _repeat_by_frequency(table, torch.tensor(counts, dtype=torch.float64))
+        label_counts = torch.tensor(counts).view(num_plain, *map(len, covariates.values()))
+        _warn_of_extrapolation(labels.flatten(), label_counts, list(requests), covariates, data)
+    return _shuffle(labels.flatten(1).T).flatten() if labels.ndim > 1 else labels
 
 
-def _combined(asked: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> list[int]:
-    """The classes of one or more values of some of the columns that they were made of, in the order of the values."""
-    wanted = [_words(name, value, sorted(set(columns[name]))) for name, value in asked.items()]
-    chosen: list[int] = []
-    rows = list(zip(*(columns[name] for name in asked), strict=True))
-    for together in itertools.product(*wanted):
-        found = [number for number, row in enumerate(rows) if row == together]
-        told = ", ".join(f"{name} {word}" for name, word in zip(asked, together, strict=True))
-        refuse(not found, f"given: no sample of training is {told}; columns of dataset.covariates go together freely")
-        chosen += found
-    return chosen
+def _covariates(model: ConditionalModel) -> tuple[int, Mapping[str, Sequence[Any]]]:
+    """Return the number of classes without covariates, and the levels of each covariate by name."""
+    covariates: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
+    if model.num_classes is None:
+        raise UserError(
+            "classes, given: this model was trained without classes and covariates, "
+            "with conditional=false"
+        )
+    num_combinations = math.prod(map(len, covariates.values()))
+    num_plain, remainder = divmod(model.num_classes, num_combinations)
+    refuse(
+        remainder or not num_plain,
+        f"the model's {model.num_classes} classes are not combinations with its covariates",
+    )
+    return num_plain, covariates
 
 
-def _words(name: str, value: Any, known: Sequence[str]) -> list[str]:
-    """One or more words of a column, which has these."""
-    words = [str(one) for one in (value if isinstance(value, list) else [value])]
-    if unknown := [word for word in words if word not in known]:
-        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(known)}")
+def _find_classes(requests: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> list[int]:
+    """Return the classes with requested values of their columns, in the order of the values."""
+    words = [_words(name, value, sorted(set(columns[name]))) for name, value in requests.items()]
+    rows = list(zip(*(columns[name] for name in requests), strict=True))
+    classes: list[int] = []
+    for combination in itertools.product(*words):
+        matches = [number for number, row in enumerate(rows) if row == combination]
+        pairs = zip(requests, combination, strict=True)
+        description = ", ".join(f"{name} {word}" for name, word in pairs)
+        refuse(
+            not matches,
+            f"given: no sample of training is {description}; "
+            "columns of dataset.covariates go together freely",
+        )
+        classes += matches
+    return classes
+
+
+def _class_numbers(classes: Any, num_classes: int, names: Sequence[str]) -> Tensor:
+    """Return numbers of classes, int64 [c], from names and numbers; all for None."""
+    if classes is None:
+        return torch.arange(num_classes)
+    numbers: Any = [classes] if isinstance(classes, str) else classes
+    if isinstance(numbers, list) and names:
+        unknown = [name for name in numbers if isinstance(name, str) and name not in names]
+        if unknown:
+            raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")
+        numbers = [names.index(name) if isinstance(name, str) else name for name in numbers]
+    is_list = isinstance(numbers, list) and bool(numbers)
+    if not is_list or any(type(number) is not int for number in numbers):
+        example = names[0] if names else 3
+        raise UserError(f"classes must be a list such as [{example}], not {numbers!r}")
+    refuse(
+        not all(0 <= number < num_classes for number in numbers),
+        f"classes must be in 0..{num_classes - 1}, not {numbers}",
+    )
+    return torch.tensor(numbers)
+
+
+def _level_numbers(name: str, value: Any, levels: Sequence[Any]) -> Tensor:
+    """Return numbers of levels, int64 [l], for a number or for words; all for None.
+
+    A number between two levels is represented by 16 levels, whose mean is closest to it.
+
+    References: this project; checked in tests/diffusion/test_conditions.py.
+    """
+    if value is None:
+        return torch.arange(len(levels))
+    if isinstance(levels[0], str):
+        return torch.tensor([levels.index(word) for word in _words(name, value, levels)])
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not levels[0] <= value <= levels[-1]:
+        raise UserError(
+            f"given.{name} must be a number in {levels[0]:g}..{levels[-1]:g}, "
+            f"as in training: {value!r}"
+        )
+    upper = max(1, sum(level < value for level in levels)) if len(levels) > 1 else 0
+    lower = max(0, upper - 1)
+    width = levels[upper] - levels[lower]
+    num_upper = round(INTERPOLATION_PARTS * (value - levels[lower]) / width) if width else 0
+    generator = torch.Generator().manual_seed(SHUFFLE_SEED)
+    order = torch.randperm(INTERPOLATION_PARTS, generator=generator)
+    return torch.where(order < num_upper, upper, lower)
+
+
+def _words(name: str, value: Any, choices: Sequence[str]) -> list[str]:
+    """Return one or more words of a column as a list, all of which must be among the choices."""
+    words = [str(word) for word in (value if isinstance(value, list) else [value])]
+    unknown = [word for word in words if word not in choices]
+    if unknown:
+        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(choices)}")
     return words
 
 
-def _warn_beyond(
-    labels: Tensor, seen: Tensor, asked: Sequence[str], known: Mapping[str, Sequence[Any]], data: Mapping[str, Any]
-) -> None:
-    """Warn of words of covariates that their class did not have in training, and of numbers beyond those that it had.
+def _repeat_by_frequency(labels: Tensor, counts: Tensor) -> Tensor:
+    """Return labels [m * 1024] that take the rows of [m, n] in turn, each label by its frequency.
 
-    Args:
-        labels: of samples, [n].
-        seen: how often every (class, level, ...) was.
-        asked: covariates.
-    """
-    kinds, *levels = divided(labels, seen.shape[1:])
-    names = data.get("class_names") or range(len(seen))
-    for axis, (name, values) in enumerate(known.items(), 1):
-        of_class = seen.movedim(axis, 1).flatten(2).sum(2) if seen.ndim > 2 else seen
-        for kind in kinds.unique().tolist() if name in asked else ():
-            there, wanted = torch.nonzero(of_class[kind]).flatten(), levels[axis - 1][kinds == kind]
-            had = [values[k] for k in there.tolist()]
-            if had and isinstance(had[0], str):
-                beyond, told = ~torch.isin(wanted, there), ", ".join(had)
-            elif had:
-                beyond, told = (wanted < there.min()) | (wanted > there.max()), f"{had[0]:g} to {had[-1]:g}"
-            if had and beyond.any():
-                said = f"class {names[kind]} had {name} {told} in training"
-                warnings.warn(f"given.{name}: {said}: these samples are an extrapolation", stacklevel=4)
+    All labels of a row that never occurred are equally frequent.
 
-
-def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
-    """Labels [m _DRAWN] that take the m rows of [m, n] in turn, each label of a row as often as by its count.
-
-    Ours (tests/diffusion/test_conditions.py).
-
-    Where none of a row ever occurred, all are equally frequent.
+    References: this project; checked in tests/diffusion/test_conditions.py.
     """
     frequency = counts[labels]
     frequency[frequency.sum(1) == 0] = 1
     cumulative = (frequency.cumsum(1) / frequency.sum(1, keepdim=True)).contiguous()
-    places = ((torch.arange(_DRAWN) + 0.5) / _DRAWN).expand(len(labels), _DRAWN).contiguous()
-    drawn = labels.gather(1, torch.searchsorted(cumulative, places.double()).clamp(max=labels.shape[1] - 1))
-    return _shuffled(drawn.T).flatten()
+    points = (torch.arange(NUM_FREQUENCY_LABELS) + 0.5) / NUM_FREQUENCY_LABELS
+    points = points.expand(len(labels), NUM_FREQUENCY_LABELS).contiguous()
+    columns = torch.searchsorted(cumulative, points.double()).clamp(max=labels.shape[1] - 1)
+    return _shuffle(labels.gather(1, columns).T).flatten()
 
 
-def _known(model: Conditioned) -> tuple[int, Mapping[str, Sequence[Any]]]:
-    """Number of classes without covariates, and the values of the levels of each covariate."""
-    known: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
-    if model.num_classes is None:
-        raise UserError("classes, given: this model was trained without classes and covariates, with conditional=false")
-    alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
-    refuse(rest or not alone, f"the model's {model.num_classes} classes are not combinations with its covariates")
-    return alone, known
+def _shuffle(labels: Tensor) -> Tensor:
+    """Return labels [n, ...] in an order that is random but always the same."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SHUFFLE_SEED))
+    return labels[order]
 
 
-def _levels(name: str, value: Any, values: Sequence[Any]) -> Tensor:
-    """The levels that stand for a number, or for one or more words, or all.
+def _warn_of_extrapolation(
+    labels: Tensor,
+    label_counts: Tensor,
+    requests: Sequence[str],
+    covariates: Mapping[str, Sequence[Any]],
+    data: Mapping[str, Any],
+) -> None:
+    """Warn of words of covariates that a class did not have in training, and of numbers beyond its.
 
-    Ours (tests/diffusion/test_conditions.py).
+    Args:
+        labels: of samples, int64 [n].
+        label_counts: training samples of every (class, level, ...).
+        requests: names of the requested covariates.
+        covariates: levels by name.
+        data: facts of the data, for names of classes.
     """
-    if value is None:
-        return torch.arange(len(values))
-    if isinstance(values[0], str):
-        return torch.tensor([values.index(word) for word in _words(name, value, values)])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
-        raise UserError(f"given.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}")
-    upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0
-    lower = max(0, upper - 1)
-    width = values[upper] - values[lower]
-    share = round(_SHARES * (value - values[lower]) / width) if width else 0
-    order = torch.randperm(_SHARES, generator=torch.Generator().manual_seed(_SEED))
-    return torch.where(order < share, upper, lower)
-
-
-def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
-    """The numbers of classes, which are given by name or number, or of one by its name; all of None."""
-    if classes is None:
-        return torch.arange(number)
-    classes = [classes] if isinstance(classes, str) else classes
-    if isinstance(classes, list) and names:
-        if unknown := [one for one in classes if isinstance(one, str) and one not in names]:
-            raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")
-        classes = [names.index(one) if isinstance(one, str) else one for one in classes]
-    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
-        raise UserError(f"classes must be a list such as [{names[0] if names else 3}], not {classes!r}")
-    refuse(not all(0 <= one < number for one in classes), f"classes must be in 0..{number - 1}, not {classes}")
-    return torch.tensor(classes)
+    classes, *levels = divided(labels, label_counts.shape[1:])
+    class_names = data.get("class_names") or range(len(label_counts))
+    for axis, (name, values) in enumerate(covariates.items(), 1):
+        if name not in requests:
+            continue
+        # training samples of every (class, level of this covariate)
+        counts = label_counts.movedim(axis, 1)
+        counts = counts.flatten(2).sum(2) if counts.ndim > 2 else counts
+        for number in classes.unique().tolist():
+            trained = torch.nonzero(counts[number]).flatten()
+            requested = levels[axis - 1][classes == number]
+            trained_values = [values[k] for k in trained.tolist()]
+            if not trained_values:
+                continue
+            if isinstance(trained_values[0], str):
+                beyond = ~torch.isin(requested, trained)
+                description = ", ".join(trained_values)
+            else:
+                beyond = (requested < trained.min()) | (requested > trained.max())
+                description = f"{trained_values[0]:g} to {trained_values[-1]:g}"
+            if beyond.any():
+                warnings.warn(
+                    f"given.{name}: class {class_names[number]} had {name} {description} in "
+                    "training: these samples are an extrapolation",
+                    stacklevel=4,
+                )

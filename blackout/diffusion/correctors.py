@@ -1,8 +1,9 @@
 """Correctors: steps that stay at one time and move a sample towards the model's distribution there.
 
 They reduce the errors that an imperfect network made in earlier steps; with a perfect one the same
-evaluations are better spent on more steps. With guided rates they leave p_t(x) p_t(c | x)^g as it is,
-and with known elements in place the distribution of the others given these. Neither needs weights.
+evaluations are better spent on more steps. With guided rates they leave p_t(x) p_t(c | x)^g as it
+is, and with known elements in place the distribution of the others given these. Neither needs
+weights.
 
     ThinAndBridge     decay a little, then take the kernel's step again
     LevelCorrector    forward and reverse jumps together

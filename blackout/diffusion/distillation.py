@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline
 from blackout.component import Plain, component
-from blackout.config.allowed_components import check
+from blackout.config.allowed_components import check_components
 from blackout.config.instantiate import is_component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
@@ -163,14 +163,14 @@ class Distillation(CountDiffusion):
 
     monitor: str = "val/energy_score"
     title = "A student of a diffusion model"
-    made: ClassVar[type[BlackoutDiffusion]] = Student
+    model_class: ClassVar[type[BlackoutDiffusion]] = Student
 
     def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The teacher's, with noise; raises UserError for a teacher that is none for images."""
         description, _ = _teacher(settings)
         self.check(description)
         found = description["model"]
-        check(found, "model")
+        check_components(found, "model")
         body, shape = found["network"].get("body"), [*source.shape]
         if not is_component(body) or body["_target_"] != "blackout.networks.UNet" or len(shape) != 3:
             raise UserError("teacher: only models of images with network=unet or unet_8x8 have students so far")

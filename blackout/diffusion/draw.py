@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from blackout.config.instantiate import make, resolve, with_defaults
+from blackout.config.descriptions import add_defaults, complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import divided
 from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import checked_facts
+from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.latent_features import has_latent_features, latent_features
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import with_ends
+from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 
@@ -120,7 +122,12 @@ class CountDraw(Draw):
 
     @cached_property
     def nfe(self) -> int:
-        return self.model.evaluations(self.sampler, self.classes is not None, self.known is not None)
+        return evaluations_per_sample(
+            self.model,
+            self.sampler,
+            with_classes=self.classes is not None,
+            with_known=self.known is not None,
+        )
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
@@ -161,7 +168,7 @@ class CountDraw(Draw):
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture
 
 
-def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
+def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -182,7 +189,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     asked = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     few = request.get("inpaint") and len(model.shape) == 1 and isinstance(model.process, PureDeath)
     description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
-    sampler: Sampler = make(description, "sampler")
+    sampler: Sampler = instantiate(description, "sampler")
     classes = parse_labels(model, request.get("classes"), request.get("given"))
     check_guidance(sampler, with_classes=classes is not None)
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
@@ -201,8 +208,8 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
         raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
     sampler = model.sampler
     if request.get("sampler"):
-        sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
-    component = make(request["posterior"], "posterior")
+        sampler = instantiate(describe_sampler(request["sampler"], model.config), "sampler")
+    component = instantiate(request["posterior"], "posterior")
     refuse(not hasattr(component, "asked"), "posterior must be a way of sampling such as posterior=auto")
     return component.asked(model, sampler, request)
 
@@ -215,9 +222,9 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
             guidance. A description of another class than the model's replaces it.
         model: description of the model.
     """
-    default = with_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
+    default = add_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge(default, given, nested=("correction", "guidance"))
-    return resolve(description, with_ends(checked_facts(model)), "sampler")
+    return complete_description(description, add_data_ends(checked_facts(model)), "sampler")
 
 
 def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""Inpainting: the known elements follow a path of the forward process that ends in their values.
+"""Inpainting: known elements follow a path of the forward process that ends in their values.
 
-Where nothing else is done, as in RePaint [Lugmayr 2022], the others are born at the model's rates beside them and never
-look ahead: total variation .1 to .3 to the exact conditional law on a pixel pair, however many steps are taken. It is
-the weights that are missing: the model's probability of the known path's own births, given all elements, and a particle
-loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/verification/test_particle_laws.py).
+Where nothing else is done, as in RePaint, the unknown elements are born at the model's rates given
+the known ones so far, and never look ahead. Their total variation to the exact conditional
+distribution is 0.1 to 0.3 on a pair of pixels, however many steps are taken. Weights close the gap:
+the model's probability of the known path's births, given all elements, by which a particle loop
+resamples (`blackout.diffusion.particles`).
+
+References: Lugmayr et al. 2022, Algorithm 1; the distances are this project's, checked in
+    tests/verification/test_particle_laws.py.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class KnownElements:
         mask: bool of the same shape, True where x0 is observed.
 
     Raises:
-        ValueError: shapes differ.
+        ValueError: shapes differ, or the mask is not boolean.
     """
 
     x0: Tensor
@@ -41,98 +45,162 @@ class KnownElements:
     def __post_init__(self) -> None:
         if self.x0.shape != self.mask.shape or self.mask.dtype != torch.bool:
             raise ValueError(
-                f"observed elements need a boolean mask of the counts' shape {tuple(self.x0.shape)}, not "
-                f"{self.mask.dtype} of {tuple(self.mask.shape)}"
+                "observed elements need a boolean mask of the counts' shape "
+                f"{tuple(self.x0.shape)}, not {self.mask.dtype} of {tuple(self.mask.shape)}"
             )
 
-    def select(self, index: Tensor) -> KnownElements:
-        """The rows at `index`, int64 [B], if x0 has one per sample; else the same for all."""
-        return self if len(self.x0) == 1 else KnownElements(self.x0[index], self.mask[index])
+    def select(self, rows: Tensor) -> KnownElements:
+        """Return rows, int64 [B]; a single row that serves all samples is returned as it is."""
+        if len(self.x0) == 1:
+            return self
+        return KnownElements(self.x0[rows], self.mask[rows])
 
-    def of_batch(self, shape: tuple[int, ...], device: torch.device) -> KnownElements:
-        """The same on a device, one row for each of a batch of `shape`, [B, ...]."""
-        return KnownElements(*(one.to(device).expand(shape) for one in (self.x0, self.mask)))
+    def expand_to(self, shape: tuple[int, ...], device: torch.device) -> KnownElements:
+        """Return one row for every sample of a batch of this shape, [B, ...], on a device."""
+        return KnownElements(self.x0.to(device).expand(shape), self.mask.to(device).expand(shape))
 
 
 class KnownPath:
-    """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}, the process's bridge.
+    """A path of the forward process that ends in known elements, drawn backwards with the sampler.
+
+    From times[T] down to times[0] it is X_{t_k} given X_0 and X_{t_{k + 1}}, by the process's
+    bridge.
+
+    References: Lugmayr et al. 2022, Algorithm 1, of which this is the counterpart on counts.
 
     Args:
-        known: elements of the batch, see `KnownElements.of_batch`.
-        process: forward.
+        known: elements of the batch, see `KnownElements.expand_to`.
+        process: the forward process.
         generator: streams make the random numbers of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
+
+    Attributes:
+        x0: counts [B * copies, ...].
+        mask: bool of the same shape, True for elements on the path.
     """
 
     def __init__(
-        self, known: KnownElements, process: Process, generator: torch.Generator | SampleStreams | None, copies: int = 1
+        self,
+        known: KnownElements,
+        process: Process,
+        generator: torch.Generator | SampleStreams | None,
+        copies: int = 1,
     ) -> None:
-        self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (known.x0, known.mask))
-        self._process, self._generator, self._copies = process, generator, copies
-        self._origin, self._state, self._time = known.x0, known.x0, torch.empty(0)
+        self.x0 = known.x0.repeat_interleave(copies, 0)
+        self.mask = known.mask.repeat_interleave(copies, 0)
+        self._process = process
+        self._generator = generator
+        self._copies = copies
+        self._origin = known.x0
+        self._state = known.x0
+        self._time = torch.empty(0)
         self._step: int | None = None
         self._source: RandomSource = None
 
-    def at(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
-        """xt with its observed elements replaced by the path's at a time within the step to times[k], or at its end;
-        call it for k = T, T - 1, ..., 0.
+    def advance(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
+        """Continue the path to a time, and return xt with its known elements replaced.
 
-        The path's own numbers of a step are negative ones, where the sampler's are positive.
+        The random numbers of a step of the path have negative keys, those of the sampler positive
+        ones.
+
+        Args:
+            k: number of the step, T, T - 1, ..., 0 in turn; the step T draws X_{t_T} given X_0.
+            time: within the step to times[k], or its end.
+            xt: states [B * copies, ...].
         """
-        begins = self._step is None
+        at_start = self._step is None
         if self._step != k:
-            streams = self._generator
-            self._step, self._source = k, streams.at(-k - 1) if isinstance(streams, SampleStreams) else streams
-        if begins:
+            generator = self._generator
+            if isinstance(generator, SampleStreams):
+                self._source = generator.at(-k - 1)
+            else:
+                self._source = generator
+            self._step = k
+        if at_start:
             self._state = self._process.sample(self._origin, time, self._source)
         else:
-            self._state = self._process.bridge(self._origin, self._state, time, self._time, self._source)
+            self._state = self._process.bridge(
+                self._origin, self._state, time, self._time, self._source
+            )
         self._time = time
-        return self.put(xt)
+        return self.overwrite(xt)
 
-    def hold(self) -> Tensor:
-        """Let the first copy of every sample follow the whole path; where it is now, states [B * copies, ...]."""
+    def retain_first(self) -> Tensor:
+        """Put the first copy of every sample on the path with all its elements.
+
+        Returns:
+            The states of the path, [B * copies, ...].
+        """
         first = torch.arange(len(self.mask), device=self.mask.device) % self._copies == 0
         self.mask = self.mask | per_row(first, self.mask)
         return self._state.repeat_interleave(self._copies, 0)
 
-    def put(self, xt: Tensor) -> Tensor:
-        """xt [B * copies, ...] with its observed elements replaced by where the path is."""
-        return torch.where(self.mask, self._state.repeat_interleave(self._copies, 0).to(xt.dtype), xt)
+    def overwrite(self, xt: Tensor) -> Tensor:
+        """Return xt [B * copies, ...] with its known elements replaced by those of the path."""
+        states = self._state.repeat_interleave(self._copies, 0).to(xt.dtype)
+        return torch.where(self.mask, states, xt)
 
 
 def read_known(
-    path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int, units: Sequence[int] = (0, 1)
+    path: Path,
+    sample_shape: tuple[int, ...],
+    max_count: int,
+    num_samples: int,
+    units: Sequence[int] = (0, 1),
 ) -> KnownElements:
-    """Read `x0` and `mask` from an .npz: arrays of one sample or of num_samples, images channels last.
+    """Read `x0` and `mask` from an .npz file.
 
-    `x0` is in the units of the data's file, offset + gain x counts.
+    Args:
+        path: of the file; its arrays are of one sample or of num_samples, images channels last.
+        sample_shape: of the model's samples.
+        max_count: the largest count.
+        num_samples: number of samples that will be drawn.
+        units: offset and gain of the data's file; `x0` is offset + gain x counts.
 
     Raises:
         UserError: not such a file, or not for this model.
     """
+    # 1. Two arrays.
     try:
         arrays = load_arrays(path)
     except UserError as error:
         raise UserError(f"inpaint={error}") from None
     if not isinstance(arrays, dict) or not {"x0", "mask"} <= arrays.keys():
         raise UserError(f"inpaint={path}: needs an .npz with the arrays x0 and mask")
-    x0, mask = arrays["x0"], arrays["mask"]
+    x0 = arrays["x0"]
+    mask = arrays["mask"]
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
-        raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
-    if tuple(units) != (0, 1):
-        above = np.where(mask, x0.astype(np.int64) - units[0], 0)
-        if (above % units[1]).any():
-            raise UserError(f"inpaint={path}: x0 must be {units[0]} and whole numbers of {units[1]}, as the data are")
-        x0 = above // units[1]
+        raise UserError(
+            f"inpaint={path}: x0 must be integers and mask booleans, "
+            f"not {x0.dtype} and {mask.dtype}"
+        )
+
+    # 2. Counts from the units of the file.
+    offset, gain = units
+    if (offset, gain) != (0, 1):
+        above = np.where(mask, x0.astype(np.int64) - offset, 0)
+        if (above % gain).any():
+            raise UserError(
+                f"inpaint={path}: x0 must be {offset} and whole numbers of {gain}, as the data are"
+            )
+        x0 = above // gain
     if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
-        raise UserError(f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}")
-    found = []
+        raise UserError(
+            f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}"
+        )
+
+    # 3. The model's shape, channels first.
+    tensors = []
     for name, array in (("x0", x0.astype(np.int64)), ("mask", mask)):
         tensor = torch.from_numpy(array if array.ndim > len(sample_shape) else array[None])
-        found.append(tensor := tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor)
+        if tensor.ndim == 4:
+            tensor = tensor.permute(0, 3, 1, 2)
         if tuple(tensor.shape[1:]) != sample_shape or len(tensor) not in (1, num_samples):
             raise UserError(
-                f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
+                f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, "
+                "channels last"
             )
-    return KnownElements(*torch.broadcast_tensors(found[0].to(count_dtype(max_count)), found[1]))
+        tensors.append(tensor)
+    x0_tensor, mask_tensor = tensors
+    counts = x0_tensor.to(count_dtype(max_count))
+    return KnownElements(*torch.broadcast_tensors(counts, mask_tensor))

@@ -1,4 +1,9 @@
-"""The model: network, head, process, schedule, loss and sampler together. It contains no formula."""
+"""The model: loss, validation and sampling of a network with its head, process and schedule.
+
+It contains no formula. A training step is `BlackoutDiffusion.training_step`. Samples are drawn by
+`sample` in `batches`: for each, `plan_batch` collects what determines it, and `run_sampler` walks
+it from noise to data.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +11,30 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from blackout.diffusion.batch_plan import plan_batch
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.conditions import (
     NO_CONDITIONS,
     Conditions,
     check_conditions,
-    parse_labels,
-    requested_total,
+    parse_conditions,
 )
-from blackout.diffusion.guidance import GuidedDenoiser, drop_labels, start_mean
+from blackout.diffusion.guidance import drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.likelihood import (
-    bits_per_dim,
-    fill_missing_with_mean,
-    likelihood_bound,
-    mask_missing_entries,
-)
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
+from blackout.diffusion.missing_entries import fill_missing_with_mean, mask_missing_entries
 from blackout.diffusion.particles import Particles, particles_per_sample, run_particles
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.diffusion.progress import progress_bar
-from blackout.diffusion.sampler import Sampler, chosen_sampler
-from blackout.diffusion.sampling import Callback, SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.sampler import Sampler, choose_sampler
+from blackout.diffusion.sampling import Callback, run_sampler
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.diffusion.totals import TotalDenoiser
 from blackout.diffusion.user_batches import read_batch
 from blackout.errors import ensure
 from blackout.protocols import Drawn
@@ -47,33 +46,37 @@ TIMES_KEY = 0
 NOISE_KEY = 1
 VALIDATION_KEY = 3
 LABELS_KEY = 4
-MAX_VALIDATION_DRAWS = 1_000  # times at which a sample is observed in a validation
+MAX_VALIDATION_DRAWS = 1_000  # times at which a validation observes each sample
 
 
 class BlackoutDiffusion(Model):
     """A diffusion model on counts.
+
+    References: Santos et al. 2023.
 
     Args:
         network: (xt [B, ...], t [B]) -> raw output [B, outputs, ...]; it scales its own input.
         head: raw output -> prediction.
         process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
-        class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from the average.
-        concentration, gain: of `Elements`, for networks and heads that measure counts by them; kept with the model.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
-        sampler: how samples are drawn by default.
-        ema_decay: None for a model without an average (a loaded one).
+        sampler: draws samples unless another one is requested.
+        ema_decay: of the averaged weights; None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
         label_dropout: share of training samples whose label a conditional network does not get.
         validation_draws: times, evenly spaced, at which validation observes each image.
+        class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from
+            `mean`.
+        concentration, gain: of `Elements`, for networks and heads that measure counts by them;
+            saved with the model.
 
     Raises:
         ValueError: label_dropout outside [0, 1], or validation_draws outside 1..1,000.
     """
 
     means = ("val/bits_per_dim",)
-    sampler_class: ClassVar[type[Sampler]] = Sampler  # the only one that can draw from it
+    sampler_class: ClassVar[type[Sampler]] = Sampler  # class of the samplers that fit the model
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class BlackoutDiffusion(Model):
         return f"{facts}, {super().extra_repr()}, {kinds}, num_steps={self.sampler.num_steps}"
 
     def batch_of(self, given: Any) -> dict[str, Any]:
-        """Return a batch of a DataLoader of the user's own by name; see `read_batch`."""
+        """Return a batch of a user's DataLoader by name; see `read_batch`."""
         return read_batch(given, self.shape, self.process.max_count)
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
@@ -159,7 +162,7 @@ class BlackoutDiffusion(Model):
 
         References: Santos et al. 2023, Algorithm 1.
         """
-        # 1. Times and states.
+        # 1. Observation times, and states X_t of the forward process.
         x0 = batch["x0"]
         position = batch["position"]
         number = batch["batch"]
@@ -167,16 +170,19 @@ class BlackoutDiffusion(Model):
         noise = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
 
-        # 2. Classes, some replaced by the null class.
+        # 2. Classes, a share of them replaced by the null class.
         classes = self._classes(batch)
         if classes is not None and self.num_classes is not None:
             coins = SampleStreams(fold_seed(self.seed, LABELS_KEY), position).at(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
 
-        # 3. Loss of the observed entries.
+        # 3. Prediction; missing entries read as their mean.
         observed = batch.get("seen")
         state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.mean)
-        losses = self.loss(self(state, t, classes), target, s, t)
+        prediction = self(state, t, classes)
+
+        # 4. Loss of the observed entries.
+        losses = self.loss(prediction, target, s, t)
         if observed is not None:
             losses = losses * observed
         loss = losses.flatten(1).mean(1).double().mean().float()
@@ -188,13 +194,14 @@ class BlackoutDiffusion(Model):
     ) -> tuple[Tensor, Tensor]:
         """Return the intervals (s, t), float64 [b], of the samples at `position` of a global batch.
 
+        All samples of a batch share one random offset, so that their times are spread evenly.
+
         Args:
             position: int64 [b], in the global batch.
             number: of the global batch.
             batch_size: of the global batch.
         """
-        one = position.new_zeros(1)
-        streams = SampleStreams(fold_seed(self.seed, TIMES_KEY), one)
+        streams = SampleStreams(fold_seed(self.seed, TIMES_KEY), position.new_zeros(1))
         offset = streams.at(number).next_draw().uniform((1,))
         return self.schedule.intervals(stratified(position, batch_size, offset))
 
@@ -212,24 +219,25 @@ class BlackoutDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """Record bits per dimension of a batch [b, *shape], one number per sample."""
+        # 1. Denoiser, and mean of the start, of the observed entries.
         x0 = batch["x0"]
         index = batch["index"]
         classes = self._classes(batch)
-        noise = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index)
-        final_time = self.schedule.times[-1]
         denoiser, mean, share = mask_missing_entries(
             batch.get("seen"),
             self.denoiser(classes),
             start_mean(self.mean, self.class_mean, classes),
             self.mean,
         )
+
+        # 2. Bound of every sample; the same times at every validation make its curve smooth.
+        noise = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), index)
+        final_time = self.schedule.times[-1]
         nats = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for draw in range(self.validation_draws):
-            # the same times at every validation make its curve smooth
             v = low_discrepancy(index, draw / self.validation_draws)
-            source = noise.at(draw)
             nats += likelihood_bound(
-                denoiser, self.process, x0, v, source, final_time=final_time, mean=mean
+                denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean
             )
         nats = nats / self.validation_draws / share
         self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
@@ -267,7 +275,7 @@ class BlackoutDiffusion(Model):
         Args:
             num_samples: at least 1.
             seed: any integer.
-            sampler: a `Sampler` or its name, such as "poisson"; None for the model's own.
+            sampler: a `Sampler` or its name, such as "poisson"; None for the model's.
             num_steps: replaces that of the sampler.
             classes: names or numbers, assigned to the samples in turn.
             given: values of classes and covariates by column, such as {"total": 1000}.
@@ -275,23 +283,27 @@ class BlackoutDiffusion(Model):
             callback: called after every step.
             progress: whether to show a bar, in a terminal or a notebook.
 
+        Returns:
+            Integers of the smallest type that holds the process's largest count.
+
         Raises:
             UserError: an unknown sampler, class or covariate, or a sampler that does not fit.
+
+        Example:
+            >>> from blackout import load_model
+            >>> model = load_model("runs/digits/model")  # doctest: +SKIP
+            >>> counts = model.sample(16, seed=0)  # doctest: +SKIP
         """
         check_asked(num_samples, seed)
-        sampler = chosen_sampler(self.sampler, sampler, num_steps)
+        sampler = choose_sampler(self.sampler, sampler, num_steps)
         if sampler.kernel is not self.sampler.kernel:
             try_sampler(self, sampler)
-        names = None if classes is None else np.asarray(classes).tolist()
-        labels = parse_labels(self, names, given)
         indices = torch.arange(num_samples)
-        if labels is not None:
-            labels = labels[indices % len(labels)]
-        conditions = Conditions(labels, known, requested_total(self, given))
+        conditions = parse_conditions(self, num_samples, classes, given, known)
         num_batches = math.ceil(num_samples / sampler.batch_size)
-        with progress_bar(num_batches, sampler.num_steps, callback, enabled=progress) as shown:
+        with progress_bar(num_batches, sampler.num_steps, callback, enabled=progress) as watch:
             batches = self.batches(
-                indices, seed, sampler=sampler, conditions=conditions, callback=shown
+                indices, seed, sampler=sampler, conditions=conditions, callback=watch
             )
             return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
@@ -308,20 +320,21 @@ class BlackoutDiffusion(Model):
     ) -> Drawn:
         """Draw the samples with these indices, int64 [N], in batches of one shape.
 
-        Sample k's random numbers are a function of (seed, k, step), whatever the batch. The last batch
-        is padded, so that the network's kernels round alike too.
+        Sample k's random numbers are a function of (seed, k, step), whatever the batch. The last
+        batch is padded to the size of the others, for which the network rounds in the same way.
 
         Args:
             indices: int64 [N].
             seed: any integer.
             batch_size: of every batch; None for the sampler's, or N if that is smaller.
-            sampler: None for the model's own.
+            sampler: None for the model's.
             conditions: row k belongs to the sample indices[k].
             callback: called after every step.
 
         Yields:
-            (indices [b], samples): `samples`, counts [b, *shape] on the model's device, and `indices`;
-            with labels also `classes` [b], with weighted particles also `log_normaliser`, float64 [b].
+            (indices [b], samples): `samples`, counts [b, *shape] on the model's device, and
+            `indices`; with labels also `classes` [b], with weighted particles also
+            `log_normaliser`, float64 [b].
 
         Raises:
             ValueError: classes that the model does not know, or guidance without classes.
@@ -342,7 +355,8 @@ class BlackoutDiffusion(Model):
 
             # 2. Random numbers and conditions of these samples.
             streams = SampleStreams(seed, indices[padded_rows].to(self.device))
-            plan = self.plan(sampler, conditions.select(padded_rows, self.device), num_particles)
+            batch_conditions = conditions.select(padded_rows, self.device)
+            plan = plan_batch(self, sampler, batch_conditions, num_particles)
 
             # 3. The reverse process, with the averaged weights.
             with sampler.evaluating(self.averaged):
@@ -360,60 +374,3 @@ class BlackoutDiffusion(Model):
             if conditions.labels is not None:
                 batch["classes"] = conditions.labels[rows]
             yield indices[rows], batch
-
-    def plan(
-        self, sampler: Sampler, conditions: Conditions, num_particles: int = 1
-    ) -> SamplingPlan:
-        """Compose the denoiser, and choose the grid and the mean of the start.
-
-        Args:
-            sampler: its kernel, grid and guidance.
-            conditions: of the samples of a batch.
-            num_particles: of every sample, for which the denoiser predicts.
-        """
-        labels = conditions.labels
-        max_count = self.process.max_count
-        times = self.times(sampler)
-        # 1. Denoiser: conditional on the labels, guided, with a fixed total.
-        denoiser = self.denoiser()
-        if labels is not None:
-            conditional = self.denoiser(labels.repeat_interleave(num_particles))
-            denoiser = GuidedDenoiser(conditional, denoiser, sampler.guidance, max_count)
-        if conditions.total is not None:
-            denoiser = TotalDenoiser(denoiser, conditions.total)
-        # 2. Mean of the Poisson start, guided as the predictions at the last time are.
-        mean = None
-        if sampler.poisson_start:
-            scale = sampler.guidance.scale_at(float(times[-1]))
-            mean = start_mean(self.mean, self.class_mean, labels, scale, max_count)
-        return SamplingPlan(
-            denoiser,
-            self.process,
-            times,
-            sampler.kernel,
-            sampler.correction,
-            mean,
-            conditions.known,
-            self.device,
-        )
-
-    def times(self, sampler: Sampler) -> Tensor:
-        """Return the grid of a sampler, float64 [T + 1]: its own, or the training schedule's."""
-        grid = sampler.grid or self.schedule.grid
-        return grid(sampler.num_steps)
-
-    def evaluations(
-        self, sampler: Sampler, with_classes: bool = False, with_known: bool = False
-    ) -> int:
-        """Return the number of network function evaluations (NFE) of a sample.
-
-        Guidance doubles them where it acts; P particles make P times as many.
-        """
-        num_particles = particles_per_sample(sampler, self.process, with_known)
-        if num_particles > 1:
-            sampler = sampler.memoryless
-        shape = (1,) if self.gain is None else self.shape
-        per_particle = count_evaluations(
-            self.times(sampler), self.process, self.head, sampler, with_classes, shape
-        )
-        return per_particle * num_particles

@@ -1,11 +1,14 @@
-"""What a head says about X_0 given X_t: one kind of prediction per kind of process.
+"""Predictions of X_0 given X_t: one kind per kind of process.
 
-Every process has a statistic of X_0 and X_t in which the rates of its reverse jumps are linear; a prediction is the
-conditional mean of that statistic, and a process names its kind (`Process.prediction`):
+Every process has a statistic of X_0 and X_t in which the rates of its reverse jumps are linear. A
+prediction is the conditional mean of that statistic, and a process names its kind
+(`Process.prediction`):
 
-    CountPrediction         N = X_0 - X_t, the missing count           [B, ...]      pure death
-    BirthDeathPrediction    (X_0 - S, I), survivors S, immigrants I    [B, 2, ...]   immigration and death
-    CategoricalPrediction   X_0 one-hot: P(X_0 = . | X_t)              [B, S, ...]   finitely many states
+    CountPrediction         missing count N = X_0 - X_t          [B, ...]      pure death
+    BirthDeathPrediction    (X_0 - survivors S, immigrants I)    [B, 2, ...]   immigration and death
+    CategoricalPrediction   X_0 one-hot: P(X_0 = . | X_t)        [B, S, ...]   finitely many states
+
+References: Santos et al. 2023, section 2.4 and appendix G; Campbell et al. 2022, Proposition 1.
 """
 
 from __future__ import annotations
@@ -21,37 +24,37 @@ from blackout.random import RandomSource
 
 
 class Prediction(Protocol):
-    """The conditional mean of a process's statistic, as a kernel and as a likelihood bound need it."""
+    """The conditional mean of a process's statistic, as losses, kernels and bounds need it."""
 
     @property
     def mean(self) -> Tensor:
-        """E[statistic | X_t] in the network's precision, float32: what training losses compare."""
+        """E[statistic | X_t] in the network's precision, float32, for training losses."""
 
     @property
     def expected(self) -> Tensor:
-        """The same from its logarithm, float64: what kernels draw from and bounds are of.
+        """E[statistic | X_t] from its logarithm, float64, for kernels and bounds.
 
-        Both rounded apart in float32 are no Poisson law: at 2^31 counts its sum is off by hundreds of nats.
+        A mean and a logarithm that are rounded separately in float32 do not belong to one Poisson
+        distribution: at 2^31 counts its log probabilities are off by hundreds of nats.
         """
 
 
+# (xt [B, ...], t float64 scalar or [B]) -> prediction given X_t
 Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
-"""(xt [B, ...], t float64 scalar or [B]) -> prediction given X_t."""
 Kind = TypeVar("Kind")
-TINY = 1e-300
-"""What probabilities and rates are raised to before their logarithm is taken."""
-NEVER = -1e4
-"""The logarithm of a mean of 0: finite, so that no births times it are 0, and 0 when it is exponentiated in float64."""
+
+TINY = 1e-300  # probabilities and rates are at least this before their logarithm is taken
+NEVER = -1e4  # log of a mean of 0: finite, so that 0 births times it are 0; e^NEVER = 0 in float64
 
 
 class MissingCount(Protocol):
     """A distribution of N = X_0 - X_t for every element, independent of one another."""
 
     def log_prob(self, missing: Tensor) -> Tensor:
-        """log P(N = missing): float32, shape of the integers `missing`."""
+        """Return log P(N = missing), float32 of the shape of the integers `missing`."""
 
     def sample(self, generator: RandomSource = None) -> Tensor:
-        """A draw of N, int64, at most max_count - X_t."""
+        """Draw N, int64, at most max_count - X_t."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class MeanPrediction:
 
     @property
     def expected(self) -> Tensor:
-        """The mean in float64, of its shape: the exponential of `log_mean`. Ours (tests/diffusion/test_sampling.py)."""
+        """The mean in float64, of its shape, from `log_mean`."""
         return self.log_mean.double().exp()
 
 
@@ -78,10 +81,12 @@ class BirthDeathPrediction(MeanPrediction):
 
 @dataclass(frozen=True)
 class CountPrediction(MeanPrediction):
-    """What is predicted of N = X_0 - X_t, of the data's shape [B, ...]: y = E[N | X_t].
+    """y = E[N | X_t] of the missing count N = X_0 - X_t, of the data's shape [B, ...].
+
+    References: Santos et al. 2023, eq. 14.
 
     Attributes:
-        distribution: that of N, from heads that predict it.
+        distribution: of N, from heads that predict it.
     """
 
     distribution: MissingCount | None = None
@@ -92,34 +97,35 @@ class CategoricalPrediction:
     """A distribution over the data levels, in every element.
 
     Attributes:
-        log_probs: log P(X_0 = o | X_t) for every level o = 0..S - 1, S = max_count + 1, float32 [B, S, ...].
+        log_probs: log P(X_0 = o | X_t) for every level o = 0..S - 1, S = max_count + 1, float32
+            [B, S, ...].
     """
 
     log_probs: Tensor
 
     @property
     def mean(self) -> Tensor:
-        """P(X_0 = o | X_t), float32 [B, S, ...]: E of X_0 as a one-hot vector, the exponential of `log_probs`."""
+        """P(X_0 = o | X_t), float32 [B, S, ...], which is E[X_0 | X_t] for one-hot X_0."""
         return torch.exp(self.log_probs)
 
     @property
     def expected(self) -> Tensor:
-        """P(X_0 = o | X_t), float64 [B, S, ...], the exponential of `log_probs`."""
+        """P(X_0 = o | X_t), float64 [B, S, ...]."""
         return self.log_probs.double().exp()
 
 
 def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
-    """`value`, if it is what a kernel, corrector or loss can work with.
+    """Return `value` if it is of the kind that a kernel, corrector or loss needs.
 
     Args:
         value: a prediction, a target or a process.
         kind: its class.
-        part: the component that needs it; like the rest for the message.
-        process: the process it is used with, None if that is not known.
-        needed: what it needs, in words.
+        part: the component that needs it, for the message.
+        process: the process it is used with, for the message; None if that is not known.
+        needed: what the part needs, in words.
 
     Raises:
-        ValueError: it is of another kind.
+        ValueError: `value` is of another kind.
     """
     if isinstance(value, kind):
         return value
@@ -127,9 +133,9 @@ def require(value: object, kind: type[Kind], part: object, process: object, need
 
 
 def misfit(part: object, process: object, needed: str) -> ValueError:
-    """What is raised where a part does not fit a process or a head: see `require`."""
-    which = "this process" if process is None else f"the process {type(process).__name__}"
+    """Return the error of a part that does not fit a process or a head; see `require`."""
+    name = "this process" if process is None else f"the process {type(process).__name__}"
     return ValueError(
-        f"{type(part).__name__} does not fit {which} with this head: it needs {needed}; "
+        f"{type(part).__name__} does not fit {name} with this head: it needs {needed}; "
         "`process=` alone chooses head, loss and sampler that do"
     )

@@ -32,7 +32,7 @@ def restart(
     """
     model: BlackoutDiffusion = draw.model
     sampler = draw.sampler.memoryless
-    times = model.times(sampler)
+    times = sampler.times(model.schedule)
     times = torch.cat([times[times < t], t[None]])
     noise = SampleStreams(seed, index[: len(x0)]).fold(_NOISE_KEY).at(0)
     xt = model.process.sample(x0, t, noise)
@@ -52,7 +52,7 @@ def restart(
 
 def time_at(draw: CountDraw, fraction: float) -> Tensor:
     """Return the time after which a fraction of the sampler's steps remains, float64 []."""
-    times = draw.model.times(draw.sampler.memoryless)
+    times = draw.sampler.memoryless.times(draw.model.schedule)
     return times[max(1, round(fraction * (len(times) - 1)))]
 
 

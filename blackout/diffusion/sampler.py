@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blackout.component import Stats, component
-from blackout.config.instantiate import described, make
+from blackout.config.descriptions import to_description
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.correctors import MAX_STEPS, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
-from blackout.diffusion.schedules import DataEnds
+from blackout.diffusion.schedules import DataEnds, Schedule
 from blackout.errors import ensure, refuse
 from blackout.training.model import evaluating
 
@@ -23,32 +24,32 @@ NO_CORRECTION = Correction()
 NO_GUIDANCE = Guidance()
 
 
-def kernel_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """Return kernel and number of steps where the settings leave them to the data, `sampler=counts`.
+def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
+    """Return kernel and number of steps if the settings leave them to the data, `sampler=counts`.
 
-    Narrow counts are drawn from their predicted distribution, which is of first order and takes twice
-    as many steps.
+    Narrow counts are drawn from their predicted distribution, which is of first order and takes
+    twice as many steps.
 
     References: this project; checked in tests/cli/test_configs.py.
 
     Args:
-        given: settings of the sampler.
+        settings: of the sampler.
         stats: of the data; `outputs` is more than one where a distribution is predicted.
     """
     predicts_distribution = stats.get("outputs", 1) > 1
-    bridges = "kernel" not in given and predicts_distribution
-    settings: dict[str, Any] = {}
+    bridges = "kernel" not in settings and predicts_distribution
+    choices: dict[str, Any] = {}
     if bridges:
-        settings["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
-    if given.get("num_steps", 0) is None:
-        settings["num_steps"] = 100 if bridges else 50
-    return settings
+        choices["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
+    if settings.get("num_steps", 0) is None:
+        choices["num_steps"] = 100 if bridges else 50
+    return choices
 
 
-@component("sampler", from_stats=kernel_of_data)
+@component("sampler", from_stats=choose_kernel)
 @dataclass(frozen=True)
 class Sampler:
-    """How a model is sampled; by default as by `sampler=trapezoidal`.
+    """Settings of sampling; the defaults are those of `sampler=trapezoidal`.
 
     Args:
         kernel: the reverse step.
@@ -60,8 +61,8 @@ class Sampler:
         guidance: how samples are guided to their classes.
         batch_size: samples per evaluation of the network.
         keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: evaluate it in bfloat16 autocast on devices that have it; counts and draws stay
-            exact.
+        bfloat16: evaluate the network in bfloat16 autocast on devices that have it; counts and
+            draws stay exact.
         inpainting_particles: of every sample with known elements; 1 overwrites them and uses no
             weights; None is 16 where particles can be weighted, else 1.
 
@@ -69,8 +70,8 @@ class Sampler:
         ValueError: a number is out of range.
     """
 
-    models: ClassVar[str] = "models of counts"  # that it draws from, for messages
-    choices: ClassVar[str] = "sampler=trapezoidal, poisson, ..."
+    models: ClassVar[str] = "models of counts"  # models that it fits, for messages
+    choices: ClassVar[str] = "sampler=trapezoidal, poisson, ..."  # its names, for messages
     kernel: Kernel = DEFAULT_KERNEL
     num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
@@ -88,9 +89,14 @@ class Sampler:
         if self.inpainting_particles is not None:
             check_number(self.inpainting_particles, "inpainting_particles")
 
+    def times(self, schedule: Schedule) -> Tensor:
+        """Return the grid, float64 [T + 1]: the sampler's, or that of the training schedule."""
+        grid = self.grid or schedule.grid
+        return grid(self.num_steps)
+
     @property
     def memoryless(self) -> Sampler:
-        """The sampler for runs whose states are exchanged or given between steps."""
+        """The sampler for runs whose states are exchanged or replaced between steps."""
         if isinstance(self.kernel, StatefulKernel):
             return replace(self, kernel=self.kernel.memoryless)
         return self
@@ -102,7 +108,10 @@ class Sampler:
         return ends.earliest_time()
 
     def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Evaluate a network like this inside; see `blackout.training.model.evaluating`."""
+        """Return a context in which a network is evaluated with this dropout and precision.
+
+        See `blackout.training.model.evaluating`.
+        """
         return evaluating(network, self.keep_dropout, self.bfloat16)
 
 
@@ -114,8 +123,8 @@ def check_number(value: Any, name: str) -> None:
     )
 
 
-def named_sampler(name: str) -> Sampler:
-    """Return the sampler that `sampler=<name>` is on the command line, with the corrector that goes with it.
+def load_sampler(name: str) -> Sampler:
+    """Return the sampler of `sampler=<name>` on the command line, with its corrector.
 
     Raises:
         UserError: there is none of that name.
@@ -126,39 +135,42 @@ def named_sampler(name: str) -> Sampler:
     from blackout.config.choices import choices, load_choice
     from blackout.config.compose import compose
 
-    known = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
-    refuse(name not in known, f"sampler={name!r}: there is no such sampler, only {', '.join(known)}")
+    names = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
+    refuse(
+        name not in names,
+        f"sampler={name!r}: there is no such sampler, only {', '.join(names)}",
+    )
     config: Any = OmegaConf.to_container(compose("sample", [f"sampler={name}"])["sampler"])
-    return make(_without_null(config), "sampler")
+    return instantiate(_drop_null(config), "sampler")
 
 
-def _without_null(part: Any) -> Any:
-    """Plain containers without the settings that are null."""
-    if not isinstance(part, Mapping):
-        return part
-    return {name: _without_null(value) for name, value in part.items() if value is not None}
+def _drop_null(settings: Any) -> Any:
+    """Return nested settings without those that are null."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {name: _drop_null(value) for name, value in settings.items() if value is not None}
 
 
-def chosen_sampler(
-    default: Sampler, requested: Sampler | str | None, num_steps: int | None
+def choose_sampler(
+    default: Sampler, sampler: Sampler | str | None, num_steps: int | None
 ) -> Sampler:
-    """Return the requested sampler, or the model's own, with another number of steps if one is given.
+    """Return the requested sampler, or the model's, with the requested number of steps.
 
     A name stands for a kernel with its corrector and its usual number of steps. The grid and
     everything else stay the model's. The name of the kernel that the model has changes nothing.
 
     Args:
         default: the model's sampler.
-        requested: a sampler, a name from the command line, or None for the model's own.
-        num_steps: None for those of the sampler.
+        sampler: a sampler, a name from the command line, or None for the model's.
+        num_steps: None for that of the sampler.
 
     Raises:
         UserError: there is none of that name.
         ValueError: not a positive number of steps.
     """
-    sampler = requested or default
+    sampler = sampler or default
     if isinstance(sampler, str):
-        named = named_sampler(sampler)
+        named = load_sampler(sampler)
         if type(named) is not type(default):
             sampler = named
         elif _same_kernel(named.kernel, default.kernel):
@@ -171,7 +183,7 @@ def chosen_sampler(
     return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
 
 
-def _same_kernel(kernel: Kernel, other: Kernel) -> bool:
+def _same_kernel(first: Kernel, second: Kernel) -> bool:
     """Return whether two kernels are of one class with equal arguments."""
-    same_class = type(kernel) is type(other)
-    return same_class and described(kernel, "kernel") == described(other, "kernel")
+    same_class = type(first) is type(second)
+    return same_class and to_description(first, "kernel") == to_description(second, "kernel")

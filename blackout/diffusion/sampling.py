@@ -1,6 +1,7 @@
-"""The sampling loop, and the number of network evaluations it makes.
+"""The sampling loop.
 
-`run_sampler` walks a grid of times backwards, from the prior or from any state.
+`run_sampler` walks a grid of times backwards, from the prior or from any state, by a
+`SamplingPlan`.
 
 References: Santos et al. 2023, Algorithm 2.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -19,20 +19,20 @@ from torch import Tensor
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import GuidedPair
-from blackout.diffusion.heads import Head, LevelHead
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import BinomialBridge, Kernel, ReverseStep, StatefulKernel
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import FiniteProcess, Process, Uniform
-from blackout.diffusion.sampler import NO_CORRECTION, Sampler
+from blackout.diffusion.processes import Process
+from blackout.diffusion.sampler import NO_CORRECTION
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
 
+# Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0.
+# The prediction is the last one made in that step, of X_0 given an earlier state; None at the
+# start.
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
-"""Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0.
 
-The prediction is the last one made in that step: of X_0 given an earlier state; None at the start."""
-DEFAULT_KERNEL = BinomialBridge()
+DEFAULT_KERNEL = BinomialBridge()  # of the paper
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class SamplingPlan:
     """Everything that determines a batch of samples, except its size and its random numbers.
 
     Args:
-        denoiser: (xt, t) -> prediction, with conditions and guidance applied; its network must be in
-            eval mode.
+        denoiser: (xt, t) -> prediction, with conditions and guidance applied; its network must be
+            in eval mode.
         process: the forward process to be reversed.
         times: float64 [T + 1], increasing: a grid, or a part of one.
-        kernel: the reverse step; of a stateful one every run starts anew.
+        kernel: the reverse step; every run starts a stateful one anew.
         correction: corrector steps after the kernel's.
         mean: E[X_0], broadcastable to a batch, for a prior that can use it (pure death's Poisson
             start); None starts without it.
-        known: elements of X_0 that are given, for inpainting.
+        known: observed elements of X_0, for inpainting.
         device: where the batch is.
     """
 
@@ -76,7 +76,7 @@ def run_sampler(
     References: Santos et al. 2023, Algorithm 2.
 
     Args:
-        plan: what is sampled, and how.
+        plan: denoiser, process, grid, kernel, correction and conditions.
         shape: [B, ...] of the batch.
         generator: streams make sample k's random numbers a function of (seed, k, step) alone.
         start: X_{times[-1]}, states of `shape`; None draws it from the prior.
@@ -98,12 +98,13 @@ def run_sampler(
         >>> run_sampler(plan, (1, 4)).tolist()
         [[3, 3, 3, 3]]
     """
-    # 1. The start, the path of the known elements, and the kernel of this run.
     process = plan.process
     times = plan.times.cpu()  # reading a time must not wait for the device
     device = torch.device(plan.device)
     check_times(times)
     num_steps = len(times) - 1
+
+    # 1. States at the final time: from the prior, or as requested.
     if start is None:
         final_time = time_on(times[-1], device)
         source = source_at(generator, num_steps + 1)
@@ -111,41 +112,41 @@ def run_sampler(
     else:
         check_start(start, shape)
         xt = start.to(device, count_dtype(process.num_states - 1))
+
+    # 2. Path of the known elements, and the kernel and the denoiser of this run.
     path = None
     if plan.known is not None:
-        path = KnownPath(plan.known.of_batch(shape, device), process, generator)
+        path = KnownPath(plan.known.expand_to(shape, device), process, generator)
+        xt = path.advance(num_steps, times[-1], xt)
     kernel = plan.kernel
     if isinstance(kernel, StatefulKernel):
         kernel = kernel.start(plan.mean if start is None else None)
-    counting = CountingDenoiser(plan.denoiser)
-    if path is not None:
-        xt = path.at(num_steps, times[-1], xt)
+    denoiser = CountingDenoiser(plan.denoiser)
     if callback is not None:
         callback(num_steps, xt, None)
 
     for k in range(num_steps - 1, -1, -1):
-        # 2. A reverse step from times[k + 1] to times[k].
-        counting.last = None  # release it before the next one is made: of 256 levels it is large
-        step = ReverseStep(
-            counting, process, xt, times[k], times[k + 1], source_at(generator, k + 1)
-        )
+        # 3. A reverse step from times[k + 1] to times[k].
+        denoiser.last = None  # free its memory before the next: predictions of levels are large
+        source = source_at(generator, k + 1)
+        step = ReverseStep(denoiser, process, xt, times[k], times[k + 1], source)
         xt = kernel(step)
 
-        # 3. Known elements follow their path.
+        # 4. Known elements follow their path.
         if path is not None:
-            xt = path.at(k, times[k], xt)
+            xt = path.advance(k, times[k], xt)
 
-        # 4. Corrector steps act on known elements in place, which then return to their path
+        # 5. Corrector steps act on known elements in place, which then return to their path
         #    (Lugmayr et al. 2022, Algorithm 1).
         for _ in range(plan.correction.steps_at(float(times[k]))):
             xt = plan.correction.corrector(kernel, replace(step, x=xt))
             if path is not None:
-                xt = path.put(xt)
+                xt = path.overwrite(xt)
         if callback is not None:
-            callback(k, xt, counting.last)
+            callback(k, xt, denoiser.last)
 
-    # 5. Data of the smallest integer type.
-    counting.check()
+    # 6. Data as the smallest integer type that holds them.
+    denoiser.check()
     if times[0] > 0:
         return xt
     return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
@@ -175,7 +176,7 @@ class CountingDenoiser:
     """A denoiser that counts its evaluations, keeps the last one, and checks that all are finite.
 
     Args:
-        denoiser: what is evaluated.
+        denoiser: evaluated at every call but those that `reuse` announces.
 
     Attributes:
         evaluations: number of evaluations so far.
@@ -212,7 +213,7 @@ class CountingDenoiser:
             self._reused = _select_rows(self.last, rows)
 
     def check(self) -> None:
-        """Wait for the device, and check all predictions so far.
+        """Check all predictions so far, which waits for the device.
 
         Raises:
             UserError: a prediction was not finite.
@@ -225,7 +226,7 @@ class CountingDenoiser:
 
 
 def _select_rows(part: Any, rows: Tensor) -> Any:
-    """Select rows of all tensors [B, ...] that a prediction consists of."""
+    """Return a prediction, or a part of one, with these rows of all its tensors [B, ...]."""
     if isinstance(part, Tensor):
         return part[rows]
     if not is_dataclass(part) or isinstance(part, type):
@@ -239,59 +240,3 @@ def _finite_sum(prediction: Prediction) -> Tensor:
     if isinstance(prediction, CategoricalPrediction):
         return prediction.log_probs.amax(1).sum()  # others may be -inf
     return prediction.mean.sum()
-
-
-def count_evaluations(
-    times: Tensor,
-    process: Process,
-    head: Head,
-    sampler: Sampler,
-    guided: bool = False,
-    shape: tuple[int, ...] = (1,),
-) -> int:
-    """Return the number of network function evaluations (NFE) of a sample.
-
-    It is found by drawing one sample without a network.
-
-    Args:
-        times: the sampler's grid, float64 [T + 1].
-        process: the forward process.
-        head: the model's, which is given zeros in place of a network's output.
-        sampler: its kernel and correctors are counted.
-        guided: whether samples have classes. Where guidance acts on a step, judged by the time the
-            step starts at, each evaluation counts twice.
-        shape: of the sample, for heads that know the data's elements.
-    """
-    correction = sampler.correction
-    if isinstance(process, FiniteProcess):
-        # as many evaluations as for two levels, which need no matrix for every time
-        process = Uniform(1)
-        head = LevelHead(process, 1)
-    counting = CountingDenoiser(lambda xt, t: head(torch.zeros(1, head.outputs, *shape), xt, t))
-
-    def correct_once(kernel: Kernel, step: ReverseStep) -> Tensor:
-        """Make one corrector step, and count it as all of them."""
-        before = counting.evaluations
-        x = correction.corrector(kernel, step)
-        counting.evaluations += (correction.steps - 1) * (counting.evaluations - before)
-        return x
-
-    totals: list[int] = []
-    plan = SamplingPlan(
-        counting,
-        process,
-        times,
-        sampler.kernel,
-        replace(correction, steps=min(correction.steps, 1), corrector=correct_once),
-    )
-    run_sampler(
-        plan,
-        (1, *shape),
-        torch.Generator().manual_seed(0),
-        callback=lambda k, xt, prediction: totals.append(counting.evaluations),
-    )
-    evaluations = 0
-    for (before, after), t in zip(pairwise(totals), reversed(times[1:].tolist()), strict=True):
-        num_models = sampler.guidance.evaluations_at(t) if guided else 1
-        evaluations += (after - before) * num_models
-    return evaluations

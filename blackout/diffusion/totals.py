@@ -10,17 +10,18 @@ from torch import Tensor
 from blackout.counts import per_row
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 
-SMALLEST_MEAN = 1e-12  # units that are missing where the total is reached; a mean must be positive
+MIN_MEAN = 1e-12  # missing units of a sample whose total is reached; a mean must be positive
 
 
 @dataclass(frozen=True)
 class TotalDenoiser:
-    """Predictions given the total count of X_0 too: as much is missing in all as the total lacks.
+    """Predictions of pure death given the total count T of X_0, scaled to what the total lacks.
 
-    E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data. A network with the total as input satisfies it
-    only nearly. How the network divides the missing units among the elements stays as it is.
+    E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data. A network with the total
+    as input satisfies it only nearly. The shares of the elements in the missing units stay as they
+    are.
 
-    References: this project; that samples have the total is checked in tests/diffusion/test_conditions.py.
+    References: this project; checked in tests/diffusion/test_conditions.py.
 
     Args:
         denoiser: of pure death, with the total as a condition.
@@ -31,14 +32,11 @@ class TotalDenoiser:
     total: float
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
-        """y (T - sum X_t) / sum y, from the denoiser's prediction y.
+        """Return y (T - sum X_t) / sum y [B, ...], for the denoiser's prediction y.
 
         Args:
             xt: counts [B, ...].
             t: times, a scalar or [B].
-
-        Returns:
-            The prediction with means [B, ...].
 
         Raises:
             ValueError: the denoiser predicts more than means.
@@ -46,8 +44,8 @@ class TotalDenoiser:
         prediction = self.denoiser(xt, t)
         if type(prediction) is not CountPrediction:
             raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
-        missing = (self.total - xt.flatten(1).sum(1, dtype=torch.float64)).clamp(min=SMALLEST_MEAN)
-        predicted = prediction.expected.flatten(1).sum(1).clamp(min=SMALLEST_MEAN)
-        factor = per_row(missing / predicted, xt)
+        missing = self.total - xt.flatten(1).sum(1, dtype=torch.float64)
+        predicted = prediction.expected.flatten(1).sum(1)
+        factor = per_row(missing.clamp(min=MIN_MEAN) / predicted.clamp(min=MIN_MEAN), xt)
         log_mean = prediction.log_mean + factor.log().to(prediction.log_mean)
         return replace(prediction, mean=log_mean.exp(), log_mean=log_mean)

@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.data import CountData
 from blackout.data.file_formats import load_arrays
 from blackout.data.on_disk import Rows
-from blackout.distributed import SampleRows, agreed, my_batches, writes_for_its_machine
+from blackout.distributed import SampleRows, all_true, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
@@ -91,7 +91,7 @@ def dataset_reference(
     origin = {**of_data, **of_counts, **under, **extractor_origin(extractor)}
     path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
-    if agreed(cached is not None) and cached is not None:
+    if all_true(cached is not None) and cached is not None:
         return cached
     statistics = FeatureStatistics(extractor.num_features).to(device)
     rows = SampleRows((len(counts), extractor.num_features)) if with_features else None

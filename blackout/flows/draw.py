@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import Plain
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, refuse
 from blackout.flows import diagnostics
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
@@ -148,8 +148,8 @@ def requested_chains(model: ChainSampler, request: Plain) -> tuple[Simulation, R
     described = dict(model.config.get("model", {}).get("simulation", {}))
     given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
     described = given if "_target_" in given else described | given
-    simulation, refine = make(described, "simulation") if given else model.simulation, request.get("refine")
-    return simulation, make(refine, "refine") if refine else None, {"simulation": described, "refine": refine}
+    simulation, refine = instantiate(described, "simulation") if given else model.simulation, request.get("refine")
+    return simulation, instantiate(refine, "refine") if refine else None, {"simulation": described, "refine": refine}
 
 
 def requested(model: ChainSampler, request: Plain) -> FlowDraw:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline
 from blackout.component import Plain, component
-from blackout.config.allowed_components import pathless
-from blackout.config.instantiate import find, make, resolve
+from blackout.config.allowed_components import remove_paths
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
 from blackout.flows.annealing import TARGETS, Annealing, load_target
 from blackout.flows.draw import preview, requested
@@ -67,11 +68,11 @@ class FlowFamily(ComponentFamily):
 
     def described_parts(self, settings: Plain, source: EnergySource) -> dict[str, Any]:
         """Target, network and simulation with all their arguments; a target from a file by its shape."""
-        network = resolve(settings["network"], source.facts, "network")
-        if getattr(find(settings["loss"], "loss"), "learns_partition", False):
+        network = complete_description(settings["network"], source.facts, "network")
+        if getattr(find_target(settings["loss"], "loss"), "learns_partition", False):
             network["partition"] = True
-        target = resolve(pathless(source.target.description(dict(settings["target"]))), {}, "target")
-        simulation = resolve(settings["simulation"], source.facts, "simulation")
+        target = complete_description(remove_paths(source.target.description(dict(settings["target"]))), {}, "target")
+        simulation = complete_description(settings["simulation"], source.facts, "simulation")
         return {"target": target, "network": network, "simulation": simulation}
 
     def tensors(self, source: EnergySource) -> dict[str, Tensor]:
@@ -87,17 +88,17 @@ class FlowFamily(ComponentFamily):
             target.load_state_dict(own)
         except RuntimeError as error:
             raise UserError(f"target: its tensors do not fit: {' '.join(str(error).split())[:200]}") from None
-        network = make(described["network"], "network")
+        network = instantiate(described["network"], "network")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
             raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp or leconv")
         flow = LawsFlow if target.many else FlowSampler
         sampler = GraphFlow if isinstance(target, GraphTarget) else flow
-        return sampler(network, target, make(described["simulation"], "simulation"), **training)
+        return sampler(network, target, instantiate(described["simulation"], "simulation"), **training)
 
     def training(self, settings: Plain) -> dict[str, Any]:
         """Objective and rollout; the horizon of a rollout grows over a share of the run unless it says otherwise."""
-        loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
+        loss, rollout = instantiate(settings["loss"], "loss"), instantiate(settings["rollout"], "rollout")
         if not isinstance(loss, EstimatedPartition) or not isinstance(rollout, Rollout):
             raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
         if rollout.horizon_steps is None:

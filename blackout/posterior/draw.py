@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.plots import grid
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
@@ -76,7 +76,7 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
     mean, sampler = model.mean if sampler.poisson_start else None, sampler.memoryless
-    times = model.times(sampler)
+    times = sampler.times(model.schedule)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 
 
@@ -106,10 +106,10 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
     refuse(not request.get("operator"), "operator must be given: operator=identity, inpaint_box, pool, ...")
     parts, unknown = unknown_of(request)
     with error_context("operator"):
-        operator = make(parts["operator"], "operator")
+        operator = instantiate(parts["operator"], "operator")
         operator.prepare(model)
     with error_context("noise"):
-        noise = make(parts["noise"], "noise") if parts["noise"] else operator.noise
+        noise = instantiate(parts["noise"], "noise") if parts["noise"] else operator.noise
     with error_context("posterior"):
         asked = _asked(request)
         kind = Measured if unknown is None else partial(Blind, unknown=unknown)

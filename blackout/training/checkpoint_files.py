@@ -19,7 +19,7 @@ from typing import IO, Any
 import torch
 
 from blackout.component import leaves
-from blackout.config.allowed_components import check_bounds, pathless, plain
+from blackout.config.allowed_components import check_size, copy_plain_values, remove_paths
 from blackout.errors import UserError, refuse
 from blackout.files import MAX_VALUES, opened, replacing
 
@@ -103,8 +103,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of this program")
     if odd := [name for name in parts["state_dict"] if not isinstance(name, str)]:
         raise UserError(f"{path} is not a checkpoint of this program: {reprlib.repr(odd[0])} is no name of a weight")
-    check_bounds(parts, f"{path} is not a checkpoint of this program: it is too deep or holds too many values")
-    plain(parts["blackout"], f"{path}: the description of its model")
+    check_size(parts, f"{path} is not a checkpoint of this program: it is too deep or holds too many values")
+    copy_plain_values(parts["blackout"], f"{path}: the description of its model")
     return parts
 
 
@@ -258,7 +258,7 @@ def check_fits(checkpoint: Mapping[str, Any], model: Any, path: Path) -> None:
     for key, value in leaves(checkpoint["loops"]):
         if key.rpartition(".")[2] in ("ready", "started", "processed", "completed") and type(value) is not int:
             raise UserError(f"{path} cannot be continued: {key} is no number of steps")
-    was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
+    was = dict(leaves(old | {"dataset": remove_paths(old.get("dataset"))}))
     now = dict(leaves(model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.component import Plain, leaves, thaw
-from blackout.config.allowed_components import check, plain
-from blackout.config.instantiate import is_component, make
+from blackout.config.allowed_components import check_components, copy_plain_values
+from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
@@ -86,7 +86,7 @@ def check_loadable(description: Plain) -> None:
         for form in (written, json.loads(json.dumps(written))):
             read = checked(form, Path("its description"))
         if all(str(name).startswith("blackout.") for key, name in leaves(read) if key.endswith("_target_")):
-            check(read["model"], "model")
+            check_components(read["model"], "model")
         model_card(read, 0, {}, None).encode()
     except (UserError, ValueError, TypeError) as error:
         raise UserError(f"a model of these data could not be loaded again: {error}") from None
@@ -132,7 +132,7 @@ def model_card(description: Plain, parameters: int, scores: Mapping[str, float],
         scores: by name; those that are not finite are left out.
         license: of the weights; None where nobody has said.
     """
-    family, facts = make(description["family"], "family"), description.get("data") or {}
+    family, facts = instantiate(description["family"], "family"), description.get("data") or {}
     lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in facts.items())} if facts else {}
     lines |= {name: _in_words(part) for name, part in description["model"].items()}
     lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
@@ -187,12 +187,12 @@ def load_trained(path: str | Path, settings: Plain, trusted: tuple[str, ...] = (
     path = Path(path).expanduser()
     with error_context(str(path)):
         description, weights, tensors = read_model(path)
-        check(description["model"], "model", trusted)
+        check_components(description["model"], "model", trusted)
         for name, value in {**weights, **tensors}.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                 raise UserError(f"{path}: weight {name} is not finite")
-        check(description.get("family"), "family", trusted)
-        family = make(description["family"], "family")
+        check_components(description.get("family"), "family", trusted)
+        family = instantiate(description["family"], "family")
         model = family.build(description, tensors)
         different = first_difference(weights, model.network.state_dict())
         refuse(different is not None, f"{path}: the weights do not fit the network described beside them: {different}")
@@ -289,7 +289,7 @@ def checked(description: Any, path: Path) -> dict[str, Any]:
         raise UserError(f"{path} does not describe a Blackout model")
     found = reprlib.repr(description.get("format"))
     refuse(description.get("format") != FORMAT, f"{path} has format {found}; this version reads format {FORMAT}")
-    return dict(plain(description, str(path)))
+    return dict(copy_plain_values(description, str(path)))
 
 
 class Pretrained:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain
-from blackout.config.allowed_components import named_in_file, pathless
-from blackout.config.instantiate import fill, fits, in_words, is_component, make, with_defaults
+from blackout.config.allowed_components import component_from_file, remove_paths
+from blackout.config.arguments import describe_annotation, matches_annotation
+from blackout.config.descriptions import add_defaults, fill_statistics
+from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
 from blackout.protocols import Draw, Source, Watch
 from blackout.training.model import Model
@@ -113,7 +115,7 @@ class ComponentFamily(ABC):
                 told = reprlib.repr(settings[part])
                 raise UserError(f"{part} must be a component (a mapping with _target_), not {told}")
         model = self.described_parts(settings, source)
-        chosen = {name: pathless(with_defaults(settings.get(name) or {}, name)) for name in ("dataset", "metrics")}
+        chosen = {name: remove_paths(add_defaults(settings.get(name) or {}, name)) for name in ("dataset", "metrics")}
         return {**chosen, **self.data_of(settings, source), "model": model}
 
     def tensors(self, source: Any) -> dict[str, Tensor]:
@@ -155,14 +157,14 @@ class ComponentFamily(ABC):
         for name, kind in {**_VALUES, **self.values}.items():
             section, _, last = name.rpartition(".")
             value = ((description.get(section) or {}) if section else description).get(last)
-            told = f"{name} must be {in_words(kind)}, not {reprlib.repr(value)}"
-            refuse(not fits(value, kind), f"the description of the model is damaged: {told}")
+            told = f"{name} must be {describe_annotation(kind)}, not {reprlib.repr(value)}"
+            refuse(not matches_annotation(value, kind), f"the description of the model is damaged: {told}")
         if missing := [part for part in self.parts if not is_component(description["model"].get(part))]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
 
     def made_parts(self, description: Plain, *names: str) -> dict[str, Any]:
         """What the descriptions of these parts stand for, by name."""
-        return {name: make(description["model"][name], name) for name in names}
+        return {name: instantiate(description["model"][name], name) for name in names}
 
     def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
         """The `Draw` of the grids made during and after training, in `num_steps` steps if given: the model's own."""
@@ -315,10 +317,10 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
     """
     dataset = settings.get("dataset")
     if not dataset and description is not None and (dataset := description.get("dataset")):
-        dataset = named_in_file(dataset, "dataset", settings["data_dir"], trusted)
+        dataset = component_from_file(dataset, "dataset", settings["data_dir"], trusted)
     of_model = "the model does not say which dataset it is of: " if description is not None else ""
     refuse(not dataset, f"{of_model}dataset=... must be given")
     # a model's counts are in its own units, whatever another file of its kind looks like
     data = (description or {}).get("data")
     units = dict(zip(("offset", "gain"), data.get("units") or (0, 1), strict=True)) if data else {}
-    return make(fill(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")
+    return instantiate(fill_statistics(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")

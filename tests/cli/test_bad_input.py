@@ -169,7 +169,7 @@ def test_the_untouched_model_works(run, model, tmp_path):
     (["sampler=posterior_bridge"], "distribution"), (["sampler=level_bridge"], "distribution over levels"),
     (["sampler=posterior_trapezoidal"], "distribution"), (["sampler.kernel.floor=2"], "floor"),
     (["sampler=birth_death_bridge"], "does not fit the process PureDeath"),
-    (["shown=2501"], "shown must be in 1..2,500"), (["seeds=0"], "seeds must be in 1..10,000"),
+    (["shown=2501"], "shown must be from 1 to 2,500"), (["seeds=0"], "seeds must be from 1 to 10,000"),
 ])  # fmt: skip
 def test_sampling_settings(run, model, tmp_path, arguments, word):
     given = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]

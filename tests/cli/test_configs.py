@@ -11,10 +11,11 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from blackout import from_data
-from blackout.cli.train import make_callbacks, make_trainer, with_precision
+from blackout.cli.build_trainer import build_callbacks, build_trainer
+from blackout.cli.training_settings import with_precision
 from blackout.config.choices import choices, describe, groups, load_choice
 from blackout.config.compose import component_arguments
-from blackout.config.instantiate import find
+from blackout.config.instantiate import find_target
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
 from blackout.diffusion.latent_features import latent_features
@@ -129,7 +130,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
     config = with_precision(config, tmp_path)
     unscored = {**config, "metrics": None}
-    trainer = make_trainer(unscored, tmp_path, make_callbacks(unscored, tmp_path, CountDiffusion()))
+    trainer = build_trainer(unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion()))
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 
@@ -314,7 +315,7 @@ def differing(part, where=""):
     if not isinstance(part, dict):
         return
     if str(part.get("_target_")).startswith("blackout."):
-        parameters = inspect.signature(find(part, where)).parameters
+        parameters = inspect.signature(find_target(part, where)).parameters
         for name in part.keys() & parameters.keys():
             value, default = part[name], parameters[name].default
             default = list(default) if isinstance(default, tuple) else default

@@ -30,7 +30,7 @@ def settings(*overrides):
     ("+trainer.max_epochs=3", ["trainer.max_steps=59", "3", "digits"]),
     ("trainer.min_epochs=1", ["lengths are in optimiser steps"]),
     ("trainer.max_stops=3", ["max_steps"]),
-    ("trainer.max_steps=1000000000000000000", ["trainer.max_steps must be a whole number in 1..10,000,000,000"]),
+    ("trainer.max_steps=1000000000000000000", ["trainer.max_steps must be a whole number from 1 to 10,000,000,000"]),
     ("trainer.fast_dev_run=true", ["debug=fast"]),
     ("trainer.logger=false", ["logger=none"]),
     ("optimizer.lr=abc", ["optimizer.lr must be a number"]),

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from blackout.cli.curves import curve_panels, read_curves
-from blackout.cli.pictures import Trajectory, in_characters, sparkline
+from blackout.cli.pictures import Trajectory, images_as_text, sparkline
 from blackout.diffusion.plots import with_scale
 from blackout.errors import UserError
 
@@ -45,7 +45,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path):
 def test_a_curve_and_small_images_as_text():
     assert sparkline([8.0, 4.0, 0.0]) == "█▅▁ 8 to 0" and sparkline([1.0, 1.0]).startswith("▁▁")
     images = np.array([[[[0], [9]], [[9], [0]]], [[[0], [0]], [[9], [9]]]])
-    assert in_characters(images) == "  @@\n@@    @@@@"
+    assert images_as_text(images) == "  @@\n@@    @@@@"
 
 
 @pytest.mark.parametrize("width", [48, 102, 160, 300])
@@ -63,5 +63,5 @@ def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
     for step in (2, 1, 0):
         film.add(step, 2, torch.zeros(1, 1, 1, 20_000))
     film.save(Wide(), tmp_path)
-    assert capsys.readouterr().out.startswith("left out: trajectory.webp: a side of 20,000 pixels")
+    assert capsys.readouterr().out.startswith("left out: trajectory.webp, whose side of 20,000 pixels")
     assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]

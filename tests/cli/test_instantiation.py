@@ -9,10 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from blackout.cli.train import make_callbacks, make_model, make_trainer, with_length, with_precision
-from blackout.config.allowed_components import check, marked, named_in_file, plain
+from blackout.cli.build_trainer import build_callbacks, build_trainer
+from blackout.cli.from_data import make_model
+from blackout.cli.training_settings import with_length, with_precision
+from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values, find_allowed
 from blackout.config.choices import choices, groups
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.files import CONF
 from tests.cli.test_configs import composed
@@ -140,31 +142,33 @@ def test_everything_can_be_made(tmp_path, monkeypatch, choices):
     monkeypatch.setattr(torch.nn.init, "kaiming_uniform_", lambda tensor, *_, **__: torch.nn.init.zeros_(tensor))
     options = [word for one in choices for word in ("=".join(one), *beside(*one, tmp_path))]
     config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
-    family = make(config["family"], "family")
+    family = instantiate(config["family"], "family")
     source = family.source(config)
     model = make_model(family, config, source)
     assert isinstance(model, BlackoutDiffusion)
     family.check_sampler(model, scored=False)
     family.dry_run(model)
     settings = with_precision(with_length(config, family, source), tmp_path)
-    make_trainer(settings, tmp_path, make_callbacks(settings, tmp_path, family))
+    build_trainer(settings, tmp_path, build_callbacks(settings, tmp_path, family))
     check_round_trip(model.config, str(tmp_path))
 
 
 def check_round_trip(description, folder):
     """What is written is what a model file may hold: no path, and nothing that loading it would refuse."""
-    read = plain(json.loads(json.dumps(description)), "file")
+    read = copy_plain_values(json.loads(json.dumps(description)), "file")
     assert read == description and folder not in json.dumps(read)
     for section in ("family", "model"):
-        check(read[section], section)
+        check_components(read[section], section)
     for section in ("dataset", "metrics"):
         if read[section] and not asked_for(json.dumps(read[section])):
-            named_in_file(read[section], section, "data")
+            component_from_file(read[section], section, "data")
 
 
 def asked_for(text):
     """Whether only the command line may choose something in it."""
     found = [
-        marked(name, section) for section in ("dataset", "metrics") for name in re.findall(r'"(blackout[\w.]+)"', text)
+        find_allowed(name, section)
+        for section in ("dataset", "metrics")
+        for name in re.findall(r'"(blackout[\w.]+)"', text)
     ]
     return any(one and one[1].ask is not None for one in found)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from blackout.cli.sample import Results
+from blackout.cli.sample_batches import SampleWriter
 from blackout.diffusion.draw import CountDraw
 from blackout.files import remove_parts
 from tests import processes
@@ -61,7 +61,7 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
 def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp_path, monkeypatch):  # noqa: F811
     command = ("sample", f"ckpt={model}", f"out={tmp_path / 'o'}", "num_samples=2", "device=cpu")
     with monkeypatch.context() as cut:
-        cut.setattr(Results, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        cut.setattr(SampleWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(*command).code == 130
     monkeypatch.setattr(CountDraw, "batches", None)  # nothing can be drawn
     assert run(*command).code == 0

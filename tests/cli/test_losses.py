@@ -216,7 +216,7 @@ def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
     (tmp_path / "x/a" / theirs).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "x/a" / theirs).write_text("mine")
     before = state(tmp_path)
-    with pytest.raises(UserError, match="no run's"):
+    with pytest.raises(UserError, match="is not a run directory"):
         check_run(tmp_path / "x" / "a", {"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)})
     assert state(tmp_path) == before
 

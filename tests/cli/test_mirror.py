@@ -8,7 +8,7 @@ import fsspec
 import pytest
 import torch
 
-from blackout.cli.run_directory import Mirror
+from blackout.cli.mirror import Mirror
 from blackout.errors import Unobtainable, UserError
 from blackout.files import working_folder
 from blackout.training.checkpoint_files import find_checkpoint, read_checkpoint, write_checkpoint
@@ -55,7 +55,7 @@ def test_a_folder_that_is_missing_is_filled_and_goes_on(address, tmp_path):
     before = store.cat(store.find("/bucket"))
     save(tmp_path / "here", 9)
     for refused in (here.push, here.fetch, here.try_to_push):
-        with pytest.raises(UserError, match=r"does not know: remove .*here to go on from there"):
+        with pytest.raises(UserError, match=r"does not know: remove .*here to continue from there"):
             refused()
     assert store.cat(store.find("/bucket")) == before
 
@@ -136,6 +136,6 @@ def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(ru
     assert outcome(tmp_path / "store/digits/a") == outcome(tmp_path / "whole/digits/a")
     done = run("sample", f"ckpt={store}/digits/a", "num_samples=2", "device=cpu")
     assert done.code == 0 and done.folder == folder / "digits/a/samples", done.err
-    run("sample", f"ckpt={store}/digits/b", "device=cpu").assert_refused("there is nothing")
+    run("sample", f"ckpt={store}/digits/b", "device=cpu").assert_refused("no run or model is there")
     run("train", *options, "runs_dir=nose://b/x").assert_refused("nose://b/x/digits/a", "ValueError")
     assert not list(tmp_path.glob("*:"))

@@ -10,9 +10,11 @@ import torch
 import yaml
 
 from blackout.cli import train as program
-from blackout.cli.plan import bfloat16_ratio
+from blackout.cli import training_settings
+from blackout.cli.cost import bfloat16_ratio
+from blackout.cli.training_settings import with_precision
 from blackout.config.compose import compose
-from blackout.config.settings import crowded
+from blackout.config.settings import thread_warning
 from blackout.distributed import has_bfloat16
 from tests.cli.conftest import TINY
 
@@ -25,18 +27,18 @@ def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
 def test_auto_is_the_quicker_one_and_the_sampler_follows(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(program, "bfloat16_ratio", lambda: ratio)
-    found = program.with_precision(settings(), tmp_path)
+    monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
+    found = with_precision(settings(), tmp_path)
     assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (chosen == "bf16-mixed")
-    assert program.with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
-    assert program.with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
+    assert with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
+    assert with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
     given = settings(precision="64-true")
-    assert program.with_precision(given, tmp_path) == given
+    assert with_precision(given, tmp_path) == given
 
 
 @pytest.mark.parametrize(("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)])
 def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
-    assert ("OMP_NUM_THREADS=1" in crowded(load, threads, processors=2)) is said
+    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is said
 
 
 def test_the_ratio_is_one_of_times() -> None:
@@ -48,12 +50,12 @@ def test_a_run_keeps_what_it_began_with(
 ) -> None:
     runs = []
     for ratio, steps in ((0.5, 2), (2.0, 4)):
-        monkeypatch.setattr(program, "bfloat16_ratio", lambda ratio=ratio: ratio)
+        monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda ratio=ratio: ratio)
         words = [*TINY, "trainer.precision=auto", "metrics=none", "callbacks.samples=null"]
         words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
         runs.append(program.train(compose("train", words)))
         assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
-    assert runs[0] == runs[1] and "numbers: bf16-mixed, as the run so far" in capsys.readouterr().out
+    assert runs[0] == runs[1] and "numbers: bf16-mixed, as in the run so far" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("native", "chosen"), [(True, "bf16-mixed"), (False, "32-true")])
@@ -65,7 +67,7 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
-    on_gpu = program.with_precision(settings(accelerator="gpu"), tmp_path)
+    on_gpu = with_precision(settings(accelerator="gpu"), tmp_path)
     assert on_gpu["trainer"]["precision"] == chosen
     assert on_gpu["sampler"]["bfloat16"] is native
     assert not has_bfloat16(torch.device("mps"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.cli.sample import Results
+from blackout.cli.sample_batches import SampleWriter
 from blackout.files import sample_file
 from blackout.protocols import OutputNames
 
@@ -63,8 +63,8 @@ def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
     asked, outputs = [], Outputs()
     draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: asked.append(seed) or outputs)
     draw.about = lambda seed: {"seed": seed}
-    with Results(draw, torch.tensor([7, 9, 11]), 5, tmp_path) as results:
+    with SampleWriter(draw, torch.tensor([7, 9, 11]), 5, tmp_path) as results:
         for size in (2, 1):
-            results.take({"samples": torch.zeros(size, 4)})
+            results.add({"samples": torch.zeros(size, 4)})
     assert int(np.load(tmp_path / "samples.npz")["seed"]) == 5 and asked == [5]
     assert outputs.taken.tolist() == [7, 9, 11]

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from blackout.cli.plan import activation_bytes, cost_per_sample
+from blackout.cli.cost import activation_bytes, cost_per_sample
 from blackout.cli.sweeps import _add_row, number_of_jobs
 from blackout.config.explain import suggest_key
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs

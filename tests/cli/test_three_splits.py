@@ -179,7 +179,7 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
         scored = [int(row["step"]) + 1 for row in csv.DictReader(file) if row["fd_digits"]]
     assert scored[:3] == [2, 4, 6]  # between steps, where there is no validation
     run("train", *without, "callbacks.checkpoints.restore_best=true").assert_refused(
-        "the best checkpoint is chosen by validation data, and digits has none", "dataset.validation=0.1"
+        "the best checkpoint is chosen on validation data, and digits has none", "dataset.validation=0.1"
     )
     run("train", *without, "callbacks.checkpoints.monitor=fd_digits").assert_refused("leave out callbacks.checkpoints")
     counts = ("metrics=counts", "callbacks.scores.every_n_steps=2", "run_id=b")

@@ -16,7 +16,7 @@ from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.conditions import Conditions, parse_labels
 from blackout.diffusion.data_stats import elements_of
-from blackout.diffusion.draw import CountDraw, requested
+from blackout.diffusion.draw import CountDraw, request_draw
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
@@ -188,12 +188,12 @@ def test_what_was_asked_for_is_the_condition(tmp_path: Path) -> None:
     described = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
     model.config = {**model.config, "model": {"sampler": described}}
     asked = {"classes": ["b"], "sampler": {"guidance": {"scale": 2.0}}}
-    assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
-    assert requested(model, {}).condition == {}
+    assert request_draw(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
+    assert request_draw(model, {}).condition == {}
     np.savez(tmp_path / "known.npz", x0=np.ones(5, dtype=int), mask=np.arange(5) < 3)
     model.config = {**model.config, "model": {"sampler": {**described, "num_steps": 40}}}
     given = {"inpaint": str(tmp_path / "known.npz"), "num_samples": 2, "sampler": {"num_steps": None}}
-    ours, theirs = (requested(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
+    ours, theirs = (request_draw(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
     assert (ours.num_steps, ours.inpainting_particles) == (13, 4) and theirs.num_steps == 2
 
 

@@ -8,7 +8,8 @@ import torch
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
 from blackout.diffusion.data_stats import elements_of
-from blackout.diffusion.likelihood import likelihood_bound, mask_missing_entries
+from blackout.diffusion.likelihood import likelihood_bound
+from blackout.diffusion.missing_entries import mask_missing_entries
 from blackout.diffusion.predictions import Denoiser
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
 from blackout.random import SampleStreams

@@ -10,7 +10,7 @@ import torch
 from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import MultistepLeap, PoissonLeap, Trapezoidal
-from blackout.diffusion.sampler import Sampler, chosen_sampler
+from blackout.diffusion.sampler import Sampler, choose_sampler
 from blackout.diffusion.schedules import DataEnds
 
 
@@ -65,7 +65,7 @@ def test_only_a_kernel_that_corrects_a_poisson_start_may_start_earlier() -> None
 
 def test_a_named_sampler_keeps_the_settings_of_the_models_own() -> None:
     own = Sampler(MultistepLeap(), 7, correction=Correction(2), guidance=Guidance(2.0))
-    assert chosen_sampler(own, "multistep", None) is own
-    assert chosen_sampler(own, "poisson", 9) == Sampler(
+    assert choose_sampler(own, "multistep", None) is own
+    assert choose_sampler(own, "poisson", 9) == Sampler(
         PoissonLeap(), 9, correction=Correction(2), guidance=Guidance(2.0)
     )

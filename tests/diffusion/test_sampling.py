@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -30,7 +31,7 @@ from blackout.diffusion.predictions import CategoricalPrediction, CountPredictio
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 

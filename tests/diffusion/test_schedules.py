@@ -5,6 +5,7 @@ import torch
 
 from blackout.diffusion.schedules import (
     Schedule,
+    choose_logistic_times,
     fisher_times,
     half_width,
     logistic_times,
@@ -14,7 +15,6 @@ from blackout.diffusion.schedules import (
     step_fraction,
     stratified,
     time_of_logit,
-    times_of_data,
 )
 
 
@@ -134,10 +134,10 @@ def test_the_reverse_clock_is_its_own_inverse_and_makes_births_memoryless():
 def test_training_times_of_data_centre_between_an_even_chance_and_one_unit(mean, std):
     names = ("first", "last", "location", "scale")
     stats = {"mean": mean, "std": std, "data_ends": {"first": 5.0, "last": -3.0}}
-    chosen = times_of_data(dict.fromkeys(names), stats)
+    chosen = choose_logistic_times(dict.fromkeys(names), stats)
     one_unit = torch.tensor(math.log(2 + mean + std**2 / mean), dtype=torch.float64)
     even = torch.tensor(math.log(2), dtype=torch.float64)
     centre = (logit_survival(one_unit) + logit_survival(even)) / 2
     assert chosen["location"] == pytest.approx(float(centre), rel=1e-9) and chosen["scale"] > 1
     assert chosen["first"] == 6 and chosen["last"] <= -7
-    assert times_of_data({"location": 0.5, "scale": None}, stats).keys() == {"scale"}
+    assert choose_logistic_times({"location": 0.5, "scale": None}, stats).keys() == {"scale"}

@@ -7,7 +7,7 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
-from blackout.diffusion.likelihood import continuous_bits
+from blackout.diffusion.likelihood_estimates import continuous_bits
 from blackout.diffusion.processes import PureDeath
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 

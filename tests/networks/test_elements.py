@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from blackout.config.instantiate import resolve
+from blackout.config.descriptions import complete_description
 from blackout.diffusion import GammaHead, PureDeath, poisson_loss
 from blackout.diffusion.data_stats import elements_of
 from blackout.networks import (
@@ -144,7 +144,7 @@ def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
     shape: list[int], ordered: bool, own: bool
 ) -> None:
     head = {"base": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None}}
-    assert resolve(head, {"shape": shape, "ordered": ordered}, "head")["base"]["own_counts"] is own
+    assert complete_description(head, {"shape": shape, "ordered": ordered}, "head")["base"]["own_counts"] is own
     elements = Elements(torch.full((2,), 3.0), torch.full((2,), 0.5), torch.tensor(8.0))
     y = GammaHead(elements, own)(torch.zeros(2, 1, 2), torch.tensor([[6, 0], [3, 3]]), T).mean
     assert (float(y[0, 0]) > 2 * float(y[0, 1])) is own and float(y[1, 0]) == pytest.approx(

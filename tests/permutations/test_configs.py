@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hydra.utils import get_method
 
-from blackout.cli.train import make_model
-from blackout.config.allowed_components import check, named_in_file, plain
+from blackout.cli.from_data import make_model
+from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values
 from blackout.config.choices import choices, load_choice
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.permutations import datasets, tours
 from blackout.permutations.shuffle import ShuffleDiffusion
 from tests.cli.test_configs import composed
@@ -42,16 +42,16 @@ def test_everything_can_be_made(tmp_path, choice):
         np.savez(tmp_path / "mine.npz", items=np.random.default_rng(0).normal(size=(9, 3, 2)))
         own = [f"dataset.path={tmp_path / 'mine.npz'}"]
     config = composed("family=shuffle", choice, *BESIDE.get(choice, []), *own)
-    family = make(config["family"], "family")
+    family = instantiate(config["family"], "family")
     model = make_model(family, config, family.source(config))
     assert isinstance(model, ShuffleDiffusion)
     family.dry_run(model)
-    read = plain(json.loads(json.dumps(model.config)), "file")
+    read = copy_plain_values(json.loads(json.dumps(model.config)), "file")
     assert read == model.config and str(tmp_path) not in json.dumps(read)
-    check(read["family"], "family")
-    check(read["model"], "model")
+    check_components(read["family"], "family")
+    check_components(read["model"], "model")
     if read["dataset"]:
-        named_in_file(read["dataset"], "dataset", "data")
+        component_from_file(read["dataset"], "dataset", "data")
     again = family.build(read, {})
     again.network.load_state_dict(model.network.state_dict())
 

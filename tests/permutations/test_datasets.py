@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.config.instantiate import fill, make
+from blackout.config.descriptions import fill_statistics
+from blackout.config.instantiate import instantiate
 from blackout.data import digits
 from blackout.errors import UserError
 from blackout.permutations import inverse
@@ -89,7 +90,7 @@ def test_the_truth_solves_it_and_its_encoder_reads_it(source):
     given, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
     scores = puzzle_scores(source.kind, given, truth, truth, batch["ties"])
     assert all((scores[name] == 1).all() for name in ("accuracy", "correct", "kendall_ranks", "kendall_lists"))
-    features = make(fill(source.facts["encoder"], source.facts, "encoder"), "encoder")(batch["items"])
+    features = instantiate(fill_statistics(source.facts["encoder"], source.facts, "encoder"), "encoder")(batch["items"])
     assert features.shape == (20, source.num_items, 96)
     shown = {"samples": truth, "items": given, "truth": truth, "ties": batch["ties"]}
     assert picture(shown, {"kind": source.kind}) is not None

@@ -13,15 +13,15 @@ def good(tmp_path_factory):
     """An exported model, and a checkpoint of the same one beside it."""
     import torch
 
-    from blackout.cli.train import make_model
+    from blackout.cli.from_data import make_model
     from blackout.component import thaw
-    from blackout.config.instantiate import make
+    from blackout.config.instantiate import instantiate
     from blackout.training.export import export_model
     from tests.cli.test_configs import composed
 
     folder = tmp_path_factory.mktemp("good")
     config = composed("network=mlp", "network.body.width=8", "network.body.depth=1", "sampler.num_steps=3")
-    family = make(config["family"], "family")
+    family = instantiate(config["family"], "family")
     model = make_model(family, config, family.source(config))
     export_model(model, folder / "model")
     description = {"format": 1, **thaw(model.config)}

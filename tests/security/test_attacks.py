@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from blackout.cli.sample import _own_dataset
+from blackout.cli.sample_request import choose_dataset
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
 from blackout.flows.energies import EnergyFamily
@@ -71,7 +71,7 @@ def test_laws_teachers_and_datasets_of_runs_are_read_by_the_same_rules(place):
         (lambda: EnergyFamily().source({}, truth), "target: the model file asks for 'torch.save'"),
         (lambda: EnergyFamily().check({"model": {}, "data": {"units": [act, 1]}}), "data.units must be"),
         (lambda: Distillation().described_parts({"teacher": place / "model"}, None), "asks for 'torch.save'"),
-        (lambda: _own_dataset(place, None), "plain values"),
+        (lambda: choose_dataset(place, None), "plain values"),
     ):
         with pytest.raises(UserError, match=word):
             read()
@@ -90,26 +90,26 @@ def many_times_the_same():
     (lambda d: d["model"]["process"].update(_target_="blackout.diffusion.from_generator", matrix="/etc/passwd"),
      "/etc/passwd"),
     (lambda d: d["model"].update(head={"_target_": "blackout.diffusion.LogisticMixtureHead", "base": "x"}), "base"),
-    (lambda d: d["model"].update(head=d["model"]["process"]), "not one of"),
-    (lambda d: d["model"]["head"].update(_partial_=True), "not one of"),
-    (lambda d: d["model"]["head"].update(_partial_="yes"), "no component"),
+    (lambda d: d["model"].update(head=d["model"]["process"]), "may stand there"),
+    (lambda d: d["model"]["head"].update(_partial_=True), "may stand there"),
+    (lambda d: d["model"]["head"].update(_partial_="yes"), "not a component"),
     (lambda d: d["model"]["head"].update(_args_=[3]), "_args_"),
     (lambda d: d["model"]["head"].update(_convert_="all"), "_convert_"),
     (lambda d: d["model"]["head"].update(colour=3), "colour"),
     (lambda d: d["model"]["schedule"]["grid"].update(num_steps=3), "num_steps"),
-    (lambda d: d["model"]["schedule"]["grid"].update(_partial_=False), "not one of"),
+    (lambda d: d["model"]["schedule"]["grid"].update(_partial_=False), "may stand there"),
     (lambda d: d["model"]["sampler"].update(grid={"_target_": "blackout.diffusion.run_sampler", "_partial_": True}),
-     "not one of"),
+     "may stand there"),
     (lambda d: d["model"]["network"].update(body={"_target_": "torch.nn.Flatten"}), "torch.nn.Flatten"),
-    (lambda d: d["model"]["network"].update(body={"_target_": "blackout.networks.mlp.nn.Flatten"}), "not one of"),
-    (lambda d: d.update(family={"_target_": "blackout.cli.train.train"}), "not one of"),
+    (lambda d: d["model"]["network"].update(body={"_target_": "blackout.networks.mlp.nn.Flatten"}), "may stand there"),
+    (lambda d: d.update(family={"_target_": "blackout.cli.train.train"}), "may stand there"),
     (lambda d: d.update(family="x"), "family"),
     (lambda d: d["data"].update(shape=[1, 8, -8]), "shape"),
     (lambda d: d["data"].update(std=float("inf")), "std"),
     (lambda d: d["data"].update(mean=float("nan")), "mean"),
     (lambda d: d["data"].update(num_classes="x"), "num_classes"),
     (lambda d: d["model"]["sampler"].update(num_steps=10**30), "num_steps"),
-    (lambda d: d["model"]["head"].update({"a\nb": 1}), "no name"),
+    (lambda d: d["model"]["head"].update({"a\nb": 1}), "not the name"),
     (lambda d: d["data"].update(name="x" * 10**6), "too long"),
 ])  # fmt: skip
 def test_what_is_not_a_model_is_refused_before_anything_of_it_is_made(run, place, change, word):
@@ -138,7 +138,7 @@ def test_deep_and_large_descriptions_are_refused(run, place):
     ("dataset", {"_target_": "blackout.data.digits", "path": "x"}, "path"),
     ("dataset", {"_target_": "blackout.data.held_out_split", "count": 3, "holdout": 0.5}, "does not exist"),
     ("dataset", ["digits"], "must be a mapping"),
-    ("dataset", {"_target_": "blackout.diffusion.PureDeath"}, "not one of"),
+    ("dataset", {"_target_": "blackout.diffusion.PureDeath"}, "may stand there"),
     ("metrics", {"reference": "/etc/passwd"}, "/etc/passwd"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True,
                                "weights": "/etc/passwd"}}, "/etc/passwd"),
@@ -146,7 +146,7 @@ def test_deep_and_large_descriptions_are_refused(run, place):
                                "module": {"_target_": "torch.nn.Flatten"}}}, "metrics=custom"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.Classifier", "_partial_": True}}, "source"),
     ("metrics", {"extractor": None}, "extractor"),
-    ("metrics", {"_target_": "blackout.evaluation.cache.keep"}, "not one of"),
+    ("metrics", {"_target_": "blackout.evaluation.cache.keep"}, "may stand there"),
 ])  # fmt: skip
 def test_dataset_and_scores_are_chosen_by_name_alone(run, place, section, change, word):
     def edit(description, _):

@@ -15,7 +15,7 @@ import torch
 from blackout.cli.comparison_page import save_comparison
 from blackout.cli.curves import read_curves
 from blackout.cli.report_page import save_report
-from blackout.cli.run_directory import kept_setting
+from blackout.cli.run_directory import read_setting
 from blackout.cli.run_results import read_scores, read_settings
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
@@ -107,7 +107,7 @@ def test_readers_of_settings(stranger, name):
     for read in (read_settings, save_report, lambda run: save_comparison([run], run / "compare.html")):
         refused(read, stranger, word=word)
     with taking_at_most(EXTRA_BYTES):
-        assert kept_setting(stranger, "trainer", "precision") is None
+        assert read_setting(stranger, "trainer", "precision") is None
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)

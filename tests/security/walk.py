@@ -19,8 +19,15 @@ import torch
 import yaml
 
 from blackout.component import Mark
-from blackout.config.allowed_components import PACKAGES, check, marked, named_in_file, plain
-from blackout.config.instantiate import fill, find, make
+from blackout.config.allowed_components import (
+    ALLOWED_PACKAGES,
+    check_components,
+    component_from_file,
+    copy_plain_values,
+    find_allowed,
+)
+from blackout.config.descriptions import fill_statistics
+from blackout.config.instantiate import find_target, instantiate
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
 from blackout.networks import Elements
@@ -140,18 +147,18 @@ def around(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def make_one(description: dict[str, Any], place: str, section: str) -> None:
     """As a model file's is made: plain, checked, filled, made; functions are called too."""
-    read = plain(json.loads(json.dumps(description)), "file")
+    read = copy_plain_values(json.loads(json.dumps(description)), "file")
     if section in ("dataset", "metrics"):
         part = {"metrics": read, "dataset": read, **around(read)}[place]
-        make(named_in_file(part, section, "nowhere"), section)
+        instantiate(component_from_file(part, section, "nowhere"), section)
         return
-    check(read if section == "family" else {place: read}, section)
-    filled = fill(read, FACTS, place)
-    name = find(filled, place).__name__
+    check_components(read if section == "family" else {place: read}, section)
+    filled = fill_statistics(read, FACTS, place)
+    name = find_target(filled, place).__name__
     given = {"process": PureDeath(4)} if name in ("LevelHead", "LogisticHead") else {}
     if name == "GammaHead":
         given = {"elements": Elements(torch.ones(1, 8, 8), torch.ones(1, 8, 8), torch.ones(()))}
-    made = make(filled, place, **given)
+    made = instantiate(filled, place, **given)
     if place == "grid":
         made(2)
 
@@ -159,10 +166,10 @@ def make_one(description: dict[str, Any], place: str, section: str) -> None:
 def entries() -> Iterator[tuple[str, str, str, bool]]:
     """(section, place, address, passed on) of everything that a file may name."""
     of_place = dict.fromkeys(("metrics", "extractor", "source"), "metrics") | {"family": "family", "dataset": "dataset"}
-    for section, packages in PACKAGES.items():
+    for section, packages in ALLOWED_PACKAGES.items():
         for package in packages:
             for name in importlib.import_module(package).__all__:
-                _, mark = marked(f"{package}.{name}", section) or (None, Mark())
+                _, mark = find_allowed(f"{package}.{name}", section) or (None, Mark())
                 for place, passed in [*((one, False) for one in mark.made), *((one, True) for one in mark.passed)]:
                     if mark.ask is None and of_place.get(place, "model") == section:
                         yield section, place, f"{package}.{name}", passed
@@ -195,7 +202,7 @@ def main() -> None:
     for section, place, address, passed in everything:
         given = examples(address, passed, known)
         good = [attempt(one, place, section) for one in given]
-        names = [*inspect.signature(find(given[0], place)).parameters, "_args_", "_convert_", "path", "cache"]
+        names = [*inspect.signature(find_target(given[0], place)).parameters, "_args_", "_convert_", "path", "cache"]
         tried = [(name, value) for name in names for value in HOSTILE][len(address) % share :: share]
         bad = [attempt({**given[0], name: value}, place, section) for name, value in tried]
         print(place, address, *(word for word in dict.fromkeys(good)), "|", bad.count("refused"), bad.count("made"))

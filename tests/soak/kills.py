@@ -145,8 +145,8 @@ class Harness:
             events.install()
             import blackout.cli.train as program
 
-            close = program.close
-            program.close = lambda *args: (close(*args), events.report())  # type: ignore[assignment]
+            close = program.finish_run
+            program.finish_run = lambda *args: (close(*args), events.report())  # type: ignore[assignment]
 
         began = time.monotonic()
         code = forks.wait(self.start("undisturbed", before))

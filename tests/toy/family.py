@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from blackout.config.instantiate import make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.protocols import Draw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily
@@ -111,14 +112,14 @@ class SpinFamily(ComponentFamily):
         return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))
 
     def described_parts(self, settings, source):
-        network = resolve(settings["network"], source.facts, "network")
+        network = complete_description(settings["network"], source.facts, "network")
         return {"network": network, "num_sites": source.num_sites, "strength": source.strength}
 
     def tensors(self, source):
         return {"field": source.field}
 
     def assemble(self, description, tensors, **training):
-        return SpinSampler(make(description["model"]["network"], "network"), tensors["field"], **training)
+        return SpinSampler(instantiate(description["model"]["network"], "network"), tensors["field"], **training)
 
     def draw(self, model, request):
         refuse_unknown(request, "temperature")

@@ -7,11 +7,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from blackout.cli.run_directory import kept_setting
-from blackout.cli.train import make_model
+from blackout.cli.from_data import make_model
+from blackout.cli.run_directory import read_setting
 from blackout.component import leaves
-from blackout.config.allowed_components import check, plain
-from blackout.config.instantiate import make, resolve, with_defaults
+from blackout.config.allowed_components import check_components, copy_plain_values
+from blackout.config.descriptions import add_defaults, complete_description
+from blackout.config.instantiate import instantiate
 from blackout.errors import UserError
 from blackout.flows.model import GraphFlow
 from tests.cli.conftest import ROOT, TINY
@@ -38,7 +39,7 @@ def made(request):
     """A family and an untrained model of it."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = OmegaConf.to_container(compose("train", list(FAMILIES[request.param])), resolve=True)
-    family = make(config["family"], "family")
+    family = instantiate(config["family"], "family")
     return family, make_model(family, config, family.source(config)).eval()
 
 
@@ -54,9 +55,9 @@ def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(made):
 def test_a_description_is_complete_and_is_what_a_file_may_hold(made):
     family, model = made
     described = json.loads(json.dumps(model.config))
-    assert plain(described, "file") == described
-    check(described["model"], "model")
-    assert with_defaults(described["model"], "model") == described["model"]
+    assert copy_plain_values(described, "file") == described
+    check_components(described["model"], "model")
+    assert add_defaults(described["model"], "model") == described["model"]
     again = family.build(described, model.tensors())
     again.network.load_state_dict(model.averaged.state_dict())
     again.source = model.source
@@ -85,27 +86,27 @@ def test_a_part_without_an_address_is_refused(made):
 ])  # fmt: skip
 def test_sizes_that_cannot_be_are_refused(wrong, word):
     with pytest.raises(UserError, match=word):
-        make({"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4} | wrong, "rates")
+        instantiate({"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4} | wrong, "rates")
 
 
 def test_settings_of_a_damaged_run_are_none(tmp_path):
     for written in ("sampler: [1]", "sampler: 3", "[1]", "{"):
         (tmp_path / "config.yaml").write_text(written)
-        assert kept_setting(tmp_path, "sampler", "num_steps") is None
+        assert read_setting(tmp_path, "sampler", "num_steps") is None
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
     stats = {"shape": [3], "max_count": 7, "mean": 2.0, "std": 1.0, "outputs": 2,
              "data_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0}}  # fmt: skip
     grid = {"_target_": "blackout.diffusion.logit_times", "_partial_": True}
-    assert resolve({**grid, "last": None}, stats, "grid") == {**grid, "first": 5.0, "last": -9.0}
-    assert resolve(grid, stats, "grid") == {**grid, "first": 5.0, "last": -8.0}  # its own default
+    assert complete_description({**grid, "last": None}, stats, "grid") == {**grid, "first": 5.0, "last": -9.0}
+    assert complete_description(grid, stats, "grid") == {**grid, "first": 5.0, "last": -8.0}  # its own default
     network = {
         "_target_": "blackout.networks.CountNetwork",
         "inputs": {"_target_": "blackout.networks.LevelInputs"},
         "body": {"_target_": "blackout.networks.body_for", "width": None},
     }
-    whole = resolve(network, stats, "network")
+    whole = complete_description(network, stats, "network")
     assert whole["inputs"]["_target_"] == "blackout.networks.StateInputs"
     assert whole["body"]["_target_"] == "blackout.networks.SequenceConvolution"
     assert whole["body"]["levels"] == 9 and whole["body"]["outputs"] == 2 and whole["body"]["shape"] == [3]

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytorch_lightning as pl
 import torch
 
-from blackout.cli import sample
+from blackout.cli import sample_batches
 from blackout.training import callbacks, lightning_module
 
 
@@ -30,15 +30,15 @@ def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
 
 def test_sampling_says_how_far_it_is(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    monkeypatch.setattr(sample, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(sample_batches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
-    def batches(watch, again):
+    def batches(watch, redraw_first):
         for number in range(2):
             for step in (1, 2):
                 watch(step, 2, None)
             yield torch.tensor([number]), {}
 
-    assert [len(numbers) for numbers, _ in sample.watched(batches, 2, 3, None)] == [1, 1, 0]
+    assert [len(numbers) for numbers, _ in sample_batches.with_progress(batches, 2, 3, None)] == [1, 1, 0]
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
         "step 2 of 6 of all batches, about 0:01:02 left", "step 4 of 6 of all batches, about 0:00:31 left",
     ]  # fmt: skip

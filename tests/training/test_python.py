@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
-from blackout.config.instantiate import described, make
+from blackout.config.descriptions import to_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.diffusion import (
     BinomialBridge,
@@ -25,7 +26,7 @@ from blackout.diffusion import (
     nearest_rounding,
 )
 from blackout.diffusion.correctors import Correction
-from blackout.diffusion.sampler import named_sampler
+from blackout.diffusion.sampler import load_sampler
 from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
@@ -90,11 +91,11 @@ def test_the_recipe_is_that_of_the_command():
 
 
 def test_named_samplers_are_the_commands():
-    assert Sampler() == named_sampler("trapezoidal")
-    poisson, nearest = named_sampler("poisson"), named_sampler("binomial_bridge_nearest")
+    assert Sampler() == load_sampler("trapezoidal")
+    poisson, nearest = load_sampler("poisson"), load_sampler("binomial_bridge_nearest")
     assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
     with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):
-        named_sampler("nonsense")
+        load_sampler("nonsense")
 
 
 @pytest.mark.parametrize(
@@ -259,9 +260,10 @@ def test_heads_and_inputs_of_ones_own_know_the_elements_of_the_data():
 
 
 def test_descriptions_name_public_addresses():
-    sampler = described(Sampler(PoissonLeap(), 7), "sampler")
-    assert sampler["_target_"] == "blackout.diffusion.Sampler" and make(sampler, "sampler") == Sampler(PoissonLeap(), 7)
-    assert described(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
+    sampler = to_description(Sampler(PoissonLeap(), 7), "sampler")
+    assert sampler["_target_"] == "blackout.diffusion.Sampler"
+    assert instantiate(sampler, "sampler") == Sampler(PoissonLeap(), 7)
+    assert to_description(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
 
 
 def test_a_model_says_what_it_is():

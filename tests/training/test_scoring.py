@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.loggers.logger import DummyLogger
 
 from blackout import load_model
-from blackout.cli.train import keep_affordable_scorer, out_of_reach
+from blackout.cli.closing import drop_unaffordable_scores, keep_affordable_scorer
 from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
@@ -280,6 +280,6 @@ def test_a_run_goes_on_without_weights_that_it_cannot_have_unless_they_are_asked
 
 def test_scores_due_at_the_end_alone_and_never_affordable_are_not_even_loaded(tmp_path):
     trainer = pl.Trainer(**TRAINER, max_steps=3, callbacks=[Scores(Nowhere(), 400)])
-    (line,) = out_of_reach(trainer, 10, 50, tmp_path)
+    (line,) = drop_unaffordable_scores(trainer, 10, 50, tmp_path)
     assert "would cost more than the training, of 150" in line
     assert not [callback for callback in trainer.callbacks if isinstance(callback, Scores)]

@@ -61,7 +61,7 @@ def test_a_run_told_to_leave_before_training_leaves_at_once(run, tmp_path):  # n
     leaving = "+callbacks.signal._target_=tests.soak.leaving.Anything"
     outcome = run("train", *LONG, leaving, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 75, (outcome.code, outcome.err)
-    assert outcome.err.strip() == "stopped outside training: the same command goes on"
+    assert outcome.err.strip() == "stopped outside training: the same command continues"
 
 
 def test_an_earlier_handler_is_called_after_saving(run, tmp_path):  # noqa: F811

@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from blackout.config.choices import choices, load_choice
-from blackout.config.instantiate import make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
@@ -20,9 +21,9 @@ from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import (
     DataEnds,
+    add_data_ends,
     logit_times,
     time_of_logit,
-    with_ends,
 )
 from blackout.random import SampleStreams, low_discrepancy
 from blackout.verification.toys import pixel_pair
@@ -124,7 +125,8 @@ SHIPPED = shipped()
 
 
 def final_time(grid, facts):
-    return make(resolve(grid, with_ends({"mean": 1.0, "std": 1.0, **facts}), "grid"), "grid")(50)[-1]
+    stats = add_data_ends({"mean": 1.0, "std": 1.0, **facts})
+    return instantiate(complete_description(grid, stats, "grid"), "grid")(50)[-1]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -144,7 +146,7 @@ def test_shipped_grids_on_sixteen_correlated_pixels_are_close_or_refused(name, m
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_grids_on_cifar10_are_close_or_refused(name):
-    ends = DataEnds.of(CIFAR10)
+    ends = DataEnds.from_facts(CIFAR10)
     t = final_time(SHIPPED[name], CIFAR10)
     u = -float(t)  # that far out, the logit is -t
     off = np.interp(u, sorted(CIFAR10_NATS), [CIFAR10_NATS[end] for end in sorted(CIFAR10_NATS)])
@@ -166,10 +168,10 @@ def test_the_moments_of_cifar10():
 
 
 def test_a_grid_that_is_too_short_is_refused_with_the_end_that_would_do():
-    ends = DataEnds.of(CIFAR10)
+    ends = DataEnds.from_facts(CIFAR10)
     with pytest.raises(ValueError, match=r"ends at logit -8,.* last=-13.2 of the grid, or .*logit_data would do"):
         ends.check(time(-8.0))
-    assert DataEnds.of({"max_count": 255}) is None
+    assert DataEnds.from_facts({"max_count": 255}) is None
 
 
 # --- bounds
@@ -183,7 +185,7 @@ def bound(toy, max_count, n):
     streams, mean = SampleStreams(4, torch.arange(n)).at(0), torch.full((x0.shape[1],), float(toy.mean))
     nats = likelihood.likelihood_bound(toy, process, x0, v, streams, mean=mean)
     if max_count <= 255:
-        assert not likelihood.adds_ends(process)
+        assert not likelihood.includes_ends(process)
         nats = nats + likelihood.end_bound(toy, process, x0, mean, streams)
     return float(nats.mean()), float(nats.std()) / n**0.5
 
@@ -232,7 +234,7 @@ def test_the_start_of_large_counts_is_bounded():
 )
 def test_the_proposal_has_the_density_it_says(last, limit, flat):
     v = (torch.arange(200_000).double() + 0.5) / 200_000
-    u, density = likelihood.proposal(v, float(last), float(limit), float(flat))
+    u, density = likelihood.propose_logits(v, float(last), float(limit), float(flat))
     assert bool((u.diff() > 0).all()) and last - 1e-9 <= float(u[0]) and float(u[-1]) <= limit + 1e-9
     assert float((1 / density).mean()) == pytest.approx(limit - last, rel=1e-3)
     slope = (v[2:] - v[:-2]) / (u[2:] - u[:-2])

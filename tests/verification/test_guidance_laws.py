@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, guided
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, guide_counts
 from blackout.diffusion.predictions import CountPrediction
 from blackout.random import SampleStreams
 from blackout.verification.claims import ExactDenoiser
@@ -68,7 +68,7 @@ def test_scales_0_and_1_and_levels_outside_the_interval_are_the_plain_models_exa
 def test_guided_counts_are_clipped_to_the_room():
     y, y_c = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([[5.0, 2.0, 0.1]])
     room = torch.tensor([[6, 6, 0]])
-    found = guided(CountPrediction(y_c, y_c.log()), CountPrediction(y, y.log()), 3.0, room)
+    found = guide_counts(CountPrediction(y_c, y_c.log()), CountPrediction(y, y.log()), 3.0, room)
     assert found.mean.tolist() == [[6.0, 2.0, 0.0]]
     assert torch.isfinite(found.log_mean).all() and found.distribution is None
 

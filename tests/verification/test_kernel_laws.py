@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from blackout.data import digits
+from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.kernels import (
     BinomialBridge,
@@ -25,7 +26,7 @@ from blackout.diffusion.kernels.multistep import extrapolate
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.random import SampleStreams
 from blackout.verification import claims as subjects

@@ -79,7 +79,7 @@ def exact_finite_bound(num_steps):
         q, r = float(torch.exp(-t)), float(step_fraction(s, t))
         joint = P0[:, None] * toys.thinning(255, q)
         y = torch.from_numpy(toys.missing_mean(P0, q)).clamp(min=1e-300)
-        constant = likelihood._births_constant(255, float(s), float(t))[missing]
+        constant = likelihood.births_constant(255, float(s), float(t))[missing]
         term = constant + y * r - missing * r * torch.log(y * r)
         total += float((joint * np.where(joint > 1e-18, term.numpy(), 0)).sum())
     return total
@@ -109,7 +109,7 @@ def test_the_step_constant_matches_the_entropy_of_the_binomial():
     for n in (0, 1, 7, 50):
         pmf = stats.binom.pmf(d, n, r)
         direct = -stats.binom(n, r).entropy() + float(pmf @ gammaln(d + 1))
-        assert float(likelihood._births_constant(50, float(s), float(t))[n]) == pytest.approx(float(direct), abs=1e-10)
+        assert float(likelihood.births_constant(50, float(s), float(t))[n]) == pytest.approx(float(direct), abs=1e-10)
 
 
 def test_bits_per_dimension():

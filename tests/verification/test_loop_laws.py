@@ -9,6 +9,7 @@ import torch
 from blackout import from_data
 from blackout.diffusion.conditions import Conditions
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
@@ -16,7 +17,7 @@ from blackout.diffusion.kernels import PoissonLeap, ReverseStep, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.sampling import SamplingPlan, count_evaluations, run_sampler
+from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.random import SampleStreams
 from blackout.verification.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix

@@ -27,7 +27,7 @@ from blackout.diffusion.compression.distributions import (
     poisson_counts,
     surviving_counts,
 )
-from blackout.diffusion.likelihood import path_log_weights, predicted
+from blackout.diffusion.likelihood import path_log_weights, predict
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction, widening
@@ -108,7 +108,7 @@ def _births(
     """
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
-        prediction = predicted(model.denoiser(), model.process, states, times[k])
+        prediction = predict(model.denoiser(), model.process, states, times[k])
     log_mean = prediction.log_mean.double().cpu().numpy().reshape(-1)
     log_rate = log_mean + float(step_fraction(times[k - 1], times[k]).log())
     rate = np.exp(np.nan_to_num(log_rate).clip(max=MAX_LOG_RATE))

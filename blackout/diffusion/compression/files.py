@@ -33,7 +33,7 @@ from blackout.diffusion.compression.bits_back import (
     expected_nats,
 )
 from blackout.diffusion.compression.coder import Coder
-from blackout.diffusion.likelihood import Estimate
+from blackout.diffusion.likelihood_estimates import Estimate
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, refuse
@@ -142,7 +142,7 @@ class Codec:
         first = next(self._parts(source, counts))[:NUM_ESTIMATED]
         grids = coding_grids(self.model, steps)
         nats = [expected_nats(self.model, first, times) for times in grids]
-        bounds = [Estimate.of(values, self.model.shape) for values in nats]
+        bounds = [Estimate.from_nats(values, self.model.shape) for values in nats]
         grid = min(range(len(grids)), key=lambda k: bounds[k].value)
         header = _Header(len(counts), steps, batch_size, grid)
 

@@ -3,18 +3,18 @@
 For pure death, where y = E[N | X_t] is the expected missing count, N = X_0 - X_t, and r the step
 fraction; NFE are network evaluations per step.
 
-    BinomialBridge          y rounded, then the exact bridge                 1 NFE  first order, biased
-    PoissonLeap             Poisson(y r) births                              1      first order
-    PosteriorBridge         X_0 from its distribution, then the bridge       1      exact for one element
-    Trapezoidal             theta-trapezoidal, mean-preserving               2      second order
-    PosteriorTrapezoidal    the same for distributions, by exact bridges     2      second order
-    MultistepLeap           Poisson leaps extrapolated from the last step    1      second order
+    BinomialBridge          y rounded, then the exact bridge               1 NFE  order 1, biased
+    PoissonLeap             Poisson(y r) births                            1      order 1
+    PosteriorBridge         X_0 from its distribution, then the bridge     1      exact for 1 element
+    Trapezoidal             theta-trapezoidal, mean-preserving             2      order 2
+    PosteriorTrapezoidal    the same for distributions, by exact bridges   2      order 2
+    MultistepLeap           Poisson leaps extrapolated from the last step  1      order 2
 
 For the other processes:
 
-    LevelBridge             X_0 from its distribution, then the bridge       1      exact for one element
-    BirthDeathBridge        the predicted pair rounded, then the bridge      1      first order
-    TauLeap                 all reverse jumps at constant rates              1      first order
+    LevelBridge             X_0 from its distribution, then the bridge     1      exact for 1 element
+    BirthDeathBridge        the predicted pair rounded, then the bridge    1      order 1
+    TauLeap                 all reverse jumps at constant rates            1      order 1
 """
 
 from blackout.diffusion.kernels.base import Kernel, ReverseStep, StatefulKernel

@@ -1,7 +1,7 @@
 """What all kernels share: the reverse step they are to make, and their protocols.
 
-A kernel makes a reverse step, from X_t to X_s with s < t, with the help of a denoiser. The loop that
-walks a grid of times with a kernel is `blackout.diffusion.sampling.sample`.
+A kernel makes a reverse step, from X_t to X_s with s < t, with the help of a denoiser. The loop
+that walks a grid of times with a kernel is `blackout.diffusion.sampling.run_sampler`.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Kernel(Protocol):
 class StatefulKernel(Kernel, Protocol):
     """A kernel that uses earlier steps of the same run, such as a multistep method.
 
-    `blackout.diffusion.sampling.sample` starts a new run of it for every batch. Called by itself, it
-    makes a step without earlier ones.
+    `blackout.diffusion.sampling.run_sampler` starts a new run of it for every batch. Called by
+    itself, it makes a step without earlier ones.
     """
 
     memoryless: ClassVar[Kernel]  # its replacement where states are exchanged between steps

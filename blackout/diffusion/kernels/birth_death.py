@@ -53,6 +53,4 @@ class BirthDeathBridge:
         # above the X_t - I survivors there is room for max_count in all
         headroom = (process.max_count - (xt - immigrants)).clamp(min=0)
         missing = torch.minimum(self.rounding(expected[:, 0], step.generator).long(), headroom)
-        return process.bridge_from(
-            missing, immigrants, step.x, step.s, step.t, step.generator
-        )
+        return process.bridge_from(missing, immigrants, step.x, step.s, step.t, step.generator)

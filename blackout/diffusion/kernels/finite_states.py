@@ -21,8 +21,8 @@ class LevelBridge:
     """Draw X_0 from the predicted distribution, then X_s from the exact bridge from X_0 to X_t.
 
     For distribution heads, in continuous and discrete time. Exact for a single element whatever the
-    step; elements are drawn independently, which costs O(step). Guidance acts on the distribution of
-    X_s (`step_distribution`).
+    step; elements are drawn independently, which costs O(step). Guidance acts on the distribution
+    of X_s (`step_distribution`).
 
     References: Austin et al. 2021, eq. 4.
     """
@@ -30,8 +30,8 @@ class LevelBridge:
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
         needed = (
-            "a process of finitely many states and a head that predicts a distribution over levels, "
-            "such as process=uniform head=levels"
+            "a process of finitely many states and a head that predicts a distribution over "
+            "levels, such as process=uniform head=levels"
         )
         process = require(step.process, FiniteProcess, self, step.process, needed)
         prediction = require_prediction(
@@ -49,15 +49,15 @@ def step_distribution(
     """Return P(X_s = . | X_t) of every element, float64 [B, ..., S].
 
     For a guided pair it is p^(1 - g) p_c^g, whose sum is not 1. Normalised, it has guided rates as
-    the step becomes short, and in one step to s = 0 a single element follows p(x) p(c | x)^g exactly.
-    Bridges from a draw of P(X_0 | X_t)^(1 - g) P_c^g have other rates: those of absorption, for one,
-    are then the same whatever the class.
+    the step becomes short, and in one step to s = 0 a single element follows p(x) p(c | x)^g
+    exactly. Bridges from a draw of P(X_0 | X_t)^(1 - g) P_c^g have other rates: those of
+    absorption, for one, are then the same whatever the class.
 
     References: of a pair this project; checked in tests/verification/test_guided_processes.py.
     """
     if not isinstance(prediction, GuidedPair):
         return process.step_pmf(prediction.expected, xt, s, t)
-    return prediction.tilt(*(process.step_pmf(one.expected, xt, s, t) for one in prediction.both))
+    return prediction.tilt(*(process.step_pmf(part.expected, xt, s, t) for part in prediction.both))
 
 
 def draw_guided_step(process: FiniteProcess, pair: GuidedPair, step: ReverseStep) -> Tensor:

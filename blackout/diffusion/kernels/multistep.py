@@ -7,8 +7,8 @@ covariance is too small. The previous step, from u to t, of fraction a, supplies
     births ~ Poisson([y_t + c (y_t - z_t)]_+ r),    z_t = (1 - a) y_u,
     c = min(1, (r - b (1 - r)) (1 - a) / (r a)),    b = -log(1 - r).
 
-Since E[y_t | X_u] = z_t, the mean number of births remains y_t r. The first step corrects the Poisson
-start instead: with q = e^-t and d = e^-s - e^-t, it uses z_t = (1 - q) E[X_0] and
+Since E[y_t | X_u] = z_t, the mean number of births remains y_t r. The first step corrects the
+Poisson start instead: with q = e^-t and d = e^-s - e^-t, it uses z_t = (1 - q) E[X_0] and
 c = min(1, (q^2 + d^2) / (2 q d)). While little is born, Cov(X_s) is then that of the exact
 distribution at every time, whatever the steps. The step to s = 0 adds y_t, stochastically rounded.
 

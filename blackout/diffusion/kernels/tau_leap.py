@@ -24,9 +24,9 @@ class TauLeap:
     """Make jumps of every reverse type at the rates of X_t, held constant for t - s.
 
     Algorithm 4 lacks the time increment t - s. Jumps of ordered processes add up, Poisson for each
-    type, clipped to the state space; of unordered ones at most one happens. The last step, to s = 0,
-    draws X_0 itself from a distribution head. Guidance acts on the rates, and on the distribution of
-    the last step.
+    type, clipped to the state space; of unordered ones at most one happens. The last step, to
+    s = 0, draws X_0 itself from a distribution head. Guidance acts on the rates, and on the
+    distribution of the last step.
 
     References: Santos et al. 2023, Algorithm 4; Campbell et al. 2022, section 4.3.
     """
@@ -54,7 +54,7 @@ def reverse_rates(process: JumpProcess, prediction: Prediction, xt: Tensor, t: T
     """
     if not isinstance(prediction, GuidedPair):
         return process.rates(prediction.expected, xt, t)
-    return prediction.tilt(*(process.rates(one.expected, xt, t) for one in prediction.both))
+    return prediction.tilt(*(process.rates(part.expected, xt, t) for part in prediction.both))
 
 
 def leap(
@@ -77,9 +77,7 @@ def leap(
         generator: source of random numbers.
     """
     if process.ordered:
-        total = sum(
-            (poisson(rates * duration, generator) * jumps).sum(1) for rates, jumps in moves
-        )
+        total = sum((poisson(rates * duration, generator) * jumps).sum(1) for rates, jumps in moves)
         return (xt + total).clamp(0, process.num_states - 1).to(xt.dtype)
 
     rates = torch.cat([r for r, _ in moves], dim=1).movedim(1, -1)
@@ -88,6 +86,6 @@ def leap(
     # nothing happens with probability e^(-exit rate duration), else one jump, by its rate
     stays = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
     # elements without possible jumps get weights of 1; their draw is discarded below
-    chosen = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
-    jump = jumps.gather(1, chosen[:, None]).squeeze(1)
+    jump_type = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
+    jump = jumps.gather(1, jump_type[:, None]).squeeze(1)
     return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)

@@ -1,7 +1,7 @@
 """Second-order kernels of pure death with two network evaluations per step.
 
-    Trapezoidal             Poisson leaps with an extrapolated count
-    PosteriorTrapezoidal    exact bridges from an extrapolated distribution
+Trapezoidal             Poisson leaps with an extrapolated count
+PosteriorTrapezoidal    exact bridges from an extrapolated distribution
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Trapezoidal:
         [2 y(X_rho, rho) - (1 - h) y(X_t, t)]_+.
 
     The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on
-    average, and the mean number of births of the whole step is y r (up to the positive part). Halves
-    of equal length (theta = 1/2) keep the weights at 2 and 1 however long the step. The step to
-    s = 0, whose clock never ends, is a single Poisson leap.
+    average, and the mean number of births of the whole step is y r (up to the positive part).
+    Halves of equal length (theta = 1/2) keep the weights at 2 and 1 however long the step. The step
+    to s = 0, whose clock never ends, is a single Poisson leap.
 
     Second order where no birth more than halves another element's rate. Elsewhere the positive part
     cuts, and the order is 1.
@@ -64,25 +64,25 @@ class Trapezoidal:
 class PosteriorTrapezoidal:
     """Trapezoidal steps of whole distributions; exact for independent elements, whatever the step.
 
-    Stage 1 draws N from its distribution P_t(N | X_t) and takes the exact bridge to rho, which halves
-    the clock -log(1 - e^-t) as in `Trapezoidal`; b of the units are born there. Stage 2 is the bridge
-    from rho to s with N of
+    Stage 1 draws N from its distribution P_t(N | X_t) and takes the exact bridge to rho, which
+    halves the clock -log(1 - e^-t) as in `Trapezoidal`; b of the units are born there. Stage 2 is
+    the bridge from rho to s with N of
 
         [2 P_rho(n | X_rho) - P_t(b + n | X_t) Bin(b; b + n, h) / Z]_+, normalised.
 
     The second term, with h the fraction of stage 1, is what the first prediction implies for the
     units that are still missing at rho in an element of which b came back. It is P_rho itself where
     the element does not depend on the others. The difference is therefore what the other elements
-    add, and is extrapolated to the whole step. The step to s = 0, whose clock never ends, is a single
-    posterior bridge.
+    add, and is extrapolated to the whole step. The step to s = 0, whose clock never ends, is a
+    single posterior bridge.
 
     It keeps max_count + 1 float32 numbers per element a few times over.
 
     References: this project; checked in tests/verification/test_kernel_laws.py.
 
     Raises:
-        ValueError: when called, the head predicts no distribution, the count is guided, or counts go
-            beyond 1,023.
+        ValueError: when called, the head predicts no distribution, the count is guided, or counts
+            go beyond 1,023.
     """
 
     def __call__(self, step: ReverseStep) -> Tensor:

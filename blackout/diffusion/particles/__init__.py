@@ -1,9 +1,9 @@
-"""Particles: several runs for every sample, weighted as they go, resampled, and one drawn by weight.
+"""Particles: several weighted runs of every sample, resampled, of which one is drawn by weight.
 
-    resampling        the loop, on top of `blackout.diffusion.sampling.run_sampler`
-    potentials        what weights are made of, a step at a time
-    known_elements    weights for known elements: inpainting
-    steering          runs that are led to a likelihood
+resampling        the loop, on top of `blackout.diffusion.sampling.run_sampler`
+potentials        what weights are made of, a step at a time
+known_elements    weights for known elements: inpainting
+steering          runs that are led to a likelihood
 """
 
 from blackout.diffusion.particles.known_elements import KnownWeight, has_step_probability

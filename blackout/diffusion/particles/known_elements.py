@@ -1,8 +1,8 @@
-"""Weights for known elements: samples of p(x | known elements) from particles that share their path.
+"""Weights of particles that share the path of known elements: samples of p(x | known elements).
 
-Known elements follow a path of the forward process that ends in their values (`KnownPath`). The ratio
-of the model's probability of that path to the probability it was drawn with turns particles into the
-distribution given these elements.
+Known elements follow a path of the forward process that ends in their values (`KnownPath`). The
+ratio of the model's probability of that path to the probability it was drawn with turns particles
+into the distribution given these elements.
 
 References: this project; checked in tests/verification/test_particle_laws.py.
 """
@@ -36,9 +36,9 @@ def has_step_probability(process: Process) -> bool:
 class KnownWeight:
     """The model's probability of the known elements' steps, over that of the path they follow.
 
-    Births of a stage are Poisson(y r), those of finitely many states follow `step_distribution`. The
-    path's own probability, of a bridge to X_0, is the same for all particles of a sample: it makes the
-    mean weight an estimate of p(known).
+    Births of a stage are Poisson(y r), those of finitely many states follow `step_distribution`.
+    The path's own probability, of a bridge to X_0, is the same for all particles of a sample: it
+    makes the mean weight an estimate of p(known).
 
     Until the last step, particles are also weighted by what the last prediction says of the known
     elements' data, to the power 1/2, so that particles that lead elsewhere are dropped early
@@ -78,8 +78,8 @@ class KnownWeight:
     def _data_log_probability(self, stage: Stage) -> Tensor:
         """Return log p(X_0) of every element as the stage predicts it, float64 [rows, ...].
 
-        Up to what all particles share. Remaining births are Poisson; levels follow `step_distribution`
-        to s = 0.
+        Up to what all particles share. Remaining births are Poisson; levels follow
+        `step_distribution` to s = 0.
         """
         if isinstance(self.process, FiniteProcess):
             zero = torch.zeros_like(stage.s)
@@ -91,7 +91,7 @@ class KnownWeight:
         return (self.x0.double() - stage.after) * remaining.log() - remaining
 
     def _births_log_ratio(self, stage: Stage) -> Tensor:
-        """Return log of Poisson(births; y r) / Binomial(births; missing, r), float64 [rows, ...]."""
+        """Return log Poisson(births; y r) / Binomial(births; missing, r), float64 [rows, ...]."""
         assert isinstance(stage.prediction, CountPrediction)
         r = stage.fraction
         births = (stage.after.long() - stage.before.long()).double()
@@ -99,7 +99,8 @@ class KnownWeight:
         y = stage.prediction.expected
         extrapolated = stage.extrapolate(lambda stage: stage.prediction.expected)
         rate = torch.maximum(extrapolated, MIN_RATE_SHARE * y)
-        # where nothing is extrapolated, the mean's own logarithm is finite even if the mean underflows
+        # where nothing is extrapolated, the mean's own logarithm is finite even if the mean
+        # underflows
         log_mean = stage.prediction.log_mean.double()
         log_rate = torch.where(rate == y, log_mean, rate.clamp(min=TINY).log())
         # births! cancels between the two distributions

@@ -36,7 +36,7 @@ class Stage:
         return step_fraction(self.s, self.t)
 
     def extrapolate(self, count: Callable[[Stage], Tensor]) -> Tensor:
-        """Extrapolate a count that is predicted for pure death over the stages, as `Trapezoidal` does.
+        """Extrapolate a predicted count of pure death over the stages, as `Trapezoidal` does.
 
         Held constant over each stage it would integrate to first order only.
 

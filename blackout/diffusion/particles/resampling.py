@@ -1,9 +1,9 @@
 """The particle loop: several runs of every sample, weighted as they go, resampled, and one drawn.
 
 A sequential Monte Carlo sampler on top of the one sampling loop
-(`blackout.diffusion.sampling.run_sampler`), for any distribution whose paths differ from the kernel's
-by weights. As the number P of particles grows, the distribution of a sample tends to the weighted
-one, with an error of O(1 / P); P times as many network evaluations are made.
+(`blackout.diffusion.sampling.run_sampler`), for any distribution whose paths differ from the
+kernel's by weights. As the number P of particles grows, the distribution of a sample tends to the
+weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
 The particles of a sample are weighted against each other alone, and resampled by the sample's own
 random numbers, which are a function of (seed, k) for sample k, whatever else is in the batch.
@@ -42,8 +42,8 @@ class Particles:
 
     Args:
         number: P, particles of every sample.
-        threshold: effective share of the particles below which they are resampled; 0 never resamples
-            before the end, 1 after every step.
+        threshold: effective share of the particles below which they are resampled; 0 never
+            resamples before the end, 1 after every step.
         retain_first: the x0 of the known elements is a whole sample, which decays to the last time,
             where all particles begin; the first particle then follows its path back. Without
             resampling this is a move of iterated importance sampling on paths, which leaves the
@@ -62,8 +62,8 @@ class WeightedSamples(NamedTuple):
     Attributes:
         samples: one of the particles of every sample, [B, ...].
         log_normaliser: float64 [B]: exp of it is an unbiased estimate of the mean weight of the
-            kernel's paths. Of known elements that is p(known), as far as the final time has forgotten
-            the data.
+            kernel's paths. Of known elements that is p(known), as far as the final time has
+            forgotten the data.
     """
 
     samples: Tensor
@@ -91,20 +91,21 @@ def run_particles(
     """Walk the particles of every sample of a batch back from times[-1] to times[0].
 
     Args:
-        plan: as for `run_sampler`. Its denoiser predicts for rows [B * number, ...], the particles of
-            the first sample first. Known elements bring their own weights, and all particles of a
-            sample share their path. Corrector steps must leave the weighted distribution as it is.
+        plan: as for `run_sampler`. Its denoiser predicts for rows [B * number, ...], the particles
+            of the first sample first. Known elements bring their own weights, and all particles of
+            a sample share their path. Corrector steps must leave the weighted distribution as it
+            is.
         shape: [B, ...] of the samples.
         generator: as for `run_sampler`.
         particles: number of particles, and resampling.
         potentials: what is added up to the log weights.
-        callback: receives (k, X_{t_k}, None), one particle of every sample, k = T first; at k = 0 the
-            samples.
+        callback: receives (k, X_{t_k}, None), one particle of every sample, k = T first; at k = 0
+            the samples.
 
     Raises:
-        ValueError: as for `run_sampler`; a stateful kernel, whose steps resampling would mix up; known
-            elements of a process whose steps have no probability; a retained path among particles that
-            are resampled.
+        ValueError: as for `run_sampler`; a stateful kernel, whose steps resampling would mix up;
+            known elements of a process whose steps have no probability; a retained path among
+            particles that are resampled.
     """
     process = plan.process
     known = plan.known
@@ -133,18 +134,18 @@ def run_particles(
     path = None
     potentials = list(potentials)
     if known is not None:
-        path = KnownPath(known.of_batch(shape, device), process, generator, number)
-        start = path.at(num_steps, times[-1], start)
+        path = KnownPath(known.expand_to(shape, device), process, generator, number)
+        start = path.advance(num_steps, times[-1], start)
         potentials.append(KnownWeight(process, path.x0, path.mask))
     if path is not None and particles.retain_first:
-        start = path.hold()
+        start = path.retain_first()
 
     # 3. The loop, with a kernel that weights and resamples; corrector steps do neither.
     swarm = Swarm(plan.kernel, potentials, particles, shape[0], num_steps, generator, path, device)
 
     def correct(_: Kernel, step: ReverseStep) -> Tensor:
         x = plan.correction.corrector(plan.kernel, step)
-        return x if path is None else path.put(x)
+        return x if path is None else path.overwrite(x)
 
     def show_first(k: int, x: Tensor, prediction: Prediction | None) -> None:
         if callback is not None and k > 0:
@@ -155,10 +156,10 @@ def run_particles(
     x0 = run_sampler(swarm_plan, tuple(start.shape), streams, start=start, callback=show_first)
 
     # 4. One particle of every sample, by weight.
-    drawn = swarm.draw(x0)
+    weighted = swarm.draw(x0)
     if callback is not None:
-        callback(0, drawn.samples, None)
-    return drawn
+        callback(0, weighted.samples, None)
+    return weighted
 
 
 class Swarm:
@@ -212,13 +213,13 @@ class Swarm:
             """Predict, with known elements on their path, and record the evaluation."""
             begins_stage = bool(record.evaluations) and bool(time < record.evaluations[-1][1])
             if self._path is not None and begins_stage:
-                x = self._path.at(self._k, time, x)
+                x = self._path.advance(self._k, time, x)
             prediction = step.denoiser(x, time)
             record.evaluations.append((x, time, prediction))
             return prediction
 
         xs = self._kernel(replace(step, denoiser=denoiser))
-        record.after = xs if self._path is None else self._path.at(self._k, step.s, xs)
+        record.after = xs if self._path is None else self._path.advance(self._k, step.s, xs)
         for potential in self._potentials:
             self._log_weight += potential(record).view_as(self._log_weight)
         return record.after if self._k == 0 else self._resample(record.after)
@@ -234,8 +235,8 @@ class Swarm:
         u = uniform((len(weight), 1), source_at(self._generator, self._k + 1), weight.device)
         self._log_normaliser += torch.where(resampled, self._log_mean_weight(), 0.0)
         self._log_weight = torch.where(resampled[:, None], 0.0, self._log_weight)
-        own = torch.arange(number, device=weight.device)
-        ancestors = torch.where(resampled[:, None], systematic(weight, u), own)
+        unchanged = torch.arange(number, device=weight.device)
+        ancestors = torch.where(resampled[:, None], systematic(weight, u), unchanged)
         first = number * torch.arange(len(weight), device=weight.device)
         rows = (first[:, None] + ancestors).flatten()
         for potential in self._potentials:
@@ -250,8 +251,8 @@ class Swarm:
         number = self._particles.number
         u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
         below = weight.cumsum(1) <= u * weight.sum(1, keepdim=True)
-        chosen = below.sum(1).clamp(max=number - 1)
-        rows = number * torch.arange(len(weight), device=weight.device) + chosen
+        particle = below.sum(1).clamp(max=number - 1)
+        rows = number * torch.arange(len(weight), device=weight.device) + particle
         return WeightedSamples(x0[rows], self._log_normaliser + self._log_mean_weight())
 
     def _log_mean_weight(self) -> Tensor:

@@ -6,12 +6,13 @@ Three methods, which differ in what a step is drawn from and in the value of an 
     twisted diffusion (TDS)      the same steps, weighted by what they leave out
     Feynman-Kac (FK) steering    the prior's own steps, weighted by L at the predicted data
 
-A classifier gives p(y | x_t) of intermediate states. Without one, the value of a state is the mean of
-L over draws of X_0 from the prediction that the step makes anyway. Whatever the intermediate values
-are, the weights of a whole path multiply to L of its end, so that the limit of many particles is right.
+A classifier gives p(y | x_t) of intermediate states. Without one, the value of a state is the mean
+of L over draws of X_0 from the prediction that the step makes anyway. Whatever the intermediate
+values are, the weights of a whole path multiply to L of its end, so that the limit of many
+particles is right.
 
-References: Nisonoff et al. 2024, eq. 2; Wu et al. 2023, Algorithm 1; Singhal et al. 2025, section 3;
-    of discrete states this project, checked in tests/verification/test_steering_laws.py.
+References: Nisonoff et al. 2024, eq. 2; Wu et al. 2023, Algorithm 1; Singhal et al. 2025, section
+    3; of discrete states this project, checked in tests/verification/test_steering_laws.py.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import SampleStreams, categorical, poisson
 
+# (data, float64 [m, *shape], numbers of their particles, int64 [m]) -> log L, float64 [m]
 Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(data, float64 [m, *shape], which particles they are of, int64 [m]) -> log L, float64 [m]."""
+# (states [m, *shape], time, numbers of their particles, int64 [m]) -> log p(y | x_t), float64 [m]
 Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(states [m, *shape], time, which particles they are of, int64 [m]) -> log p(y | x_t), float64 [m]."""
 
 MAX_LOG_RATIO = 20.0  # of likelihoods of neighbouring states
 MAX_LOG_BIRTH_RATIO = 3.0  # for proposed births; a proposal may be rough, since it is weighted
@@ -70,8 +71,8 @@ class Steering:
             None is the Poisson leap for pure death, else the level bridge.
 
     Raises:
-        ValueError: guided steps without a classifier, or of a process that they are not known for; no
-            particle or draw.
+        ValueError: guided steps without a classifier, or of a process that they are not known for;
+            no particle or draw.
     """
 
     process: Process
@@ -124,8 +125,8 @@ class Steering:
         """Return X_s [rows, ...] given X_t: the particles' kernel.
 
         It keeps log p(x_s | x_t) minus the log probability of what was drawn from, [rows], as the
-        correction of the weights. Guided steps are births at `neighbour_log_ratios` times the rate, or
-        levels at that times `step_distribution`.
+        correction of the weights. Guided steps are births at `neighbour_log_ratios` times the rate,
+        or levels at that times `step_distribution`.
 
         References: Nisonoff et al. 2024, eq. 2; Wu et al. 2023, Algorithm 1.
         """
@@ -206,8 +207,8 @@ class Steering:
             source = self._streams.at(number)
             zero = torch.zeros_like(t)
             to_data = ReverseStep(lambda *_: prediction, self.process, x, zero, t, source)
-            drawn = [self._log_likelihood(self._kernel(to_data)) for _ in range(self.draws)]
-            value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self.draws)
+            log_l = [self._log_likelihood(self._kernel(to_data)) for _ in range(self.draws)]
+            value = torch.logsumexp(torch.stack(log_l), 0) - math.log(self.draws)
         return floor_values(value.view(-1, self.number)).flatten()
 
 

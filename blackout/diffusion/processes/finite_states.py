@@ -1,12 +1,15 @@
-"""Processes on finitely many states, known by their transition matrices: everything else is Bayes' rule.
-
-In discrete time [Austin 2021], and in continuous time [Campbell 2022; Santos 2023, appendix B].
+"""Processes on finitely many states, known by their transition matrices; the rest is Bayes' rule.
 
 With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
-    forward   P(m | o) = P_0t[o, m]                                  [Austin 2021, eq. 3]
-    bridge    P(n | o, m) = P_0s[o, n] P_st[n, m] / P_0t[o, m]       [Austin 2021, eq. 3]
-    reverse   rate(m -> j | o) = Q_t[j, m] P_0t[o, j] / P_0t[o, m]   [Santos 2023, eq. 71], with generator Q_t
+    forward   P(m | o) = P_0t[o, m]                                  Austin et al. 2021, eq. 3
+    bridge    P(n | o, m) = P_0s[o, n] P_st[n, m] / P_0t[o, m]       Austin et al. 2021, eq. 3
+    reverse   rate(m -> j | o) = Q_t[j, m] P_0t[o, j] / P_0t[o, m]   Santos et al. 2023, eq. 71
+
+with generator Q_t.
+
+References: Austin et al. 2021 in discrete time; Campbell et al. 2022 and Santos et al. 2023,
+    appendix B, in continuous time.
 """
 
 from __future__ import annotations
@@ -24,14 +27,13 @@ from blackout.diffusion.processes.base import JumpProcess, Observation, Process,
 from blackout.errors import ensure
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
-_REMEMBERED = 0.05
-"""Largest total variation between X_t given X_0 and the prior that a final time may leave."""
+MAX_PRIOR_DISTANCE = 0.05  # total variation between X_t given X_0 and the prior at a final time
 
 
 class FiniteProcess(Process):
     """A Markov process on 0..num_states - 1 whose data are 0..max_count.
 
-    The statistic that its reverse steps and rates are linear in is X_0 itself, one-hot.
+    The statistic in which its reverse steps and rates are linear is X_0 itself, one-hot.
 
     Args:
         max_count: largest data level.
@@ -42,133 +44,215 @@ class FiniteProcess(Process):
     """
 
     prediction: ClassVar[type[CategoricalPrediction]] = CategoricalPrediction
-    tables: ClassVar[bool] = True
-    """Whether matrices [S, S] are made, one for every time of a batch."""
+    tables: ClassVar[bool] = True  # whether it computes matrices [S, S], one per time of a batch
 
     def __init__(self, max_count: int, num_states: int) -> None:
         check_max_count(max_count)
-        ensure(max_count < num_states, f"the process has {num_states} states: too few for counts 0..{max_count}")
+        ensure(
+            max_count < num_states,
+            f"the process has {num_states} states: too few for counts 0..{max_count}",
+        )
         self.max_count = max_count
         self.num_states = num_states
 
+    # --- transition probabilities
+
     @abstractmethod
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
+        """Return P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], float64 [B, ..., S], for states x, int64 [B, ...], and times [1] or [B]: of `transition`."""
+        """Return P_st[x, .], float64 [B, ..., S].
+
+        Args:
+            x: states, int64 [B, ...].
+            s, t: times, [1] or [B].
+        """
         matrix = self.transition(s, t)
-        return matrix[_own(matrix, x), x]
+        return matrix[_matrix_index(matrix, x), x]
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], float64 [B, ..., S], as for `rows`."""
+        """Return P_st[., x], float64 [B, ..., S]; arguments as for `rows`."""
         matrix = self.transition(s, t).mT
-        return matrix[_own(matrix, x), x]
+        return matrix[_matrix_index(matrix, x), x]
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], float64 [B, ..., S], for weights [B, ..., S] and times as for `rows`.
+        """Return sum_i weights_i P_st[i, .], float64 [B, ..., S].
 
-        The law at t of a process that has the law `weights` at s [Austin 2021, eq. 3].
+        It is the distribution at t of a process with the distribution `weights` at s.
+
+        References: Austin et al. 2021, eq. 3.
+
+        Args:
+            weights: [B, ..., S].
+            s, t: times, [1] or [B].
         """
         return torch.einsum("b...i,bij->b...j", weights, self.transition(s, t))
 
+    # --- forward draws
+
     def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
-        """X_t | X_0 by inversion of a row of P_0t, integers of x0's shape [B, ...] [Austin 2021, eq. 3]."""
+        """Draw X_t | X_0 by inversion of a row of P_0t, integers of x0's shape [B, ...].
+
+        References: Austin et al. 2021, eq. 3.
+        """
         u = uniform(tuple(x0.shape), generator, x0.device)
         return self._draw_rows(x0.long(), per_sample_time(t, x0), u).to(self.dtype)
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
-        """The levels at which the sums of rows P_0t[x, .] exceed u: int64 of x's and u's shape [B, ...], t [1] or [B].
+        """Return the levels at which the cumulative sums of rows P_0t[x, .] exceed u.
 
-        Ours (tests/random/test_counts.py), see `invert_rows`.
+        References: this project; checked in tests/random/test_counts.py; see `invert_rows`.
+
+        Args:
+            x: states, int64 [B, ...].
+            t: times, [1] or [B].
+            u: uniforms of x's shape.
+
+        Returns:
+            int64 [B, ...].
         """
         sums = cumulative(self.transition(torch.zeros_like(t), t))
-        return invert_rows(sums, _own(sums, x) * self.num_states + x, u)
+        return invert_rows(sums, _matrix_index(sums, x) * self.num_states + x, u)
 
-    def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
-        """X_t, and X_0 with it as the target."""
+    def observe(
+        self, x0: Tensor, t: Time, generator: RandomSource = None
+    ) -> tuple[Tensor, Observation]:
+        """Draw X_t, and return it with the target, X_0 together with X_t."""
         xt = self.sample(x0, t, generator)
         return xt, Observation(self, x0, xt)
 
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
-        """P_0t[x0, .], float64 [B, ..., S] [Austin 2021, eq. 3]."""
+        """Return P_0t[x0, .], float64 [B, ..., S].
+
+        References: Austin et al. 2021, eq. 3.
+        """
         t = per_sample_time(t, x0)
         return self.rows(x0.long(), torch.zeros_like(t), t)
 
     def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
-        """log P_0t[o, X_t] of every data level o, float64 [B, max_count + 1, ...] [Austin 2021, eq. 3].
+        """Return log P_0t[o, X_t] of every data level o, float64 [B, max_count + 1, ...].
 
-        What is impossible is finite, near -690.
+        It is near -690 for what is impossible.
+
+        References: Austin et al. 2021, eq. 3.
         """
         t = per_sample_time(t, xt)
         columns = self.columns(xt.long(), torch.zeros_like(t), t)[..., : self.max_count + 1]
         return columns.clamp(min=TINY).log().movedim(-1, 1)
 
-    def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
-        """X_s | X_0, X_t, of x0's shape [B, ...], from `bridge_pmf`; an impossible pair gives an X_s that X_0 can
-        reach.
+    # --- bridges and reverse steps
+
+    def bridge(
+        self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None
+    ) -> Tensor:
+        """Draw X_s | X_0, X_t, of x0's shape [B, ...], from `bridge_pmf`.
+
+        For an impossible pair, X_s is a state that X_0 can reach.
         """
         return categorical(self.bridge_pmf(x0, xt, s, t), generator).to(self.dtype)
 
     def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
-        """P(X_s = . | X_0, X_t), float64 [B, ..., S] [Austin 2021, eq. 3]."""
-        s, t = per_sample_time(s, x0), per_sample_time(t, x0)
-        first = self.rows(x0.long(), torch.zeros_like(s), s)
-        joint = first * self.columns(xt.long(), s, t)
-        mass = joint.sum(-1, keepdim=True)
-        return torch.where(mass > 0, joint / mass.clamp(min=TINY), first)
+        """Return P(X_s = . | X_0, X_t), float64 [B, ..., S].
 
-    def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
-        """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
+        References: Austin et al. 2021, eq. 3.
+        """
+        s = per_sample_time(s, x0)
+        t = per_sample_time(t, x0)
+        row = self.rows(x0.long(), torch.zeros_like(s), s)
+        joint = row * self.columns(xt.long(), s, t)
+        mass = joint.sum(-1, keepdim=True)
+        return torch.where(mass > 0, joint / mass.clamp(min=TINY), row)
+
+    def step_pmf(self, expected: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
+        """Return the model's step, sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S].
+
+        References: Austin et al. 2021, eq. 4.
 
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
+            xt: states [B, ...].
+            s, t: times.
         """
-        model, exact = self.step_pmf(expected, xt, s, t), self.bridge_pmf(x0, xt, s, t)
-        return (torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=TINY))).sum(-1)
+        s = per_sample_time(s, xt)
+        t = per_sample_time(t, xt)
+        return self.probability_ratios(expected, xt, t, s) * self.columns(xt.long(), s, t)
 
-    def step_pmf(self, expected: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
-        """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
+    def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
+        """Return KL(P(X_s | X_0, X_t) || `step_pmf`), float64 of x0's shape.
 
-        The model's step [Austin 2021, eq. 4].
+        References: Austin et al. 2021, eq. 1.
+
+        Args:
+            expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
+            x0, xt: states [B, ...].
+            s, t: times.
         """
-        s, t = per_sample_time(s, xt), per_sample_time(t, xt)
-        return self.relative(expected, xt, t, s) * self.columns(xt.long(), s, t)
+        model = self.step_pmf(expected, xt, s, t)
+        exact = self.bridge_pmf(x0, xt, s, t)
+        log_model = torch.special.xlogy(exact, model.clamp(min=TINY))
+        return (torch.special.xlogy(exact, exact) - log_model).sum(-1)
 
-    def relative(self, expected: Tensor, xt: Tensor, t: Time, other: Time) -> Tensor:
-        """P(X_other,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
+    def probability_ratios(self, expected: Tensor, xt: Tensor, t: Time, u: Time) -> Tensor:
+        """Return P(X_u,i = ., the rest of X_t) / P(X_t), float64 [B, ..., S].
 
-        That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], u = other, if each o that leads there leads to X_t as well.
-        At u = t it is the ratio in the reverse rates [Campbell 2022, Proposition 1]; elsewhere it is ours
-        (tests/verification/test_guided_processes.py, test_particle_laws.py).
+        That is sum_o expected_o P_0u[o, .] / P_0t[o, X_t], if each o that leads there leads to X_t
+        as well. At u = t it is the ratio in the reverse rates.
+
+        References: Campbell et al. 2022, Proposition 1, at u = t; elsewhere this project, checked
+            in tests/verification/test_guided_processes.py and
+            tests/verification/test_particle_laws.py.
+
+        Args:
+            expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
+            xt: states [B, ...].
+            t: time of the states.
+            u: the other time.
         """
-        other, t = per_sample_time(other, xt), per_sample_time(t, xt)
-        weights, seen = expected.double().movedim(1, -1), self.columns(xt.long(), torch.zeros_like(t), t)
-        ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
-        return self.propagate(ratio / seen.clamp(min=TINY), torch.zeros_like(other), other)
+        u = per_sample_time(u, xt)
+        t = per_sample_time(t, xt)
+        weights = expected.double().movedim(1, -1)
+        likelihood = self.columns(xt.long(), torch.zeros_like(t), t)
+        padded = F.pad(weights, (0, self.num_states - weights.shape[-1]))
+        ratio = torch.where(likelihood > 0, padded, 0.0) / likelihood.clamp(min=TINY)
+        return self.propagate(ratio, torch.zeros_like(u), u)
+
+    # --- prior
 
     def prior_pmf(self, t: Time) -> Tensor:
-        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device.
+        """Return the distribution that sampling starts from, float64 [S] on t's device.
 
-        Ours (tests/diffusion/processes/test_forgetting.py).
+        It is that of X_t for data that are uniform over all levels.
+
+        References: this project; checked in tests/diffusion/processes/test_forgetting.py.
         """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
-        data = torch.arange(self.num_states, device=t.device) <= self.max_count
-        return self.propagate(data.double()[None] / (self.max_count + 1), torch.zeros_like(t), t)[0]
+        is_level = torch.arange(self.num_states, device=t.device) <= self.max_count
+        uniform_levels = is_level.double()[None] / (self.max_count + 1)
+        return self.propagate(uniform_levels, torch.zeros_like(t), t)[0]
 
-    def prior(self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None) -> Tensor:
-        """Independent draws of `prior_pmf`, states of `shape` [B, ...]; the data's mean is not needed."""
+    def prior(
+        self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None
+    ) -> Tensor:
+        """Draw independent states of `shape` [B, ...] from `prior_pmf`; `mean` is ignored."""
         sums = cumulative(self.prior_pmf(t))
-        return torch.searchsorted(sums, uniform(shape, generator, sums.device), right=True).to(self.dtype)
+        u = uniform(shape, generator, sums.device)
+        return torch.searchsorted(sums, u, right=True).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
-        """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape [B, ...]: the prior's term of [Austin 2021, eq. 1]."""
-        return self._against_prior(time_on(t, x0.device))[0][x0.long()]
+        """Return KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape [B, ...].
 
-    def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
-        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each.
+        References: Austin et al. 2021, eq. 1, the prior's term.
+        """
+        divergence, _ = self._prior_distances(time_on(t, x0.device))
+        return divergence[x0.long()]
 
-        At a scalar time t; the KL is the prior's term of [Austin 2021, eq. 1].
+    def _prior_distances(self, t: Time) -> tuple[Tensor, Tensor]:
+        """Return KL and total variation between P_0t[o, .] of every level o and the prior.
+
+        Float64 [max_count + 1] each, at a scalar time t.
+
+        References: Austin et al. 2021, eq. 1, for the KL.
         """
         prior = self.prior_pmf(t)
         p = self.pmf(torch.arange(self.max_count + 1, device=prior.device)[None], t)[0]
@@ -181,14 +265,14 @@ class FiniteProcess(Process):
         Raises:
             ValueError: X_t given some level is further than 0.05 (total variation) from the prior.
         """
-        _, distance = self._against_prior(t)
+        _, distance = self._prior_distances(t)
         worst = int(distance.argmax())
-        if distance[worst] > _REMEMBERED:
+        if distance[worst] > MAX_PRIOR_DISTANCE:
             raise ValueError(
-                f"the data never reach the prior: from count {worst} X_t at the final time {float(t):g} is still "
-                f"{float(distance[worst]):.2f} (total variation, at most {_REMEMBERED} is allowed) away from the "
-                "average over all counts; a later final time, larger rates or a generator with one closed class "
-                "of states is needed"
+                f"the data never reach the prior: from count {worst} X_t at the final time "
+                f"{float(t):g} is still {float(distance[worst]):.2f} (total variation, at most "
+                f"{MAX_PRIOR_DISTANCE} is allowed) away from the average over all counts; a later "
+                "final time, larger rates or a generator with one closed class of states is needed"
             )
 
 
@@ -209,58 +293,69 @@ class FiniteJumpProcess(FiniteProcess, JumpProcess):
 
     @abstractmethod
     def generator(self) -> Tensor:
-        """Q, float64 [S, S], rows summing to 0."""
+        """Return Q, float64 [S, S], rows summing to 0."""
 
     @abstractmethod
     def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        """Return exp(Q tau) for tau [b]: float64 [b, S, S]."""
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """P_st = exp(Q (t - s)) for times [b] and [b]: float64 [b, S, S], see `transition_after`."""
+        """Return P_st = exp(Q (t - s)) for times [b] and [b]: float64 [b, S, S]."""
         return self.transition_after(t - s)
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        """Q[., x] without the diagonal, float64 [B, ..., S] for x [B, ...]: forward jumps into x, which reverse jumps
-        undo.
+        """Return Q[., x] without the diagonal, float64 [B, ..., S]: rates of forward jumps into x.
+
+        Reverse jumps undo them.
         """
-        return _without_stay(self.generator().to(x.device).T)[x]
+        return _clear_diagonal(self.generator().to(x.device).T)[x]
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        """Q[x, .] without the diagonal, float64 [B, ..., S] for x [B, ...]."""
-        return _without_stay(self.generator().to(x.device))[x]
+        """Return Q[x, .] without the diagonal, float64 [B, ..., S] for x [B, ...]."""
+        return _clear_diagonal(self.generator().to(x.device))[x]
 
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
-        """Reverse rates into every state, averaged over `expected` = P(X_0 = . | X_t), [B, max_count + 1, ...].
+        """Return reverse rates into every state, float64 [B, S, ...] per unit of t.
 
-        rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
-        [B, S, ...] per unit of t.
+        rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m].
+
+        References: Campbell et al. 2022, Proposition 1.
+
+        Args:
+            expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
+            xt: states [B, ...].
+            t: times.
         """
-        return (self._rates_into(xt.long()) * self.relative(expected, xt, t, t)).movedim(-1, 1)
+        ratios = self.probability_ratios(expected, xt, t, t)
+        return (self._rates_into(xt.long()) * ratios).movedim(-1, 1)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
-        """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
+        """Return reverse rates into every state given X_0, float64 [B, S, ...].
+
+        References: Santos et al. 2023, eq. 71.
+        """
         t = per_sample_time(t, xt)
         row = self.rows(x0.long(), torch.zeros_like(t), t)
-        seen = row.gather(-1, xt.long()[..., None])
-        ratio = torch.where(seen > 0, row / seen.clamp(min=TINY), 0.0)
+        likelihood = row.gather(-1, xt.long()[..., None])
+        ratio = torch.where(likelihood > 0, row / likelihood.clamp(min=TINY), 0.0)
         return (self._rates_into(xt.long()) * ratio).movedim(-1, 1)
 
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
-        """Forward rates into every state, float64 [B, S, ...]."""
+        """Return forward rates into every state, float64 [B, S, ...]."""
         return self._rates_out(xt.long()).movedim(-1, 1)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
-        """From X_t [B, ...] to every state, int64 [B, S, ...]: j - X_t, by which the types of the class are named."""
+        """Return the jump j - X_t from X_t [B, ...] to every state j, int64 [B, S, ...]."""
         return per_row(torch.arange(self.num_states, device=xt.device), xt) - xt.long()[:, None]
 
     forward_jumps = reverse_jumps
 
 
-def _own(matrix: Tensor, x: Tensor) -> Tensor:
-    """Which matrix [b, S, S] each of x [B, ...] uses, broadcastable to x; b is 1 or B."""
+def _matrix_index(matrix: Tensor, x: Tensor) -> Tensor:
+    """Return which matrix of [b, S, S] each of x [B, ...] uses, broadcastable to x; b is 1 or B."""
     return per_row(torch.arange(len(matrix), device=x.device), x)
 
 
-def _without_stay(matrix: Tensor) -> Tensor:
-    """The matrix [S, S] with zeros on its diagonal."""
+def _clear_diagonal(matrix: Tensor) -> Tensor:
+    """Return the matrix [S, S] with zeros on its diagonal."""
     return matrix - torch.diag(matrix.diagonal())

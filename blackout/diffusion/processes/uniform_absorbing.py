@@ -1,6 +1,10 @@
-"""Levels as names: uniform and absorbing (masked) jumps [Campbell 2022, section 4.1], which forget what they were.
+"""Levels without order: uniform and absorbing (masked) jumps, which forget where they come from.
 
-What remains of the data decays as e^-t, like the units of pure death: one schedule fits all. No matrices are needed.
+The data decay as e^-t, like the units of pure death, so that one schedule fits all. No matrices are
+needed.
+
+References: Campbell et al. 2022, section 4.1; Austin et al. 2021, appendices A.2.1 and A.2.2, in
+    discrete time.
 """
 
 from __future__ import annotations
@@ -14,11 +18,16 @@ from blackout.diffusion.predictions import TINY
 from blackout.diffusion.processes.finite_states import FiniteJumpProcess
 
 
-class _Forgetting(FiniteJumpProcess):
-    """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I, exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T.
+class _ReplacementProcess(FiniteJumpProcess):
+    """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I.
 
-    [Austin 2021, appendices A.2.1 and A.2.2] in continuous time. Rows, columns and products of such matrices need no
-    matrix [S, S], so that levels may be thousands: ours (tests/diffusion/processes/test_forgetting.py).
+    exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T. Rows, columns and products of such matrices need no
+    matrix [S, S], so that there may be thousands of levels. With k = e^-(t - s), the probability of
+    no replacement, P_st[i, j] = k [i = j] + (1 - k) pi_j.
+
+    References: Austin et al. 2021, appendices A.2.1 and A.2.2, of which this is the continuous-time
+        form; products without matrices are this project's, checked in
+        tests/diffusion/processes/test_forgetting.py.
 
     Args:
         max_count: largest data level.
@@ -33,98 +42,127 @@ class _Forgetting(FiniteJumpProcess):
         self._copies: dict[torch.device, Tensor] = {}
 
     def generator(self) -> Tensor:
-        """Q = 1 pi^T - I, float64 [S, S], see the class."""
+        """Return Q = 1 pi^T - I, float64 [S, S]."""
         return self._stationary - torch.eye(self.num_states, dtype=torch.float64)
 
     def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b], float64 [b, S, S], see the class."""
-        tau, pi = tau[:, None, None], self._on(tau.device)
-        return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
+        """Return exp(Q tau) for tau [b], float64 [b, S, S]."""
+        tau = tau[:, None, None]
+        pi = self._stationary_on(tau.device)
+        identity = torch.eye(len(pi), dtype=pi.dtype, device=pi.device)
+        return torch.exp(-tau) * identity - torch.expm1(-tau) * pi
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], float64 [B, ..., S], of the class's closed form: (1 - kept) pi, with kept more at x [B, ...]."""
-        kept, pi = self._kept(s, t, x)
-        return ((1 - kept) * pi).expand(*x.shape, -1).scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+        """Return P_st[x, .], float64 [B, ..., S]: (1 - k) pi, and k more at x [B, ...]."""
+        k = self._survival(s, t, x)
+        pi = self._stationary_on(x.device)
+        spread = ((1 - k) * pi).expand(*x.shape, -1)
+        return spread.scatter_add(-1, x[..., None], k.expand(*x.shape, 1))
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], float64 [B, ..., S], by the class: (1 - kept) pi_x, with kept more at x [B, ...]."""
-        kept, pi = self._kept(s, t, x)
-        spread = ((1 - kept) * pi[x][..., None]).expand(*x.shape, self.num_states)
-        return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+        """Return P_st[., x], float64 [B, ..., S]: (1 - k) pi_x, and k more at x [B, ...]."""
+        k = self._survival(s, t, x)
+        pi = self._stationary_on(x.device)
+        spread = ((1 - k) * pi[x][..., None]).expand(*x.shape, self.num_states)
+        return spread.scatter_add(-1, x[..., None], k.expand(*x.shape, 1))
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .] = kept weights + (1 - kept) (sum of weights) pi, float64 [B, ..., S] as weights.
+        """Return sum_i weights_i P_st[i, .], float64 [B, ..., S] as weights; times as for `rows`.
 
-        Ours (tests/diffusion/processes/test_forgetting.py), see the class; times as for `rows`.
+        It is k weights + (1 - k) (sum of weights) pi.
         """
-        kept, pi = self._kept(s, t, weights[..., 0])
-        return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
+        k = self._survival(s, t, weights[..., 0])
+        pi = self._stationary_on(weights.device)
+        return k * weights + (1 - k) * weights.sum(-1, keepdim=True) * pi
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
-        """The levels at which the sums of rows P_0t[x, .] exceed u, int64 [B, ...], for x, u [B, ...] and t [1] or [B].
+        """Return the levels at which cumulative sums of P_0t[x, .] exceed u, int64 [B, ...].
 
-        The sums are (1 - kept) times those of pi, with kept more from x on. Ours, see the class.
+        The sums are (1 - k) times those of pi, and k more from x on.
+
+        Args:
+            x: states, int64 [B, ...].
+            t: times, [1] or [B].
+            u: uniforms of x's shape.
         """
-        kept, pi = self._kept(torch.zeros_like(t), t, x)
-        kept = kept[..., 0].expand(u.shape)
-        reached, spread = pi.cumsum(0), (1 - kept).clamp(min=TINY)
-        below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
-        above = torch.searchsorted(reached, ((u - kept) / spread).contiguous(), right=True)
-        return torch.where(below < x, below, torch.maximum(above, x)).clamp(max=self.num_states - 1)
+        k = self._survival(torch.zeros_like(t), t, x)[..., 0].expand(u.shape)
+        sums = self._stationary_on(x.device).cumsum(0)
+        scale = (1 - k).clamp(min=TINY)
+        before_x = torch.searchsorted(sums, (u / scale).contiguous(), right=True)
+        from_x = torch.searchsorted(sums, ((u - k) / scale).contiguous(), right=True)
+        level = torch.where(before_x < x, before_x, torch.maximum(from_x, x))
+        return level.clamp(max=self.num_states - 1)
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        """Q[., x] without the diagonal: pi_x but at x, float64 [B, ..., S] for x [B, ...]; as in the class."""
-        return self._on(x.device)[x][..., None].expand(*x.shape, self.num_states).scatter(-1, x[..., None], 0.0)
+        """Return Q[., x] without the diagonal: pi_x but at x, float64 [B, ..., S]."""
+        pi = self._stationary_on(x.device)
+        rates = pi[x][..., None].expand(*x.shape, self.num_states)
+        return rates.scatter(-1, x[..., None], 0.0)
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        """Q[x, .] without the diagonal: pi everywhere but at x, float64 [B, ..., S] for x [B, ...]; as in the class."""
-        return self._on(x.device).expand(*x.shape, -1).scatter(-1, x[..., None], 0.0)
+        """Return Q[x, .] without the diagonal: pi but at x, float64 [B, ..., S]."""
+        rates = self._stationary_on(x.device).expand(*x.shape, -1)
+        return rates.scatter(-1, x[..., None], 0.0)
 
-    def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
-        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each.
+    def _prior_distances(self, t: Time) -> tuple[Tensor, Tensor]:
+        """Return KL and total variation between P_0t[o, .] of every level o and the prior.
 
-        As in `FiniteProcess`, of the class's closed form, at a scalar time t; the total variation is kept M / (M + 1),
+        Float64 [max_count + 1] each, at a scalar time t. The total variation is k M / (M + 1),
         M = max_count.
         """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
-        kept, pi = torch.exp(-t), self._on(t.device)
-        prior, others, own = self.prior_pmf(t), (1 - kept) * pi, (1 - kept) * pi + kept
-        other_nats, own_nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
-        nats = (other_nats.sum() - other_nats + own_nats).clamp(min=0.0)[: self.max_count + 1]
-        return nats, (kept * self.max_count / (self.max_count + 1)).expand(len(nats))
+        k = torch.exp(-t)
+        pi = self._stationary_on(t.device)
+        prior = self.prior_pmf(t)
+        p_elsewhere = (1 - k) * pi
+        p_at_level = (1 - k) * pi + k
+        nats_elsewhere = _elementwise_divergence(p_elsewhere, prior)
+        nats_at_level = _elementwise_divergence(p_at_level, prior)
+        nats = (nats_elsewhere.sum() - nats_elsewhere + nats_at_level).clamp(min=0.0)
+        nats = nats[: self.max_count + 1]
+        distance = k * self.max_count / (self.max_count + 1)
+        return nats, distance.expand(len(nats))
 
-    def _kept(self, s: Tensor, t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The probability e^-(t - s) of no replacement, [b, 1, ..., 1], with one axis more than x, and pi, [S]; see the
-        class.
-        """
-        return per_row(torch.exp(s - t), x)[..., None], self._on(x.device)
+    def _survival(self, s: Tensor, t: Tensor, x: Tensor) -> Tensor:
+        """Return k = e^-(t - s), [b, 1, ..., 1], with one axis more than x."""
+        return per_row(torch.exp(s - t), x)[..., None]
 
-    def _on(self, device: torch.device) -> Tensor:
-        """pi on a device: copied once, since copies are waited for."""
+    def _stationary_on(self, device: torch.device) -> Tensor:
+        """Return pi, [S], on a device, to which it is copied once."""
         if device not in self._copies:
             self._copies[device] = self._stationary.to(device)
         return self._copies[device]
 
 
+def _elementwise_divergence(p: Tensor, prior: Tensor) -> Tensor:
+    """Return p log(p / prior), elementwise."""
+    return torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)
+
+
 @component("process")
-class Uniform(_Forgetting):
+class Uniform(_ReplacementProcess):
     """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels.
 
-    exp(Q t) = e^-t I + (1 - e^-t) / S, [S, S] [Austin 2021, appendix A.2.1].
+    exp(Q t) = e^-t I + (1 - e^-t) / S, [S, S].
+
+    References: Austin et al. 2021, appendix A.2.1.
 
     Args:
         max_count: largest data level.
     """
 
     def __init__(self, max_count: int = 255) -> None:
-        super().__init__(max_count, torch.ones(max_count + 1, dtype=torch.float64) / (max_count + 1))
+        num_levels = max_count + 1
+        super().__init__(max_count, torch.ones(num_levels, dtype=torch.float64) / num_levels)
 
 
 @component("process")
-class Absorbing(_Forgetting):
-    """At rate 1 an element is replaced by the mask, the state max_count + 1, for good [Austin 2021, appendix A.2.2].
+class Absorbing(_ReplacementProcess):
+    """At rate 1 an element is replaced by the mask, the state max_count + 1, for good.
 
     exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T, [S, S], with all of pi at the mask.
+
+    References: Austin et al. 2021, appendix A.2.2.
 
     Args:
         max_count: largest data level.
@@ -132,6 +170,6 @@ class Absorbing(_Forgetting):
 
     def __init__(self, max_count: int = 255) -> None:
         self.mask = max_count + 1
-        masked = torch.zeros(max_count + 2, dtype=torch.float64)
-        masked[self.mask] = 1.0
-        super().__init__(max_count, masked)
+        stationary = torch.zeros(max_count + 2, dtype=torch.float64)
+        stationary[self.mask] = 1.0
+        super().__init__(max_count, stationary)

@@ -16,8 +16,9 @@ from torch.nn.functional import one_hot
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
-from blackout.config.allowed_components import check, pathless
-from blackout.config.instantiate import make, resolve
+from blackout.config.allowed_components import check_components, remove_paths
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.count_data import divided_counts
 from blackout.errors import UserError, refuse
@@ -120,7 +121,7 @@ def classical_nats(source: StateData, size: int) -> dict[str, Baseline]:
     test = source.batch("test", torch.arange(size))["x0"]
     held_out = torch.cat([validation, test]).flatten(1).long().cpu()
     nats = _classical_nats(source.train[:].flatten(1).long().cpu(), held_out, source.max_count + 1)
-    return {name: Baseline.of(values, number_of_validation) for name, values in nats.items()}
+    return {name: Baseline.from_values(values, number_of_validation) for name, values in nats.items()}
 
 
 def _classical_nats(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:
@@ -205,7 +206,7 @@ class EnergyFamily(ComponentFamily):
             refuse(description is None and not settings.get("dataset"), advice)
             return _states(make_dataset(settings, description, trusted))
         if description is not None:
-            check({"target": made["target"]}, "model", trusted)
+            check_components({"target": made["target"]}, "model", trusted)
         law = make_target(made["target"])
         number, most = made.get("number", 0), memory() // (24 * law.sites)  # three splits, and their chains
         refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
@@ -222,12 +223,12 @@ class EnergyFamily(ComponentFamily):
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
         chosen = {"energy": "energy", "network": "rates", "simulation": "simulation"}
-        return {part: resolve(settings[name], source.facts, part) for part, name in chosen.items()}
+        return {part: complete_description(settings[name], source.facts, part) for part, name in chosen.items()}
 
     def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Where the data are from: a dataset, or a target, of no file, whose samples are learned from."""
         truth = {name: settings.get(name) for name in ("target", "number", "data_seed")}
-        return {} if settings.get("dataset") or pathless(truth) != truth else {"truth": truth}
+        return {} if settings.get("dataset") or remove_paths(truth) != truth else {"truth": truth}
 
     def tensors(self, source: StateData) -> dict[str, Tensor]:
         """`states`, from which pair energies start; exported models have none."""
@@ -236,8 +237,9 @@ class EnergyFamily(ComponentFamily):
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
         """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""
         described = description["model"]
-        energy, simulation = make(described["energy"], "energy"), make(described["simulation"], "simulation")
-        network = make(described["network"], "rates")
+        energy = instantiate(described["energy"], "energy")
+        simulation = instantiate(described["simulation"], "simulation")
+        network = instantiate(described["network"], "rates")
         if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
             raise UserError("energy: choose mlp or pairs; simulation: events")
         if not isinstance(network, LocallyEquivariant):
@@ -258,7 +260,7 @@ class EnergyFamily(ComponentFamily):
 
     def training(self, settings: Plain) -> dict[str, Any]:
         """How a model is trained, by the settings."""
-        loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
+        loss, rollout, negative = (instantiate(settings[part], part) for part in ("objective", "rollout", "negative"))
         ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
         if not ours or not isinstance(negative, NegativeSampler):
             raise UserError("objective, rollout and negative must be this family's: loss@objective=dnfs, negative=flow")

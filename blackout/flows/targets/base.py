@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.data.file_formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import tensors_hash
@@ -348,7 +348,7 @@ def make_target(described: Any) -> Target:
     Raises:
         UserError: it cannot be made, or lacks one of these.
     """
-    made = make(described, "target")
+    made = instantiate(described, "target")
     if isinstance(made, Target):
         return made
     if not hasattr(made, "log_density") or not hasattr(made, "levels"):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
-from blackout.config.instantiate import make, resolve
+from blackout.config.descriptions import complete_description
+from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
@@ -77,8 +78,8 @@ class CodeFamily(ComponentFamily):
             passes = Passes().replaced(settings).checked(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
-            stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")
-        network = resolve(settings["network"], stats, "network")
+            stats["encoder"] = complete_description(stats["encoder"], source.facts, "network.encoder")
+        network = complete_description(settings["network"], stats, "network")
         return {"network": network, "code": code, "objective": objective, **asdict(passes)}
 
     def data_of(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class CodeFamily(ComponentFamily):
         """The network, with the code and how samples are drawn."""
         parts, n = description["model"], description["data"]["num_items"]
         refuse(parts["code"] not in CODES or not 2 <= n <= 4096, f"there is no code {parts['code']!r} of {n} items")
-        network = make(parts["network"], "network")
+        network = instantiate(parts["network"], "network")
         refuse(getattr(network, "num_items", None) != n, f"network: it must be of {n} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)

@@ -247,7 +247,7 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     if "mallows" in laws:
         nats["repeated_insertion"] = -repeated_insertion(train, held_out)
     nats["uniform"] = torch.full((len(held_out),), math.lgamma(source.length + 1), dtype=torch.float64)
-    return {name: Baseline.of(values / math.log(2), len(validation)) for name, values in nats.items()}
+    return {name: Baseline.from_values(values / math.log(2), len(validation)) for name, values in nats.items()}
 
 
 def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from blackout.component import Plain
-from blackout.config.instantiate import make
+from blackout.config.instantiate import instantiate
 from blackout.errors import refuse
 from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
@@ -136,7 +136,7 @@ def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
     Raises:
         UserError: the description is not that of a decoder, or of one for other items.
     """
-    decoder = make(description, "decoder")
+    decoder = instantiate(description, "decoder")
     allowed = "best, greedy, beam, sample, borders or two_opt"
     refuse(not isinstance(decoder, Decoder), f"decoder: this model is decoded by {allowed}")
     name = type(decoder).__name__

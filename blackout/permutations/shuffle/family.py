@@ -15,7 +15,8 @@ from torch import Tensor
 
 from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain, component
-from blackout.config.instantiate import fill, find, make, resolve
+from blackout.config.descriptions import complete_description, fill_statistics
+from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
@@ -78,17 +79,22 @@ class ShuffleFamily(ComponentFamily):
         Raises:
             UserError: components that do not go together.
         """
-        parts = {name: resolve(settings[name], source.facts, name) for name in self.parts if name != "network"}
-        reverse: Reverse = make(parts["reverse"], "reverse")
+        parts = {
+            name: complete_description(settings[name], source.facts, name)
+            for name in self.parts
+            if name != "network"
+        }
+        reverse: Reverse = instantiate(parts["reverse"], "reverse")
         if reverse.prefix and source.facts["first_fixed"]:
             raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
         stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
         _check_parts({**parts, "network": settings["network"]})
         make_decoder(parts["decoder"], source.kind, source.num_items)
         # what is filled in, the encoder, has statistics of its own to ask for
-        parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
+        network = fill_statistics(settings["network"], stats, "network")
+        parts["network"] = complete_description(network, stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
-        if not make(parts["loss"], "loss").labels and source.kind in ("points", "tokens"):
+        if not instantiate(parts["loss"], "loss").labels and source.kind in ("points", "tokens"):
             raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
         return parts
 
@@ -194,7 +200,7 @@ def _check_parts(parts: Plain) -> None:
         ("loss", "labels", "trajectory, random_time, label_free or sinkhorn"),
         ("network", "scores", "set_transformer"),
     ):
-        if not hasattr(chosen := find(parts[name], name), attribute):
+        if not hasattr(chosen := find_target(parts[name], name), attribute):
             raise UserError(f"{name}: {chosen.__name__} is of another family of models; here it is {words}")
 
 
@@ -204,7 +210,7 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     Raises:
         UserError: a reverse law that cannot undo its steps.
     """
-    law: Shuffle = make(part.get("law"), "shuffle.law")
+    law: Shuffle = instantiate(part.get("law"), "shuffle.law")
     free = source.num_items - int(source.facts["first_fixed"])
     if reverse.undoes is not None and not isinstance(law, reverse.undoes):
         raise UserError(f"reverse: {type(reverse).__name__} undoes {reverse.undoes.__name__}, not {type(law).__name__}")
@@ -212,7 +218,7 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     if schedule is None:
         schedule = default_schedule(law, free, reverse.undoes is not None)
     described = {**part, "schedule": schedule}
-    process = make(described, "shuffle")
+    process = instantiate(described, "shuffle")
     told = f"{type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not {schedule}"
     several = reverse.undoes is not None and max(process.gaps) > 1
     refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")

@@ -23,7 +23,7 @@ def test_closed_forms_are_those_of_the_matrices(process: FiniteJumpProcess) -> N
     assert torch.allclose(process.propagate(weights, S, T), FiniteProcess.propagate(process, weights, S, T))
     t = torch.tensor(0.9)
     assert torch.allclose(process.prior_pmf(t), FiniteProcess.prior_pmf(process, t), atol=1e-14)
-    for own, exact in zip(process._against_prior(t), FiniteProcess._against_prior(process, t), strict=True):
+    for own, exact in zip(process._prior_distances(t), FiniteProcess._prior_distances(process, t), strict=True):
         assert torch.allclose(own, exact, atol=1e-14)
     for name in ("_rates_into", "_rates_out"):
         assert torch.allclose(getattr(process, name)(x), getattr(FiniteJumpProcess, name)(process, x))

@@ -16,7 +16,7 @@ from benchmarks import graph_methods as compare
 from benchmarks.graph_methods import save_graph
 from blackout import load_model
 from blackout.cli import solve
-from blackout.cli.plan import cost_per_sample
+from blackout.cli.cost import cost_per_sample
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs
 from blackout.flows.model import GraphFlow

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from blackout.cli.train import make_model
-from blackout.config.allowed_components import check, named_in_file, plain
-from blackout.config.instantiate import make
+from blackout.cli.from_data import make_model
+from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values
+from blackout.config.instantiate import instantiate
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
 from tests.cli.test_configs import composed
@@ -37,17 +37,17 @@ def test_models_are_made_and_described(folder, dataset, objective):
     options += ["dataset.min_raters=1"] if dataset == "rankings" else []
     options += ["dataset.length=5"] if dataset == "cycles" else []
     config = composed("family=codes", f"dataset={dataset}", f"objective={objective}", "network.width=16", *options)
-    family = make(config["family"], "family")
+    family = instantiate(config["family"], "family")
     source = family.source(config)
     model = make_model(family, config, source)
     assert isinstance(model, CodeModel) and model.length == source.length
     family.dry_run(model)
-    read = plain(json.loads(json.dumps(model.config)), "file")
+    read = copy_plain_values(json.loads(json.dumps(model.config)), "file")
     assert read == model.config and str(folder) not in json.dumps(read)
     for section in ("family", "model"):
-        check(read[section], section)
+        check_components(read[section], section)
     if dataset not in OWN:
-        named_in_file(read["dataset"], "dataset", "data")
+        component_from_file(read["dataset"], "dataset", "data")
     built = family.build({**read, "blackout": "x"}, model.tensors())
     assert {k: v.shape for k, v in built.state_dict().items()} == {
         k: v.shape for k, v in model.state_dict().items() if not k.startswith("ema.")

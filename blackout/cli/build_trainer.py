@@ -1,0 +1,151 @@
+"""Lightning's Trainer for a run: callbacks, loggers, strategy, and processes started from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from blackout.cli.mirror import Mirror
+from blackout.cli.report_page import LivePage
+from blackout.cli.sweeps import sweeping
+from blackout.component import Plain
+from blackout.config.instantiate import instantiate
+from blackout.config.settings import is_overridden
+from blackout.errors import UserError, refuse, summary
+from blackout.training.checkpoint_callback import AtomicCheckpointIO
+from blackout.training.family import ComponentFamily
+from blackout.training.loggers import MetricsCSV
+
+MAX_PROCESSES_PER_CPU = 16  # more on one machine is a mistake
+
+
+def is_scoring_samples(config: Plain) -> bool:
+    """Return whether the run scores samples."""
+    return bool(config["metrics"] and (config["callbacks"] or {}).get("scores"))
+
+
+def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[pl.Callback]:
+    """Return the configured callbacks of a run; they write nothing until training starts.
+
+    Raises:
+        UserError: arguments that a callback refuses, or scores at certain steps without metrics.
+    """
+    settings = {name: value for name, value in (config["callbacks"] or {}).items() if value}
+    arguments: dict[str, dict[str, Any]] = {
+        "checkpoints": {"directory": str(run / "checkpoints")},
+        "samples": {"directory": str(run / "samples"), "preview": family.preview},
+        "nonfinite": {"directory": str(run)},
+    }
+    if is_scoring_samples(config):
+        scorer = instantiate(config["metrics"], "metrics")
+        arguments["scores"] = {"scorer": scorer, "required": is_overridden("metrics")}
+    elif settings.pop("scores", None) and is_overridden("callbacks.scores.every_n_steps"):
+        raise UserError("callbacks.scores needs metrics=counts, digits, inception or another choice")
+    for name, value in settings.items():
+        is_mapping = isinstance(value, Mapping)
+        expected = "a callback (a mapping with _target_)"
+        refuse(not is_mapping, f"callbacks.{name} must be {expected}, not {value!r}")
+    return [
+        instantiate(value, f"callbacks.{name}", **arguments.get(name, {}))
+        for name, value in settings.items()
+    ]
+
+
+def build_trainer(
+    config: Plain, run: Path, callbacks: list[pl.Callback], mirror: Mirror | None = None
+) -> pl.Trainer:
+    """Return the Trainer with these callbacks and the configured loggers, and metrics.csv.
+
+    Raises:
+        UserError: arguments that Lightning refuses, or far more processes than processors.
+    """
+    settings = dict(config["trainer"])
+    devices = settings.get("devices")
+    num_cpus = os.cpu_count() or 1
+    is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
+    refuse(is_too_many, f"trainer.devices={devices}: this machine has {num_cpus} processors")
+
+    loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run))]
+    for name, logger in (config["logger"] or {}).items():
+        loggers.append(instantiate(logger, f"logger.{name}", save_dir=str(run)))
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun decides how many processes there are
+        world_size = int(os.environ["WORLD_SIZE"])
+        num_local = int(os.environ["LOCAL_WORLD_SIZE"])
+        settings |= {"devices": num_local, "num_nodes": world_size // num_local}
+        if world_size > 1 and settings.get("strategy", "auto") == "auto":
+            settings["strategy"] = "ddp"
+    after_save = () if mirror is None else (mirror.try_to_push,)
+    try:
+        trainer: pl.Trainer = instantiate(
+            settings | {"strategy": choose_strategy(settings)},
+            "trainer",
+            logger=loggers,
+            callbacks=callbacks,
+            default_root_dir=str(run),
+            use_distributed_sampler=False,
+            plugins=[AtomicCheckpointIO(*after_save)],
+            enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
+        )
+    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
+        # These are how Lightning refuses arguments.
+        raise UserError(f"trainer: {summary(error)}") from error
+    return trainer
+
+
+def choose_strategy(settings: Plain) -> Any:
+    """Return the Trainer's strategy: where it would be DDP, DDP that does not broadcast buffers.
+
+    Buffers are constants, or the same function of the seed in every process. A strategy given as a
+    component keeps its arguments.
+
+    Raises:
+        MisconfigurationException: Lightning finds no such devices.
+    """
+    strategy = settings.get("strategy", "auto")
+    if strategy == "auto":
+        names = ("accelerator", "devices", "num_nodes")
+        automatic = pl.Trainer(
+            **{name: settings[name] for name in names if name in settings},
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+        ).strategy
+        strategy = "ddp" if isinstance(automatic, DDPStrategy) else "auto"
+    is_registered = isinstance(strategy, str) and strategy in StrategyRegistry
+    entry = StrategyRegistry[strategy] if is_registered else {}
+    if entry.get("strategy") is DDPStrategy:
+        return DDPStrategy(**entry["init_params"], broadcast_buffers=False)
+    return strategy
+
+
+def check_launch(trainer: pl.Trainer) -> None:
+    """Refuse ways of starting several processes that cannot work.
+
+    Each process that a job of a sweep started would run the whole sweep, and each of several nodes
+    without a common address would wait for the others for half an hour.
+
+    Raises:
+        UserError: it is started in one of these ways.
+    """
+    environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
+    is_external = getattr(environment, "creates_processes_externally", True)
+    if is_external:
+        return
+    refuse(
+        sweeping(),
+        "a sweep on several devices needs processes started from outside: torchrun train.py -m ..., "
+        "or hydra/launcher=submitit_slurm; or use trainer.devices=1",
+    )
+    if trainer.num_nodes > 1 and "MASTER_ADDR" not in os.environ:
+        raise UserError(
+            f"trainer.num_nodes={trainer.num_nodes} needs torchrun or srun on every node, "
+            "or MASTER_ADDR"
+        )

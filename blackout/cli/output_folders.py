@@ -1,0 +1,47 @@
+"""Folders for results of `sample.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from blackout.cli.sweeps import job_folder, sweeping
+from blackout.distributed import computed_once
+from blackout.errors import refuse
+from blackout.files import numbered, refuse_links, results_folder
+
+FILE_SUFFIXES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")
+"""Suffixes that no folder of results has."""
+
+
+def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterator[Path]:
+    """Yield folders that results may go to: `out` alone, or `name`, `name-2`, ... in the run directory.
+
+    The run directory is that of the checkpoint or model, or the folder that contains the model; in
+    a sweep it is the job's own.
+
+    Raises:
+        UserError: a link leads out of the run directory, or `out` is the name of a file.
+    """
+    if out is not None:
+        is_file_name = Path(out).suffix.lower() in FILE_SUFFIXES and not Path(out).is_dir()
+        refuse(is_file_name, f"out={out} names a folder, for samples.npz and others: omit the suffix")
+        yield Path(out)
+        return
+    is_model = (ckpt / "config.json").exists()
+    run = ckpt if ckpt.is_dir() and not is_model else ckpt.parent
+    if run.name == "checkpoints":
+        run = run.parent
+    parent = job_folder() if sweeping() else run
+    for folder in numbered(parent / name):
+        refuse_links(parent, name.split("/")[0], str(folder.relative_to(parent)))
+        yield folder
+
+
+@contextmanager
+def shared_folder(folders: Iterable[Path], key: str, **options: Any) -> Iterator[Path]:
+    """Open the `results_folder` that process 0 chooses for all processes."""
+    with ExitStack() as stack:
+        yield computed_once(lambda: stack.enter_context(results_folder(folders, key, **options)))

@@ -1,0 +1,158 @@
+"""What `sample.py` is asked for: the model, the data set to compare with, and the family's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from blackout.cli.mirror import fetched
+from blackout.cli.run_results import read_settings
+from blackout.config.allowed_components import copy_plain_values, find_allowed
+from blackout.config.descriptions import add_defaults
+from blackout.config.instantiate import instantiate
+from blackout.config.settings import is_overridden, optional_path
+from blackout.errors import UserError, refuse
+from blackout.training.export import load_trained
+from blackout.training.family import ComponentFamily
+from blackout.training.model import Model
+
+PROGRAM_SETTINGS = frozenset(
+    [
+        "ckpt",
+        "data_dir",
+        "dataset",
+        "device",
+        "evaluate",
+        "indices",
+        "law",
+        "likelihood",
+        "metrics",
+        "num_samples",
+        "out",
+        "samples",
+        "seed",
+        "seeds",
+        "shown",
+        "trajectory",
+        "trusted",
+    ]
+)
+"""Settings of this program; all others belong to the model's family."""
+SAMPLER_GROUPS = {"correction", "guidance"}  # parts of a sampler with null settings of their own
+
+
+def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
+    """Return the trained model, or the distribution in its place, with its family and its place.
+
+    The place is a file or folder next to which results are written.
+
+    Raises:
+        UserError: the model cannot be loaded.
+    """
+    if config["law"]:
+        refuse(config["evaluate"], "evaluate=true compares with data, and a law has none")
+        law = instantiate(config["law"], "law")
+        if not isinstance(law, Model):
+            raise UserError(f"law: {type(law).__name__} is not a law; task=dna_toy chooses one")
+        name = str(law.config.get("law", "law"))
+        return law.eval(), cast(ComponentFamily, law.family), Path("runs") / name / "law"
+    ckpt = fetched(str(optional_path(config, "ckpt")))
+    is_simulated = str(config.get("measurement")).startswith(("test:", "val:", "train:"))
+    settings = dict(config)
+    if config["dataset"] or config["evaluate"] or is_simulated:
+        settings["dataset"] = choose_dataset(ckpt, config["dataset"])
+    model, family = load_trained(str(ckpt), settings, tuple(config["trusted"]))
+    return model, family, ckpt
+
+
+def choose_dataset(run: Path, chosen: Any) -> Any:
+    """Return the data set to compare with: the chosen one, or the file that the run was trained on.
+
+    If both are the same file, the run's settings are used: they decide the split, and others would
+    hold out samples that the model was trained on.
+
+    Args:
+        run: of the model; any other path leaves the choice as it is.
+        chosen: description of a data set, or null.
+
+    Raises:
+        UserError: the run's data set has components among its settings.
+    """
+    if not (run / "config.yaml").exists():
+        return chosen
+    trained: Any = read_settings(run).get("dataset")
+    address = trained.get("_target_") if isinstance(trained, Mapping) else None
+    is_known = isinstance(address, str) and find_allowed(address, "dataset") is not None
+    if not is_known or "path" not in trained:
+        return chosen
+    trained = copy_plain_values(trained, "dataset")
+    if chosen and _file_of(chosen) != _file_of(trained):
+        return chosen
+    if any("_target_" in str(value) for name, value in trained.items() if name != "_target_"):
+        raise UserError(
+            f"{run / 'config.yaml'}: a data set of files may have plain values only as settings"
+        )
+    typed = {
+        name: value
+        for name, value in (chosen or {}).items()
+        if is_overridden(f"dataset.{name}")
+    }
+    dataset = {**trained, **typed}
+    if dataset != chosen:
+        print(f"data: {dataset.get('path')}, with the settings of {run / 'config.yaml'}")
+    return dataset
+
+
+def parse_request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """Return the settings of the model's family; `sampler` only if the command line gives part of it.
+
+    A kernel that is the model's own keeps the model's number of steps.
+    """
+    request = {
+        name: value
+        for name, value in config.items()
+        if name not in PROGRAM_SETTINGS and not _is_empty(value)
+    }
+    sampler = request.pop("sampler", None)
+    if sampler is not None and is_overridden("sampler"):
+        keeps_steps = _is_own_kernel(model, sampler.get("kernel"))
+        if keeps_steps and not is_overridden("sampler.num_steps"):
+            sampler = {**sampler, "num_steps": None}
+        request["sampler"] = sampler
+    if not isinstance(config["likelihood"], Mapping | None):  # the family refuses it
+        request["likelihood"] = config["likelihood"]
+    return request | {"num_samples": config["num_samples"]}
+
+
+def remove_nulls(value: Any) -> Any:
+    """Return a group of settings without those that are null, which are then the model's own.
+
+    Values inside other components stay: in a grid of times, null has a meaning of its own.
+    """
+    if not isinstance(value, Mapping) or not value:
+        return value
+    parts = {name: part for name, part in value.items() if part is not None}
+    for name in SAMPLER_GROUPS & parts.keys():
+        parts[name] = remove_nulls(parts[name])
+    return {name: part for name, part in parts.items() if part is not None} or None
+
+
+def _file_of(dataset: Any) -> tuple[str, Path]:
+    path = Path(str(dataset.get("path"))).expanduser().resolve()
+    return str(dataset.get("_target_")), path
+
+
+def _is_own_kernel(model: Model, kernel: Any) -> bool:
+    """Return whether a kernel's description is that of the model's own kernel."""
+    if kernel is None:
+        return False
+    sampler = model.config.get("model", {}).get("sampler") or {}
+    return add_defaults(kernel, "sampler.kernel") == sampler.get("kernel")
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a setting is null, or a group of nothing but nulls."""
+    if isinstance(value, Mapping) and value:
+        return all(_is_empty(part) for part in value.values())
+    return value is None
