@@ -45,7 +45,7 @@ from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
 from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant import Features, Hollow, TimeEmbedding
+from blackout.networks.equivariant import HollowBody, StateEncoding, UnitTimeEmbedding
 from blackout.random import SampleStreams
 
 _AVERAGED = 0.998
@@ -179,16 +179,16 @@ def magnetisation(size: int, sigma: float, bias: float) -> float:
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
 
 
-class _AttentionBody(Hollow):
+class _AttentionBody(HollowBody):
     """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the same site s."""
 
     def __init__(self, sites: int, levels: int, channels: int, heads: int) -> None:
         super().__init__(channels, heads=heads)
         self.heads = heads
-        self.states = Features(levels)
+        self.states = StateEncoding(levels)
         self.embed = nn.Linear(self.states.channels, channels)
         self.place = nn.Parameter(0.5 * torch.randn(sites, channels))
-        self.time = TimeEmbedding(channels)
+        self.time = UnitTimeEmbedding(channels)
         self.project = nn.Linear(channels, 3 * channels)
         self.output = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels))
 

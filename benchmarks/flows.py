@@ -22,7 +22,7 @@ from blackout.flows.refinement import DMALA
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.targets import Ising, Target
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant import CLASSES
+from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 
 
 class Epochs:
@@ -89,7 +89,16 @@ def on_graphs(quick: bool) -> Callable[[], None]:
     graphs, points, steps, batch = (3, 3, 2, 8) if quick else (24, 33, 40, 160)
     target = graph_problem("mis", number=graphs, held_out=1)
     rollout = Rollout(points=points, chains=8 * graphs, every=steps, kept=1, refine=DMALA(1, 0.4))
-    network = LESite(target.sites, 2, 48, 3, messages=24, heat_bath=True, distances=CLASSES, reach=CLASSES - 1)
+    network = LESite(
+        target.sites,
+        levels=2,
+        channels=48,
+        layers=3,
+        messages=24,
+        heat_bath=True,
+        distances=NUM_DISTANCE_CLASSES,
+        reach=NUM_DISTANCE_CLASSES - 1,
+    )
     model = GraphFlow(network, target, rollout=rollout)
     optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
 

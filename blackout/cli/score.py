@@ -29,7 +29,7 @@ from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import over_seeds
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
-from blackout.training.callbacks import compared, score_samples
+from blackout.training.callbacks import reference_scores, score_samples
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
@@ -104,7 +104,7 @@ class Scoring:
                 report["over_seeds"] = over_seeds(values_by_seed)
             report |= self.scores.provenance()
             device = self.model.device
-            report |= compared(self.scorer, self.source, config["num_samples"], device)
+            report |= reference_scores(self.scorer, self.source, config["num_samples"], device)
 
         # 2. What the family adds, such as likelihoods, and the comparison with baselines.
         family_report = self.family.report(self.model, self.source, config)
@@ -166,7 +166,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
             "samples": str(samples_path),
             **condition,
             **provenance(device, start, source),
-            **compared(scorer, source, num_samples, device),
+            **reference_scores(scorer, source, num_samples, device),
         }
         save_figure(scores, out)
         if rank() == 0:

@@ -15,7 +15,8 @@ from blackout.config.instantiate import find_target, instantiate
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import FiniteProcess, Process
 from blackout.errors import UserError
-from blackout.networks.inputs import CountInputs, Elements
+from blackout.networks.elements import Elements
+from blackout.networks.inputs import CountInputs
 
 BYTES_PER_NUMBER = 8  # float64
 # Arrays [B, *shape, S] that any training step holds at once: logits, probabilities, gradients.

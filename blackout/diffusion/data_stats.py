@@ -16,7 +16,7 @@ from blackout.data.count_statistics import Sums, compute_sums, iterate_chunks
 from blackout.data.labels import Level
 from blackout.data.on_disk import DiskCounts
 from blackout.errors import refuse
-from blackout.networks.inputs import Elements, concentration, gain
+from blackout.networks.elements import Elements, estimate_concentration, estimate_gain
 
 _ROUNDS = 20
 """Of an iteration that settles in fewer."""
@@ -177,7 +177,7 @@ def shrunk_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
 
 
 def elements_of(counts: Tensor | DiskCounts, mean: Tensor, known: Sums | None = None) -> Elements:
-    """Mean, concentration and gain by moments, float32; see `concentration` and `gain` of `blackout.networks.inputs`.
+    """Estimate mean, concentration and gain by moments, float32; see `blackout.networks.elements`.
 
     Args:
         counts: integers [N, *shape].
@@ -186,5 +186,5 @@ def elements_of(counts: Tensor | DiskCounts, mean: Tensor, known: Sums | None = 
     """
     found = known or compute_sums(counts)
     own, variance = found.element.double() / len(found.sample), found.variance
-    shared = gain(found.sample.var(correction=0), own, variance)
-    return Elements(mean, concentration(mean.double(), variance).float(), shared.float())
+    shared = estimate_gain(found.sample.var(correction=0), own, variance)
+    return Elements(mean, estimate_concentration(mean.double(), variance).float(), shared.float())

@@ -43,7 +43,8 @@ from blackout.diffusion.processes.generator import embed_matrix
 from blackout.diffusion.restarts import restart, restoration_panels, time_at
 from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, error_context, refuse
-from blackout.networks.inputs import Elements, concentration, measure
+from blackout.networks.elements import Elements, estimate_concentration
+from blackout.networks.inputs import set_elements
 from blackout.protocols import Draw, Watch
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.model import evaluating
@@ -177,7 +178,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         between = (class_sums.square() / sizes.clamp(min=1)[:, None]).sum(0)
         within = count_sums.square - between
         degrees_of_freedom = (len(labels) - (sizes > 0).sum()).clamp(min=1)
-        r = concentration(mean.double(), within / degrees_of_freedom)
+        r = estimate_concentration(mean.double(), within / degrees_of_freedom)
         class_mean = shrunk_means(plain_mean, sizes, r)
         return tensors | {"class_mean": class_mean, "plain_mean": plain_mean}
 
@@ -273,7 +274,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             learnt = None
             if plain_mean is not None and class_mean is not None:
                 learnt = torch.log(with_none(plain_mean / class_mean))
-            measure(network, elements, shifts(description["data"], kept), learnt)
+            set_elements(network, elements, shifts(description["data"], kept), learnt)
 
         # 3. The model.
         head = make_head(configs["head"], parts["process"], elements)

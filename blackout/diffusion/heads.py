@@ -34,7 +34,7 @@ from blackout.diffusion.predictions import (
 )
 from blackout.diffusion.processes import Process
 from blackout.errors import ensure
-from blackout.networks.inputs import Elements
+from blackout.networks.elements import Elements
 from blackout.random import RandomSource, categorical, uniform
 
 SERIES_BELOW = -15.0  # where log_softplus uses its series, since log(1 + e^f) underflows
@@ -198,7 +198,7 @@ class GammaHead:
         # 2. Posterior mean y0 of every element by itself.
         posterior = gain
         if self.own_counts:
-            r_given_gain = elements.own_concentration
+            r_given_gain = elements.conditional_concentration
             posterior = gain * (r_given_gain + x) / (r_given_gain + gain * expected)
         y0 = -torch.expm1(-t).float() * elements.mean * posterior
 

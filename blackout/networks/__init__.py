@@ -1,20 +1,25 @@
-"""Networks: from counts and times to raw outputs (bodies, and the wrapper that scales and labels); on sets of items;
-locally equivariant ones.
+"""Networks: bodies, the wrapper that scales counts, set transformers, locally equivariant networks.
+
+A body maps scaled data and time labels to raw outputs. `CountNetwork` wraps a body: it scales the
+counts and labels the times. A `SetTransformer` scores how to rearrange the items of a list, and a
+`LocallyEquivariant` network gives the rates of a flow.
 """
 
 from blackout.networks.automatic import body_for
-from blackout.networks.equivariant import LEMLP, GraphBatch, LEConvolution, LETransformer, LocallyEquivariant
+from blackout.networks.elements import Elements
+from blackout.networks.equivariant import LEMLP, LEConvolution, LocallyEquivariant
 from blackout.networks.equivariant_sitewise import LESite
+from blackout.networks.equivariant_transformer import LETransformer
+from blackout.networks.graph_batch import GraphBatch
 from blackout.networks.inputs import (
     BirthDeathInputs,
     CountInputs,
     CountNetwork,
-    Elements,
     LevelInputs,
     PaperInputs,
     StandardisedInputs,
     StateInputs,
-    measure,
+    set_elements,
     time_label,
 )
 from blackout.networks.item_encoders import (
@@ -32,9 +37,33 @@ from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements",
-    "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
-    "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
-    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder",
-    "TokenEncoder", "Transformer", "UNet", "body_for", "measure", "time_label",
-]  # fmt: skip
+    "LEMLP",
+    "BirthDeathInputs",
+    "CountInputs",
+    "CountNetwork",
+    "EdgeEncoder",
+    "Elements",
+    "GraphBatch",
+    "ItemEncoder",
+    "LEConvolution",
+    "LESite",
+    "LETransformer",
+    "LevelInputs",
+    "LocallyEquivariant",
+    "NCSNpp",
+    "PaperInputs",
+    "PieceEncoder",
+    "PointEncoder",
+    "ResidualMLP",
+    "SequenceConvolution",
+    "SetTransformer",
+    "StandardisedInputs",
+    "StateInputs",
+    "StripEncoder",
+    "TokenEncoder",
+    "Transformer",
+    "UNet",
+    "body_for",
+    "set_elements",
+    "time_label",
+]

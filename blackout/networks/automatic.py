@@ -1,7 +1,10 @@
-"""The network that fits the data where nobody has named one: its architecture and its size, by the data's shape. Ours.
+"""Choice of a network body, its architecture and its size, by the shape of the data.
 
-Vectors of counts get a residual perceptron, vectors of levels without an order dilated convolutions, images, series and
-volumes a U-Net, whose levels, channels and dense blocks follow from its sides. The saved model names what was chosen.
+Vectors of counts get a residual MLP, vectors of unordered levels dilated convolutions, and images,
+series and volumes a U-Net, whose levels, channels and dense blocks follow from the sides. A saved
+model names the body that was chosen.
+
+References: this project; checked in tests/networks/test_elements.py.
 """
 
 from __future__ import annotations
@@ -17,58 +20,120 @@ from blackout.errors import error_context
 from blackout.networks.mlp import ResidualMLP, SequenceConvolution
 from blackout.networks.unet import UNet
 
-_COARSEST, _MOST_LEVELS = 4, 3
-_DENSE = 2**13
-"""Most numbers on a U-Net's coarsest level for perceptrons over all of them."""
-_PLACES, _NARROW, _FOLDED = 256, 64, 16
-"""Most places of a U-Net's finest level, as far as at most 16 elements together are one of them, and of an image of
-narrow counts, whose many outputs ask for more channels, those beyond which neighbours are one place once."""
-_WIDTHS = ((64, 32), (512, 16))
-"""Channels of the finest level on up to so many places; 8 beyond."""
-_CHOSEN = ("levels", "width", "depth", "channels", "dropout", "ordered")
-"""What the user may choose of a body that is left to the data."""
-_KINDS = {"ResidualMLP": ResidualMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
+MLP_WIDTH = 256
+MLP_DEPTH = 4
+MLP_KNOTS = 9  # of every element's curve
+SEQUENCE_WIDTH = 96
+SEQUENCE_DEPTH = 6
+SEQUENCE_KERNEL = 3
+
+MAX_UNET_LEVELS = 3
+MIN_COARSEST_SIDE = 4
+DENSE_BLOCKS = 2
+DENSE_WIDTH = 256
+MAX_DENSE_SIZE = 2**13  # largest coarsest level, in numbers, that gets dense blocks
+
+MAX_POSITIONS = 256  # of the finest level; larger images are folded
+MAX_POSITIONS_NARROW = 64  # of narrow counts, whose many outputs need more channels
+MAX_FOLDED = 16  # elements that are folded to one position, at most
+
+# (positions of the finest level, channels on up to so many)
+CHANNELS_BY_POSITIONS = ((64, 32), (512, 16))
+MIN_CHANNELS = 8  # on more positions
+
+# Settings of a body that is chosen automatically
+USER_SETTINGS = ("levels", "width", "depth", "channels", "dropout", "ordered")
+BODIES = {"ResidualMLP": ResidualMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
-def described_body(shape: Sequence[int], levels: int | None = None, **chosen: Any) -> dict[str, Any]:
-    """The description of a body that fits the data: a mapping with `_target_`, without the shape.
+def describe_body(
+    shape: Sequence[int], levels: int | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Return the description of a body that fits the data, a mapping with `_target_`.
 
     Args:
-        shape, levels: see `body_for`.
-        chosen: of its other arguments width, depth, channels, dropout and ordered, and whether counts are `narrow`.
+        shape: of one sample, see `body_for`.
+        levels: number of states, where they have no order; None for counts.
+        settings: width, depth, channels, dropout and ordered, see `body_for`, and `narrow`, whether
+            counts are narrow.
     """
-    width, depth, ordered, narrow = (chosen.get(name) for name in ("width", "depth", "ordered", "narrow"))
-    dropout = chosen.get("dropout", 0.0)
-    if len(shape) > 1 or (ordered and levels is None):
-        return _described_unet(shape[1:] or shape, _NARROW if narrow else _PLACES, chosen.get("channels"), dropout)
+    dropout = settings.get("dropout", 0.0)
+    if len(shape) > 1 or (settings.get("ordered") and levels is None):
+        max_positions = MAX_POSITIONS_NARROW if settings.get("narrow") else MAX_POSITIONS
+        sides = shape[1:] or shape
+        return _describe_unet(sides, max_positions, settings.get("channels"), dropout)
     if levels is None:
-        sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
-        return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout, "knots": 9}
-    sizes = {"levels": levels, "width": width or 96, "depth": depth or 6, "kernel": 3}
-    return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
-
-
-def _described_unet(sides: Sequence[int], most: int, channels: int | None, dropout: float) -> dict[str, Any]:
-    """The U-Net for images of these sides: levels, channels and dense blocks by numbers of places.
-
-    Ours (tests/networks/test_elements.py).
-    """
-    fold = 1
-    while math.prod(sides) > most and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
-        sides, fold, most = tuple(side // 2 for side in sides), 2 * fold, _PLACES
-    finest = channels or next((width for most, width in _WIDTHS if math.prod(sides) <= most), 8)
-    multipliers = [1]
-    while len(multipliers) < _MOST_LEVELS and _halves(sides, _COARSEST):
-        sides, multipliers = tuple(side // 2 for side in sides), [*multipliers, 2 * multipliers[-1]]
-    dense = 2 if finest * multipliers[-1] * math.prod(sides) <= _DENSE else 0
+        return {
+            "_target_": "blackout.networks.ResidualMLP",
+            "width": settings.get("width") or MLP_WIDTH,
+            "depth": settings.get("depth") or MLP_DEPTH,
+            "dropout": dropout,
+            "knots": MLP_KNOTS,
+        }
     return {
-        "_target_": "blackout.networks.UNet", "channels": finest, "multipliers": multipliers, "blocks_per_level": 1,
-        "attention_resolutions": [], "dense_blocks": dense, "dense_width": 256, "dropout": dropout, "fold": fold,
-    }  # fmt: skip
+        "_target_": "blackout.networks.SequenceConvolution",
+        "levels": levels,
+        "width": settings.get("width") or SEQUENCE_WIDTH,
+        "depth": settings.get("depth") or SEQUENCE_DEPTH,
+        "kernel": SEQUENCE_KERNEL,
+        "dropout": dropout,
+    }
 
 
-def _halves(sides: Sequence[int], least: int = 1) -> bool:
-    return all(side % 2 == 0 and side // 2 >= least for side in sides)
+def _describe_unet(
+    sides: Sequence[int], max_positions: int, channels: int | None, dropout: float
+) -> dict[str, Any]:
+    """Return the description of a U-Net for images of these sides.
+
+    Args:
+        sides: of the data.
+        max_positions: of the finest level; with more, neighbours are folded.
+        channels: of the finest level; None to choose them.
+        dropout: probability.
+    """
+    # 1. Fold neighbours of large images to one position.
+    fold = 1
+    while math.prod(sides) > max_positions and _can_be_halved(sides):
+        if (2 * fold) ** len(sides) > MAX_FOLDED:
+            break
+        sides = _halve(sides)
+        fold *= 2
+        max_positions = MAX_POSITIONS
+
+    # 2. Channels of the finest level.
+    if not channels:
+        channels = MIN_CHANNELS
+        for positions, width in reversed(CHANNELS_BY_POSITIONS):
+            if math.prod(sides) <= positions:
+                channels = width
+
+    # 3. Levels, each with half the sides and twice the channels.
+    multipliers = [1]
+    while len(multipliers) < MAX_UNET_LEVELS and _can_be_halved(sides, MIN_COARSEST_SIDE):
+        sides = _halve(sides)
+        multipliers.append(2 * multipliers[-1])
+
+    # 4. Dense blocks, if the coarsest level is small.
+    coarsest_size = channels * multipliers[-1] * math.prod(sides)
+    return {
+        "_target_": "blackout.networks.UNet",
+        "channels": channels,
+        "multipliers": multipliers,
+        "blocks_per_level": 1,
+        "attention_resolutions": [],
+        "dense_blocks": DENSE_BLOCKS if coarsest_size <= MAX_DENSE_SIZE else 0,
+        "dense_width": DENSE_WIDTH,
+        "dropout": dropout,
+        "fold": fold,
+    }
+
+
+def _can_be_halved(sides: Sequence[int], min_side: int = 1) -> bool:
+    return all(side % 2 == 0 and side // 2 >= min_side for side in sides)
+
+
+def _halve(sides: Sequence[int]) -> tuple[int, ...]:
+    return tuple(side // 2 for side in sides)
 
 
 def body_for(
@@ -83,50 +148,93 @@ def body_for(
     ordered: bool | None = None,
     covariate_levels: Sequence[int] | None = None,
 ) -> nn.Module:
-    """A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net
-    for images, series and volumes, and for vectors whose neighbours go together; a saved model names the body itself.
+    """Make a body that fits the data: a residual MLP, dilated convolutions or a U-Net.
+
+    Vectors of counts get a residual MLP; vectors of unordered levels dilated convolutions; images,
+    series, volumes and ordered vectors a U-Net.
 
     Args:
-        shape: of the data, (D,), (C, L), (C, H, W) or (C, D, H, W).
-        outputs: number of output groups per element of the data.
-        levels: states there can be, where they have no order; None for counts.
-        width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
-        channels: of the U-Net's finest level; None for 32 on up to 64 places, 16 on up to 512, 8 beyond.
-        dropout: of all.
-        ordered: a vector is a series.
+        shape: of one sample, (D,), (C, L), (C, H, W) or (C, D, H, W).
+        outputs: number of outputs per element of the data.
+        levels: number of states, where they have no order; None for counts.
+        width: of the MLP (None for 256) and the convolutions (None for 96).
+        depth: of the MLP (None for 4) and the convolutions (None for 6).
+        channels: of the U-Net's finest level; None for 32 on up to 64 positions, 16 on up to 512,
+            and 8 beyond.
+        dropout: probability, of all bodies.
         num_classes: number of classes of a conditional network; None for an unconditional one.
-        covariate_levels: levels of each covariate.
+        ordered: whether neighbouring elements of a vector belong together, as in a series.
+        covariate_levels: number of levels of each covariate.
+
+    Example:
+        >>> type(body_for((7,))).__name__
+        'ResidualMLP'
+        >>> type(body_for((1, 8, 8))).__name__
+        'UNet'
     """
-    chosen = {"width": width, "depth": depth, "channels": channels, "dropout": dropout, "ordered": ordered}
-    arguments = described_body(shape, levels, **chosen)
-    kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
-    classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
-    return kind(shape=shape, outputs=outputs, **classes, **arguments)
+    settings = {
+        "width": width,
+        "depth": depth,
+        "channels": channels,
+        "dropout": dropout,
+        "ordered": ordered,
+    }
+    description = describe_body(shape, levels, **settings)
+    body = BODIES[description.pop("_target_").rsplit(".", 1)[-1]]
+    return body(
+        shape=shape,
+        outputs=outputs,
+        num_classes=num_classes,
+        covariate_levels=covariate_levels,
+        **description,
+    )
 
 
-def body_and_inputs(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """Body and inputs of a `CountNetwork` whose body is left to the data (`body_for`). Ours.
+def body_and_inputs(arguments: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
+    """Return body and inputs of a `CountNetwork` that follow from the data.
 
-    Where a process takes away the order of levels and the data are vectors, that body, and a `Transformer`, embeds
-    levels, those of the data and a mask, and the inputs leave them as they are.
+    The description of `body_for` is replaced by that of the body it chooses. For vectors of
+    unordered levels, that body and a `Transformer` embed the levels of the data and a mask, and
+    the inputs leave the levels as they are.
 
     Args:
-        given: arguments of the network.
-        stats: shape and max_count of the data, whether a vector is `ordered`, and whether counts are `narrow`.
+        arguments: of the network, as the user set them.
+        stats: of the data: shape, max_count, whether a vector is `ordered`, and whether counts are
+            `narrow`.
+
+    Returns:
+        Descriptions that replace `body` and `inputs`; empty if nothing follows from the data.
     """
-    body, inputs = given.get("body"), given.get("inputs")
+    body = arguments.get("body")
+    inputs = arguments.get("inputs")
     if not isinstance(body, Mapping):
         return {}
-    scaled = isinstance(inputs, Mapping) and inputs.get("_target_") == "blackout.networks.LevelInputs"
-    embeds = scaled and len(stats["shape"]) == 1
-    states = {"inputs": {"_target_": "blackout.networks.StateInputs"}} if embeds else {}
-    kind = body.get("_target_")
-    if kind == "blackout.networks.Transformer" and embeds and body.get("levels") is None:
-        return {"body": {**body, "levels": stats["max_count"] + 2}} | states
-    if kind != "blackout.networks.body_for":
+
+    # 1. Vectors of unordered levels are embedded.
+    has_levels = (
+        isinstance(inputs, Mapping) and inputs.get("_target_") == "blackout.networks.LevelInputs"
+    )
+    embeds_states = has_levels and len(stats["shape"]) == 1
+    replaced: dict[str, Any] = {}
+    if embeds_states:
+        replaced["inputs"] = {"_target_": "blackout.networks.StateInputs"}
+        num_states = stats["max_count"] + 2  # levels 0..max_count and a mask
+
+    # 2. A transformer gets the number of states.
+    target = body.get("_target_")
+    if target == "blackout.networks.Transformer" and embeds_states and body.get("levels") is None:
+        return {"body": {**body, "levels": num_states}} | replaced
+    if target != "blackout.networks.body_for":
         return {}
-    asked = {name: body[name] for name in _CHOSEN if body.get(name) is not None}
-    known = {"levels": stats["max_count"] + 2 if embeds else None} | {k: stats.get(k) for k in ("ordered", "narrow")}
+
+    # 3. A body is chosen by the data, and by what the user set.
+    settings = {
+        "levels": num_states if embeds_states else None,
+        "ordered": stats.get("ordered"),
+        "narrow": stats.get("narrow"),
+    }
+    for name in USER_SETTINGS:
+        if body.get(name) is not None:
+            settings[name] = body[name]
     with error_context("network.body"):
-        described = described_body(stats["shape"], **{**known, **asked})
-    return {"body": described} | states
+        return {"body": describe_body(stats["shape"], **settings)} | replaced

@@ -1,9 +1,10 @@
-"""From counts, time and class to the raw output of a network: scaled input, time label, and the body that is told all.
+"""Network wrapper for counts: input scaling, time label, and the call of the network body.
 
-Input scaling turns counts at a time into what a network likes to read. Counts of very different scale are measured in
-every element's own mean and dispersion: an element's concentration r is that of the negative binomial distribution with
-its mean m and variance m + m^2 / r. Thinning to a share q keeps r and makes the mean q m, so that one number serves all
-times.
+Samplers and losses hand counts and times to a `CountNetwork`. Its `inputs` scale the counts to
+numbers of order one, `time_label` converts times to the time index of the paper, and its `body`
+(a U-Net, an MLP, ...) maps both to raw outputs.
+
+References: Santos et al. 2023, section 3.
 """
 
 from __future__ import annotations
@@ -20,54 +21,75 @@ from blackout.component import component
 from blackout.counts import per_row, time_on
 from blackout.errors import UserError, ensure
 from blackout.networks.automatic import body_and_inputs
+from blackout.networks.elements import Elements
 from blackout.networks.layers import best_memory_format
 
+# Scales counts [B, *shape] at float64 times [B] to the float32 input of a network, [B, *shape]
 Inputs: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Scales counts [B, *shape] at float64 times [B] to the float32 input of a network, [B, *shape]."""
 
-_MASK = -2.0
-"""Input of a state that is no data level: well apart from the levels, which fill [-1, 1]."""
-_VARIANCE_FLOOR = 1e-12
-"""Far below the variance of any count that still occurs; it only keeps 0 / 0 from arising."""
+MASK_INPUT = -2.0  # network input of a masked state; data levels fill [-1, 1]
+VARIANCE_FLOOR = 1e-12  # far below the variance of any count; avoids 0 / 0
+
+NUM_STEPS = 1000  # observation times T of the paper; labels run from 0 to T - 1
+FINAL_TIME = 15.0  # last observation time of the paper, except for binarised MNIST
+
+# A byte of noise is uniform on 0..255, with this mean and standard deviation
+NOISE_MEAN = 127.5
+NOISE_STD = 73.9
 
 
 @component("inputs")
 @dataclass(frozen=True)
 class PaperInputs:
-    """The input of the paper's code: X_t minus half of the largest possible mean, in counts, unscaled [Santos 2023].
+    """Input of the paper's code: X_t minus half of its largest possible mean, in counts.
 
     Args:
         max_count: largest possible count, at least 1.
 
     Raises:
         ValueError: `max_count` is below 1.
+
+    References: Santos et al. 2023, the authors' code.
     """
 
     max_count: int
 
     def __post_init__(self) -> None:
-        ensure(self.max_count >= 1, f"max_count of the network's inputs must be at least 1, got {self.max_count}")
+        message = f"max_count of the network's inputs must be at least 1, got {self.max_count}"
+        ensure(self.max_count >= 1, message)
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """X_t - q max_count / 2: counts [B, *shape] at float64 times [B] -> float32 [B, *shape], see the class."""
-        return xt.float() - per_row((torch.exp(-t) * (self.max_count / 2)).float(), xt)
+        """Subtract e^-t max_count / 2 from counts [B, *shape] at float64 times [B].
+
+        Returns:
+            float32 [B, *shape].
+        """
+        center = torch.exp(-t) * (self.max_count / 2)
+        return xt.float() - per_row(center.float(), xt)
 
 
 @component("inputs")
 @dataclass(frozen=True)
 class StandardisedInputs:
-    """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout.
+    """Input (X_t - E[X_t]) / std(X_t), with one mean and standard deviation for all elements.
 
-    Ours (tests/networks/test_wrapper.py).
-
-    With q = e^-t, thinning gives E[X_t] = q mean and Var[X_t] = q^2 std^2 + q (1 - q) mean.
+    With the survival probability q = e^-t, thinning gives E[X_t] = q mean and
+    Var[X_t] = q^2 std^2 + q (1 - q) mean.
 
     Args:
-        mean: of X_0 over data and elements, in counts.
-        std: of X_0 over data and elements, in counts.
+        mean: mean of X_0 over samples and elements, in counts.
+        std: standard deviation of X_0 over samples and elements, in counts.
 
     Raises:
         ValueError: `mean` or `std` is negative or not finite.
+
+    Example:
+        >>> inputs = StandardisedInputs(mean=4.0, std=2.0)
+        >>> t = torch.tensor([0.0], dtype=torch.float64)
+        >>> inputs(torch.tensor([[2, 4, 8]]), t).tolist()
+        [[-1.0, 0.0, 2.0]]
+
+    References: this project; checked in tests/networks/test_wrapper.py.
     """
 
     mean: float
@@ -75,83 +97,172 @@ class StandardisedInputs:
 
     def __post_init__(self) -> None:
         if not (0 <= self.mean < math.inf and 0 <= self.std < math.inf):
-            raise ValueError(f"mean and std of the inputs must be finite and >= 0, got {self.mean}, {self.std}")
+            raise ValueError(
+                f"mean and std of the inputs must be finite and at least 0, "
+                f"got mean={self.mean} and std={self.std}"
+            )
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape], standardised as in the class."""
-        survival, decay = torch.exp(-t), -torch.expm1(-t)
+        """Standardise counts [B, *shape] at float64 times [B]; returns float32 [B, *shape]."""
+        survival = torch.exp(-t)
+        decay = -torch.expm1(-t)
         variance = survival**2 * self.std**2 + survival * decay * self.mean
-        deviation = xt.float() - per_row((survival * self.mean).float(), xt)
-        return deviation * per_row(variance.clamp_min(_VARIANCE_FLOOR).rsqrt().float(), xt)
+        inverse_std = variance.clamp_min(VARIANCE_FLOOR).rsqrt()
+        centered = xt.float() - per_row((survival * self.mean).float(), xt)
+        return centered * per_row(inverse_std.float(), xt)
 
 
 @component("inputs")
 @dataclass(frozen=True)
 class LevelInputs(PaperInputs):
-    """Levels 0..max_count to [-1, 1] at every time; states above (a mask) to -2. Ours (tests/networks/test_wrapper.py).
+    """Input that maps levels 0..max_count to [-1, 1] at every time, and a mask above them to -2.
 
     Args:
-        max_count: largest data level.
+        max_count: largest data level, at least 1.
 
     Raises:
         ValueError: `max_count` is below 1.
+
+    References: this project; checked in tests/networks/test_wrapper.py.
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """2 x / max_count - 1: counts [B, *shape] at float64 times [B] -> float32 [B, *shape], see the class."""
-        return torch.where(xt > self.max_count, _MASK, xt.float() * (2 / self.max_count) - 1)
+        """Compute 2 x / max_count - 1 of levels [B, *shape]; returns float32 [B, *shape]."""
+        scaled = xt.float() * (2 / self.max_count) - 1
+        return torch.where(xt > self.max_count, MASK_INPUT, scaled)
 
 
 @component("inputs")
 @dataclass(frozen=True)
 class BirthDeathInputs(StandardisedInputs):
-    """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean).
-
-    Ours (tests/networks/test_wrapper.py).
+    """Input for immigration and death: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean), q = e^-t.
 
     Args:
-        mean: of X_0 over data and elements and of the stationary distribution, in counts, above 0.
-        std: of X_0 over data and elements, in counts.
+        mean: mean of X_0 over samples and elements, and of the stationary distribution, in
+            counts, above 0.
+        std: standard deviation of X_0 over samples and elements, in counts.
 
     Raises:
         ValueError: `mean` or `std` is negative or not finite.
+
+    References: this project; checked in tests/networks/test_wrapper.py.
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape], by the class's formula."""
-        square = torch.exp(-2 * t)
-        deviation = torch.sqrt(square * self.std**2 - torch.expm1(-2 * t) * self.mean).float()
-        return (xt.float() - self.mean) / per_row(deviation, xt)
+        """Standardise counts [B, *shape] at float64 times [B]; returns float32 [B, *shape]."""
+        squared_survival = torch.exp(-2 * t)
+        variance = squared_survival * self.std**2 - torch.expm1(-2 * t) * self.mean
+        return (xt.float() - self.mean) / per_row(torch.sqrt(variance).float(), xt)
 
 
 @component("inputs")
 class StateInputs:
-    """The states themselves, for bodies that embed them."""
+    """Input for bodies that embed states: the states themselves."""
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Levels [B, *shape] -> the same as float32."""
+        """Return the states [B, *shape] as float32."""
         return xt.float()
 
 
-NUM_STEPS = 1000
-"""Observation times T of the paper; labels run from 0 to T - 1 over its schedule."""
+@component("inputs")
+class CountInputs(nn.Module):
+    """Input on the scale on which negative binomial counts are about equally noisy.
 
-FINAL_TIME = 15.0
-"""The paper's, but for binarised MNIST."""
+    With q = e^-t, an element's mean m and its concentration r,
+
+        z = log((r + X_t) / (r + q m)) sqrt(r (r + q m) / (1 + q m)).
+
+    For large r (Poisson counts) this is (X_t - q m) / sqrt(1 + q m). For small r it is a
+    logarithm, which separates 0 from 1 where the largest counts are thousands. At late times, when
+    nearly all counts have decayed, |z| is at most about X_t.
+
+    Args:
+        shape: of one sample.
+
+    Raises:
+        ValueError: from `set_elements`, for statistics of another shape.
+
+    References: this project; checked in tests/networks/test_elements.py.
+    """
+
+    mean: Tensor
+    concentration: Tensor
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        # Not part of the weights: the model saves both itself, and sets them when it is loaded.
+        self.register_buffer("mean", torch.ones(tuple(shape)), persistent=False)
+        self.register_buffer("concentration", torch.ones(tuple(shape)), persistent=False)
+
+    def set_elements(self, elements: Elements) -> None:
+        """Set mean and concentration of every element, which are 1 before.
+
+        Raises:
+            ValueError: they have another shape than the inputs.
+        """
+        if elements.mean.shape != self.mean.shape:
+            raise ValueError(
+                f"inputs of shape {list(self.mean.shape)} got statistics of shape "
+                f"{list(elements.mean.shape)}"
+            )
+        self.mean.copy_(elements.mean)
+        self.concentration.copy_(elements.concentration)
+
+    def forward(self, xt: Tensor, t: Tensor, log_ratio: Tensor | None = None) -> Tensor:
+        """Scale counts [B, *shape] at float64 times [B] to float32 z, [B, *shape].
+
+        Args:
+            xt: counts, [B, *shape].
+            t: times, float64 [B].
+            log_ratio: log of the class's mean over the data's mean, [B, *shape]; None for 0.
+        """
+        survival = per_row(torch.exp(-t).float(), xt)
+        mean = self.mean if log_ratio is None else self.mean * torch.exp(log_ratio)
+        expected = survival * mean
+        r = self.concentration
+        relative = (xt.float() - expected) / (r + expected)
+        # log1p is exact near 0; near -1, `relative` has lost the digits of r
+        log_term = torch.where(
+            relative < -0.9999, torch.log((r + xt) / (r + expected)), torch.log1p(relative)
+        )
+        return log_term * torch.sqrt(r * ((r + expected) / (1 + expected)))
+
+    def prediction_log_ratio(self, t: Tensor, log_ratio: Tensor) -> Tensor:
+        """Return the change of log E[X_0 - X_t | X_t] when the means change by e^log_ratio.
+
+        Given X_t, the rate of the missing counts has a gamma distribution of shape r + X_t, whose
+        mean changes by this factor.
+
+        Args:
+            t: times, float64 [B].
+            log_ratio: log of the new over the old means, [B, *shape].
+
+        Returns:
+            float32 [B, *shape].
+        """
+        expected = per_row(torch.exp(-t).float(), log_ratio) * self.mean
+        r = self.concentration
+        return log_ratio - torch.log((r + expected * torch.exp(log_ratio)) / (r + expected))
 
 
 def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
-    """The paper's time index, continued to all real times: (T - 1)(L - u) / 2L with u = logit(e^-t).
+    """Return the paper's time index, continued to real times: (T - 1) (L - u) / 2L, u = logit e^-t.
 
-    It equals k - 1 at the paper's observation time t_k = softplus(-u_k) [Santos 2023, eq. 60], where u_k
-    runs from L = log(e^final_time - 1) down to -L.
+    It equals k - 1 at the paper's observation time t_k = softplus(-u_k), where u_k runs from
+    L = log(e^final_time - 1) down to -L in T = 1000 steps.
 
     Args:
         t: positive times, any shape.
-        final_time: of the schedule whose steps are counted.
+        final_time: last time of the schedule whose steps are counted.
 
     Returns:
-        float64 labels of the same shape.
+        float64 labels, of the shape of `t`.
+
+    Example:
+        >>> time_label(torch.tensor([15.0])).round().tolist()
+        [999.0]
+
+    References: Santos et al. 2023, eq. 60.
     """
     t = t.double()
     minus_logit = t + torch.log(-torch.expm1(-t))
@@ -160,215 +271,153 @@ def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
 
 @component("network", from_stats=body_and_inputs)
 class CountNetwork(nn.Module):
-    """A network on counts: scales them, labels the time, and calls `body(x, label)`.
+    """Network on counts: scales the counts, labels the times, and calls a body.
+
+    A body maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]]. It may
+    have these attributes:
+
+    - `classes`, a `ClassEmbedding` or None. With one it is called as `body(x, label, classes)`.
+    - `reads_counts`. If true it also gets the unscaled counts, as `counts=`.
+    - `noise`, the number of channels of noise that follow those of the counts.
 
     Args:
-        body: maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]]; when there are classes it
-            is called as `body(x, label, classes)`, and has an attribute `classes` (a `ClassEmbedding`) whose `null` is
-            the label of the null class, or None.
+        body: the network behind the scaling.
         inputs: the scaling of counts.
-        channels_last: keep images and convolutions in channels_last memory on devices where that is quicker (see
-            `best_memory_format`); it changes nothing but the speed.
-        final_time: of the schedule by which times are labelled, at least log 2.
+        channels_last: keep images and convolutions in channels_last memory on devices where that
+            is faster (see `best_memory_format`); changes only the speed.
+        final_time: last time of the schedule by which times are labelled, above log 2.
 
     Raises:
-        ValueError: final_time is too small.
+        ValueError: `final_time` is out of range.
+
+    Example:
+        >>> from blackout.networks import ResidualMLP
+        >>> network = CountNetwork(ResidualMLP((5,), width=8), StandardisedInputs(3.0, 2.0))
+        >>> counts = torch.tensor([[0, 1, 2, 3, 4], [9, 0, 0, 2, 1]])
+        >>> network(counts, torch.tensor(0.7)).shape  # [B, outputs, *shape]
+        torch.Size([2, 1, 5])
     """
 
     def __init__(
-        self, body: nn.Module, inputs: Inputs, channels_last: bool = False, final_time: float = FINAL_TIME
+        self,
+        body: nn.Module,
+        inputs: Inputs,
+        channels_last: bool = False,
+        final_time: float = FINAL_TIME,
     ) -> None:
         super().__init__()
         if not math.log(2) < final_time < 700:
-            raise ValueError(f"final_time of the network's labels must be above log 2 and below 700, not {final_time}")
-        self.body, self.inputs, self.noise = body, inputs, getattr(body, "noise", 0)
-        self.channels_last, self.final_time = channels_last, final_time
-        self.shifts: Tensor | None
-        self.learnt: Tensor | None
-        for name in ("shifts", "learnt"):
-            self.register_buffer(name, None, persistent=False)
-        self._arrange()
+            raise ValueError(
+                f"final_time of the network must be above log 2 and below 700, got {final_time}"
+            )
+        self.body = body
+        self.inputs = inputs
+        self.noise = getattr(body, "noise", 0)
+        self.channels_last = channels_last
+        self.final_time = final_time
+        # log E[X_0 | class] - log E[X_0], [num_classes + 1, *shape], see `set_elements`
+        self.class_log_ratios: Tensor | None
+        self.register_buffer("class_log_ratios", None, persistent=False)
+        self.training_log_ratios: Tensor | None
+        self.register_buffer("training_log_ratios", None, persistent=False)
+        self._set_memory_format()
 
     def _apply(self, fn: Any, recurse: bool = True) -> CountNetwork:
-        """Whatever `to` and its like do, and then the memory format that the device they lead to asks for."""
+        """Apply `to` and the like, then set the memory format that suits the new device."""
         super()._apply(fn, recurse)
-        self._arrange()
+        self._set_memory_format()
         return self
 
-    def _arrange(self) -> None:
+    def _set_memory_format(self) -> None:
         parameters = list(self.body.parameters())
         if self.channels_last and parameters:
-            volumes = any(parameter.ndim == 5 for parameter in parameters)
-            self.body.to(memory_format=best_memory_format(parameters[0].device, volumes))
+            has_volumes = any(parameter.ndim == 5 for parameter in parameters)
+            memory_format = best_memory_format(parameters[0].device, has_volumes)
+            self.body.to(memory_format=memory_format)
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes of a conditional body, which is also the label of its null class; None without classes."""
+        """Number of classes, which is also the label of the null class; None without classes."""
         embedding = getattr(self.body, "classes", None)
-        return None if embedding is None else embedding.null
+        return None if embedding is None else embedding.null_class
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Raw outputs, whose meaning a head defines: the body's of `inputs` and `time_label`, plus what shifts tell.
+        """Return the raw outputs, whose meaning a head defines.
 
         Args:
-            xt: integer counts, [B, *shape]; for a body with `noise` as many channels of bytes more.
+            xt: integer counts, [B, *shape]; for a body with `noise`, followed by that many
+                channels of bytes.
             t: positive float64 times, a scalar or [B].
-            classes: int64 [B], or None for no (the null) class.
+            classes: labels, int64 [B]; None for the null class.
 
         Returns:
-            float32, [B, outputs, *shape], whatever the precision of the body.
+            float32 [B, outputs, *shape], whatever the precision of the body.
 
         Raises:
             ValueError: `t` is neither a scalar nor [B].
+            UserError: the channels of noise are missing.
         """
         if t.dim() > 1 or (t.dim() == 1 and len(t) != len(xt)):
-            raise ValueError(f"times must be a scalar or [{len(xt)}], one per example, got shape {list(t.shape)}")
-        # The scaling and the label need 1 - q down to 3e-7: they are formed in float64, then rounded.
+            raise ValueError(
+                f"times must be a scalar or [{len(xt)}], one per sample, got shape {list(t.shape)}"
+            )
+        # 1. Scale the counts. Scaling and label need 1 - q down to 3e-7, so they use float64 times.
         t = time_on(t, xt.device).expand(len(xt))
-        condition = () if classes is None else (classes,)
-        counts = xt if not self.noise else xt[:, : -self.noise]
-        shift = None if classes is None or self.shifts is None else self.shifts[classes]
-        x = self.inputs(counts, t) if shift is None else self.inputs(counts, t, shift)  # type: ignore[call-arg]
+        counts = xt[:, : -self.noise] if self.noise else xt
+        log_ratio = None
+        if classes is not None and self.class_log_ratios is not None:
+            log_ratio = self.class_log_ratios[classes]
+        ratios = () if log_ratio is None else (log_ratio,)  # only `CountInputs` takes them
+        x = self.inputs(counts, t, *ratios)
         if self.noise:
-            if counts.shape[1] != self.body.shape[0]:  # type: ignore[index]  # of a UNet
-                raise UserError(
-                    "a student draws from noise, which only its own sampler's kernel, JointBridge, gives it"
-                )
-            x = torch.cat([x, (xt[:, -self.noise :].float() - 127.5) / 73.9], dim=1)  # of mean 0 and variance 1
-        own = {} if getattr(self.body, "own", None) is None else {"counts": counts}
-        raw = self.body(x, time_label(t, self.final_time).float(), *condition, **own)
+            x = torch.cat([x, self._scaled_noise(xt)], dim=1)
+
+        # 2. Run the body.
+        labels = () if classes is None else (classes,)
+        unscaled = {"counts": counts} if getattr(self.body, "reads_counts", False) else {}
+        raw = self.body(x, time_label(t, self.final_time).float(), *labels, **unscaled)
         raw = raw.unflatten(1, (-1, counts.shape[1])).float()
-        if shift is not None:
-            raw[:, 0] += self.inputs.told(t, shift)  # type: ignore[attr-defined]
-        if self.training and classes is not None and self.learnt is not None:  # what is learnt stands beside it
-            raw[:, 0] += self.inputs.told(t, self.learnt[classes])  # type: ignore[attr-defined]
+
+        # 3. Add what the means of the classes imply, so that the body learns only the rest.
+        if log_ratio is not None:
+            raw[:, 0] += self._prediction_log_ratio(t, log_ratio)
+        if self.training and classes is not None and self.training_log_ratios is not None:
+            raw[:, 0] += self._prediction_log_ratio(t, self.training_log_ratios[classes])
         return raw
 
+    def _prediction_log_ratio(self, t: Tensor, log_ratio: Tensor) -> Tensor:
+        assert isinstance(self.inputs, CountInputs)  # others have no log ratios
+        return self.inputs.prediction_log_ratio(t, log_ratio)
 
-_LEAST, _MOST, _ROUNDING = 0.02, 1e4, 1e-12
-"""Bounds of the concentration: an element that is hardly ever above 0; counts that are Poisson or less dispersed. A
-share of a sum below which a difference is rounding.
-"""
-
-
-@dataclass(frozen=True)
-class Elements:
-    """What is known of every element of the data, float32 [*shape] each, and of a gain that all of them share.
-
-    Attributes:
-        mean: E[X_0], positive.
-        concentration: r, positive.
-        gain: R = 1 / Var(S), [], where E[X_0 | S] = S E[X_0]: the average covariance of two elements over the product
-            of their means is 1 / R. Depth, exposure and brightness are such gains; very large for data without one.
-    """
-
-    mean: Tensor
-    concentration: Tensor
-    gain: Tensor
-
-    @property
-    def own_concentration(self) -> Tensor:
-        """That of an element given the gain, r' [*shape] with 1 + 1 / r = (1 + 1 / R) (1 + 1 / r').
-
-        Ours (tests/networks/test_elements.py).
-        """
-        inverse = (1 / self.concentration - 1 / self.gain) / (1 + 1 / self.gain)
-        return 1 / torch.maximum(inverse, 1 / (_MOST * (1 + self.mean)))
+    def _scaled_noise(self, xt: Tensor) -> Tensor:
+        """Standardise the last `noise` channels, bytes of noise; returns [B, noise, ...]."""
+        if xt.shape[1] - self.noise != self.body.shape[0]:  # type: ignore[index]  # a UNet
+            raise UserError(
+                f"this distilled network needs {self.noise} channels of noise after the counts: "
+                "only its own sampler provides them, whose kernel is JointBridge"
+            )
+        return (xt[:, -self.noise :].float() - NOISE_MEAN) / NOISE_STD
 
 
-def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """R, float64 []: from the variance of totals beyond the sum of variances; its most where one element has all units.
-
-    Ours (tests/networks/test_elements.py).
+def set_elements(
+    network: nn.Module,
+    elements: Elements,
+    class_log_ratios: Tensor | None = None,
+    training_log_ratios: Tensor | None = None,
+) -> None:
+    """Set the statistics of the data in every part of a network that scales counts by them.
 
     Args:
-        total_variance: Var(sum X_0), [].
-        mean, variance: of every element, float64 [*shape].
+        network: a `CountNetwork`, or a module that contains some.
+        elements: mean, concentration and gain of the data.
+        class_log_ratios: log E[X_0 | class] - log E[X_0] of every class, and 0 for the null class,
+            [num_classes + 1, *shape].
+        training_log_ratios: log ratios of the class means of the training samples to those of the
+            model, [num_classes + 1, *shape]; used in training only.
     """
-    pairs = mean.sum().square() - mean.square().sum()
-    shared = torch.where(pairs > _ROUNDING * mean.sum().square(), (total_variance - variance.sum()) / pairs, 0.0)
-    return 1 / shared.clamp(min=1 / _MOST, max=1 / _LEAST)
-
-
-def concentration(mean: Tensor, variance: Tensor) -> Tensor:
-    """r = m^2 / (v - m) by moments, float64 [*shape]. Ours.
-
-    Within [0.02, 10^4 + 10^4 m]: never so large that float32 loses counts in it (tests/networks/test_elements.py).
-
-    Args:
-        mean, variance: of every element, float64 [*shape].
-    """
-    most = _MOST * (1 + mean)
-    excess = variance - mean
-    r = torch.where(excess > 0, mean.square() / excess.clamp(min=1e-30), most)
-    return torch.minimum(r, most).clamp(min=_LEAST)
-
-
-@component("inputs")
-class CountInputs(nn.Module):
-    """Counts on the scale that makes negative binomial counts about equally noisy, every element on its own. Ours.
-
-    With q = e^-t, an element's mean m and its concentration r,
-
-        z = log((r + X_t) / (r + q m)) sqrt(r (r + q m) / (1 + q m)):
-
-    for large r (Poisson counts) (X_t - q m) / sqrt(1 + q m), for small r a logarithm, which tells 0 from 1 where the
-    largest counts are thousands. At most X_t itself where nearly all has decayed (tests/networks/test_elements.py).
-
-    Args:
-        shape: of the data.
-    """
-
-    mean: Tensor
-    concentration: Tensor
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__()
-        for name in ("mean", "concentration"):  # a model's own, from which it is made again
-            self.register_buffer(name, torch.ones(tuple(shape)), persistent=False)
-
-    def measure(self, elements: Elements) -> None:
-        """Take the data's means and concentrations in place of ones.
-
-        Raises:
-            ValueError: they are of another shape.
-        """
-        if elements.mean.shape != self.mean.shape:
-            raise ValueError(f"inputs of shape {list(self.mean.shape)}, data of {list(elements.mean.shape)}")
-        self.mean.copy_(elements.mean)
-        self.concentration.copy_(elements.concentration)
-
-    def forward(self, xt: Tensor, t: Tensor, shift: Tensor | None = None) -> Tensor:
-        """z of counts [B, *shape] at float64 times [B], float32 [B, *shape], by the class's formula.
-
-        Means are e^shift, [B, *shape], times.
-        """
-        survival = per_row(torch.exp(-t).float(), xt)
-        expected, r = survival * (self.mean if shift is None else self.mean * torch.exp(shift)), self.concentration
-        beside = (xt.float() - expected) / (r + expected)  # near -1 it has lost what is left of r
-        ratio = torch.where(beside < -0.9999, torch.log((r + xt) / (r + expected)), torch.log1p(beside))
-        return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
-
-    def told(self, t: Tensor, shift: Tensor) -> Tensor:
-        """What e^shift times the means, [B, *shape], say of the logarithm of what is missing at times [B].
-
-        The change in the mean of a Gamma posterior of shape r. Ours (tests/networks/test_elements.py).
-        """
-        expected, r = per_row(torch.exp(-t).float(), shift) * self.mean, self.concentration
-        return shift - torch.log((r + expected * torch.exp(shift)) / (r + expected))
-
-
-def measure(network: nn.Module, elements: Elements, shifts: Tensor | None = None, learnt: Tensor | None = None) -> None:
-    """Give the data's elements to every part of a network that asks for them.
-
-    Args:
-        network: or a part of one.
-        elements: of all data.
-        shifts: log E[X_0 | class] - log E[X_0] of every class and, 0, of none, [num_classes + 1, *shape].
-        learnt: the same of the training samples' means beside the model's, for training alone.
-    """
-    for part in network.modules():
-        if isinstance(part, CountInputs):
-            part.measure(elements)
-        elif isinstance(part, CountNetwork) and isinstance(part.inputs, CountInputs):
-            part.shifts, part.learnt = shifts, learnt
+    for module in network.modules():
+        if isinstance(module, CountInputs):
+            module.set_elements(elements)
+        elif isinstance(module, CountNetwork) and isinstance(module.inputs, CountInputs):
+            module.class_log_ratios = class_log_ratios
+            module.training_log_ratios = training_log_ratios

@@ -1,6 +1,9 @@
-"""Building blocks of the networks: precision, initialisation, normalisation, dropout, time embedding, attention.
+"""Building blocks of the networks: initialisation, normalisation, dropout, embeddings, attention.
 
-They follow NCSN++ [Song 2021, appendix H] closely enough for its weights to carry over; everything is plain PyTorch.
+They follow NCSN++ closely enough for its weights to carry over. `GroupNorm` and `Convolution3x3`
+have compiled versions for CPUs in `blackout.networks.numba_layers`; `compiled_kernels` chooses.
+
+References: Song et al. 2021, appendix H.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,186 +21,81 @@ from torch import Tensor, nn
 from blackout.errors import ensure
 from blackout.random.words import random_words
 
+# --- Precision and memory formats
+
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """A context without autocast on the device of `x`, for the ends of a network, where counts go in and out.
+    """Return a context without autocast on the device of `x`, for the two ends of a network.
 
-    bfloat16 has 8 significant bits. It would blur neighbouring counts, and hardly save time there.
+    bfloat16 has 8 significant bits. At the ends, where counts go in and out, it would blur
+    neighbouring counts and hardly save time.
     """
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
-def best_memory_format(device: torch.device, volumes: bool = False) -> torch.memory_format:
-    """The memory format in which convolutions with group norms between them are quickest.
+def best_memory_format(device: torch.device, has_volumes: bool = False) -> torch.memory_format:
+    """Return the memory format in which convolutions and group norms are fastest on a device.
 
-    channels_last on CPUs (`python -m benchmarks.training`) and, from PyTorch 2.15 on, on CUDA devices: before that its
-    CUDA group norm returned NCHW, so that every block converted back and forth (read in its sources, not measured).
-    `volumes` have three axes in space.
+    This is channels_last on CPUs (measured by `python -m benchmarks.training`) and on CUDA devices
+    from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that every block
+    converted back and forth (read in PyTorch's sources, not measured).
+
+    Args:
+        device: of the network.
+        has_volumes: whether convolutions have three spatial axes.
     """
-    keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
-    last = torch.channels_last_3d if volumes else torch.channels_last
-    return last if keeps else torch.contiguous_format
+    keeps_format = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
+    channels_last = torch.channels_last_3d if has_volumes else torch.channels_last
+    return channels_last if keeps_format else torch.contiguous_format
 
 
-def _affine(norm: GroupNorm | LayerNorm, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Return weight and bias of a norm in another dtype; None where it has none."""
-    weight = None if norm.weight is None else norm.weight.to(dtype)
-    bias = None if norm.bias is None else norm.bias.to(dtype)
-    return weight, bias
-
-
-_LARGE = 65_536
-"""Elements from which on a norm is worth a compiled pass: numba takes half a second to load."""
-
-
-class GroupNorm(nn.GroupNorm):
-    """PyTorch's, in the dtype of its input under autocast too, and by another way where its own is slow or inexact.
-
-    (x - mean) / deviation over the pixels and channels of a group [Wu 2018, eq. 1], then weight and bias by channel.
-
-    Under CUDA's autocast PyTorch computes it in float32, and all that follows; its kernels for bfloat16 keep mean and
-    variance in float32 anyway.
-
-    On a CPU, in channels_last memory, groups of fewer than 16 channels do not fill a vector of bfloat16: [16, 256, 16,
-    16] in 32 groups takes 3.2 ms forward and 9.0 ms with its backward pass, and 0.6 and 1.9 ms by way of float32. With
-    1,024 pixels or more another kernel runs that is slow only backwards. In float32 it takes E[x^2] - E[x]^2 for the
-    variance there, with an error of 3e-4 at a mean of ten deviations and 3e-2 at a hundred: so the mean is subtracted
-    first.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalised features, of the shape [B, C, ...] and dtype of `x`."""
-        if x.device.type != "cpu":
-            with full_precision(x):
-                return F.group_norm(x, self.num_groups, *_affine(self, x.dtype), self.eps)
-        narrow = self.num_channels < 16 * self.num_groups
-        slow = narrow and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
-        if slow and x.dtype == torch.bfloat16:
-            weight, bias = self.weight.float(), self.bias.float()
-            return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
-        if (normed := self._in_one_pass(x)) is not None:
-            return normed
-        if x.dtype == torch.float32 and _has_channels_last(x):
-            x = x - self._group_means(x.detach())
-        return super().forward(x)
-
-    def active(self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None) -> Tensor:
-        """SiLU of the normalised features, `modulated` before by film [B, 2 C], and masked by a dropout after it.
-
-        On a CPU this is one pass over many features (`blackout.networks.numba_layers`).
-        """
-        if (activated := self._in_one_pass(x, film, dropout, silu=True)) is not None:
-            return activated
-        h = F.silu(self(x) if film is None else modulated(self(x), film))
-        return h if dropout is None else dropout(h)
-
-    def _in_one_pass(
-        self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None, silu: bool = False
-    ) -> Tensor | None:
-        """The same of x [B, C, H, W], modulated and masked as in `active`, or None where it is not quicker."""
-        large = x.ndim == 4 and x.numel() >= _LARGE and x.dtype == self.weight.dtype
-        if not (large and _compilable(x) and (kernels := compiled_kernels())):
-            return None
-        masks = (dropout.bits(x), dropout.dropped) if dropout else (x.new_empty(0, dtype=torch.int16), 0)
-        normed: Tensor = kernels.Normed.apply(x, self.weight, self.bias, film, self.num_groups, self.eps, *masks, silu)
-        return normed
-
-    def _group_means(self, x: Tensor) -> Tensor:
-        """The mean of its group for every channel of x [B, C, ...]: [B, C, 1, ...] [Wu 2018, eq. 2]."""
-        means = x.mean(tuple(range(2, x.ndim))).unflatten(1, (self.num_groups, -1))
-        return means.mean(2, keepdim=True).expand_as(means).reshape(*x.shape[:2], *[1] * (x.ndim - 2))
-
-
-def _has_channels_last(x: Tensor) -> bool:
+def _is_channels_last(x: Tensor) -> bool:
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
 
 
-class LayerNorm(nn.LayerNorm):
-    """PyTorch's, in the dtype of its input under CUDA's autocast too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalised features, of the shape [..., *normalized_shape] and dtype of `x`."""
-        if x.device.type == "cpu":
-            return super().forward(x)
-        with full_precision(x):
-            return F.layer_norm(x, self.normalized_shape, *_affine(self, x.dtype), self.eps)
+# --- Choice of compiled kernels
 
 
-class DropoutOfShare(nn.Dropout):
-    """Dropout whose masks, in one of several processes, are those that one alone would draw for the whole batch.
+@cache
+def compiled_kernels() -> ModuleType | None:
+    """Return `blackout.networks.numba_layers`, or None if numba is switched off."""
+    try:
+        from blackout.networks import numba_layers
+    except ImportError:  # NUMBA_DISABLE_JIT is set: PyTorch's own layers are used
+        return None
+    return numba_layers
 
-    Every process draws all of them and keeps those of its positions, every W-th from its rank on, so that another
-    number W of processes trains the same (`tests/soak/test_kills.py`).
+
+def _is_compilable(x: Tensor) -> bool:
+    """Whether the compiled kernels accept x: float32 in channels_last, on at most two CPU threads.
+
+    The kernels use one thread each, so with more threads PyTorch's own layers are preferred.
     """
-
-    share: tuple[int, int, int] = (0, 1, 1)
-    """Rank, number of processes, and samples of a process."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x [b k, ...], k rows of every sample one after the other; other rows are masked alike everywhere.
-
-        Ours, see the class.
-        """
-        if not self.training or not self.p or self._processes(x) == 1:
-            return super().forward(x)
-        return x * self._own(F.dropout(torch.cat([torch.ones_like(x)] * self.share[1]), self.p)).reshape(x.shape)
-
-    def _processes(self, x: Tensor) -> int:
-        """Whose masks are drawn."""
-        return 1 if len(x) % self.share[2] else self.share[1]
-
-    def _own(self, whole: Tensor) -> Tensor:
-        """Of what is drawn for the rows of all processes, in order, that of this one's: [b, ...], see the class."""
-        rank, processes, samples = self.share
-        return whole.reshape(samples, processes, -1)[:, rank]
+    is_plain = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32 and _is_channels_last(x)
+    is_eager = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    return is_plain and is_eager and torch.get_num_threads() <= 2
 
 
-class Dropout(DropoutOfShare):
-    """On a CPU its masks take little of the time of PyTorch's, 16 bits an element of a hash that the generator seeds.
+# --- Initialisation
 
-    The share that is dropped is `p` rounded to a multiple of 2^-16, and what is kept is divided by the rest (ours:
-    tests/networks/test_layers.py).
-    """
-
-    @property
-    def dropped(self) -> int:
-        """Of 65,536 elements, how many are dropped, a number; see the class."""
-        return round(65536 * self.p) if self.training else 0
-
-    def bits(self, x: Tensor) -> Tensor:
-        """Random int16 for the elements of x in the order of its memory, whose rows are outermost; none to keep all.
-
-        By `words`, [elements].
-        """
-        if not self.dropped:  # and leave the generator alone
-            return x.new_empty(0, dtype=torch.int16)
-        processes = self._processes(x)
-        seed, number = int(torch.empty((), dtype=torch.int64).random_()), math.ceil(processes * x.numel() / 4)
-        bits = random_words(seed, number).view(torch.int16)[: processes * x.numel()]
-        return self._own(bits).flatten() if processes > 1 else bits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [...] with the share masked and the rest divided by what is kept: [...], see the class."""
-        if not 0 < self.dropped < 65536 or x.device.type != "cpu" or torch.compiler.is_compiling():
-            return super().forward(x)
-        like = torch.empty_like(x.detach(), dtype=torch.bool)
-        torch.ge(self.bits(x).as_strided(x.shape, like.stride()), self.dropped - 32768, out=like)
-        return x * like.to(x.dtype).mul_(65536 / (65536 - self.dropped))
-
-
+# Variance scale of layers whose output is almost zero at first, but whose gradients are not
 NEAR_ZERO = 1e-10
-"""Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
 
 Affine = TypeVar("Affine", nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+# By the number of spatial axes
 CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-"""By the number of axes besides channels."""
 
 
-def initialised(layer: Affine, scale: float = 1.0) -> Affine:
-    """Draw the weights [out, in, ...] uniformly, of variance 2 scale / (fan in + fan out), bias 0
-    [Glorot 2010, eq. 16].
+def init_weights(layer: Affine, scale: float = 1.0) -> Affine:
+    """Draw weights [out, in, ...] uniformly, with variance 2 scale / (fan in + fan out); bias 0.
+
+    Returns:
+        The layer itself.
+
+    References: Glorot and Bengio 2010, eq. 16.
     """
     nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(scale))
     if layer.bias is not None:
@@ -205,61 +103,183 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
     return layer
 
 
+# --- Linear layers and convolutions
+
+# Below these sizes, PyTorch's convolution is faster than Winograd's products
+WINOGRAD_MIN_CHANNELS = 128
+WINOGRAD_MIN_WIDTH = 8
+WINOGRAD_MIN_PIXELS = 1024  # of the batch
+WINOGRAD_TILE = 4  # sides must be multiples of it
+
+
 class Convolution3x3(nn.Conv2d):
-    """PyTorch's; where it is quicker, on a CPU, by Winograd's products (`blackout.networks.numba_layers`)."""
+    """PyTorch's convolution; on a CPU by Winograd's F(4x4, 3x3), where that is faster.
+
+    References: Lavin and Gray 2016.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, in_channels, H, W] -> [B, out_channels, H, W]; where it is quicker by Winograd's F(4x4, 3x3)
-        [Lavin 2016].
-        """
-        wide = min(self.weight.shape[:2]) >= 128 and x.shape[-1] >= 8 and len(x) * x[0, 0].numel() >= 1024
-        whole = wide and self.weight.dtype == x.dtype and not any(side % 4 for side in x.shape[2:])
-        if not (whole and _has_channels_last(self.weight) and _compilable(x) and (kernels := compiled_kernels())):
+        """Convolve [B, in_channels, H, W]; returns [B, out_channels, H, W]."""
+        kernels = compiled_kernels() if self._suits_winograd(x) else None
+        if kernels is None:
             return super().forward(x)
-        convolved: Tensor = kernels.Winograd.apply(x, self.weight, self.bias)
+        convolved: Tensor = kernels.WinogradConvolution.apply(x, self.weight, self.bias)
         return convolved
 
-
-def _compilable(x: Tensor) -> bool:
-    """Whether compiled kernels take x: single precision in channels_last, on up to two threads of a CPU."""
-    plain = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32 and _has_channels_last(x)
-    alone = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-    return plain and alone and torch.get_num_threads() <= 2
-
-
-@cache
-def compiled_kernels() -> ModuleType | None:
-    """Return `blackout.networks.numba_layers`, or None where numba is switched off."""
-    try:
-        from blackout.networks import numba_layers
-    except ImportError:
-        return None
-    return numba_layers
+    def _suits_winograd(self, x: Tensor) -> bool:
+        if min(self.weight.shape[:2]) < WINOGRAD_MIN_CHANNELS:
+            return False
+        if x.shape[-1] < WINOGRAD_MIN_WIDTH or len(x) * x[0, 0].numel() < WINOGRAD_MIN_PIXELS:
+            return False
+        if self.weight.dtype != x.dtype or any(side % WINOGRAD_TILE for side in x.shape[2:]):
+            return False
+        return _is_channels_last(self.weight) and _is_compilable(x)
 
 
 def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
-    """A convolution of side 3 that keeps the image's size: [B, in_channels, H, W] -> [B, out_channels, H, W].
+    """Make a convolution of side 3 that keeps the size: [B, in, H, W] -> [B, out, H, W].
 
-    Of a series [B, in_channels, L] with one of the `axes`, of a volume with three.
+    Args:
+        in_channels: of the input.
+        out_channels: of the output.
+        scale: of the variance of the weights, see `init_weights`.
+        axes: number of spatial axes: 1 for series [B, in, L], 2 for images, 3 for volumes.
     """
     kind = Convolution3x3 if axes == 2 else CONVOLUTIONS[axes]
-    return initialised(kind(in_channels, out_channels, 3, padding=1), scale)
+    return init_weights(kind(in_channels, out_channels, 3, padding=1), scale)
 
 
 def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
-    """A linear map of every pixel's channels: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
-    return initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
+    """Make a linear map of every pixel's channels: [B, in, H, W] -> [B, out, H, W]."""
+    return init_weights(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
 
 
 def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
-    """A linear layer: [B, in_features] -> [B, out_features]."""
-    return initialised(nn.Linear(in_features, out_features), scale)
+    """Make a linear layer: [B, in_features] -> [B, out_features]."""
+    return init_weights(nn.Linear(in_features, out_features), scale)
+
+
+# --- Normalisation and modulation
+
+FUSED_NORM_MIN_ELEMENTS = 65_536  # below this, loading numba (0.5 s) does not pay off
+BFLOAT16_LANES = 16  # narrower groups do not fill a vector in PyTorch's CPU kernel
+
+
+def _affine_parameters(
+    norm: GroupNorm | LayerNorm, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return weight and bias of a norm in a dtype; None for those it does not have."""
+    weight = None if norm.weight is None else norm.weight.to(dtype)
+    bias = None if norm.bias is None else norm.bias.to(dtype)
+    return weight, bias
+
+
+class GroupNorm(nn.GroupNorm):
+    """PyTorch's group norm in the dtype of its input, by faster or more exact ways on CPUs.
+
+    It computes (x - mean) / std over the pixels and channels of a group, then applies a weight and
+    a bias per channel.
+
+    - CUDA's autocast would compute it, and what follows, in float32. Its bfloat16 kernels keep
+      mean and variance in float32 anyway, so they are used here.
+    - On a CPU in channels_last memory, PyTorch's bfloat16 kernel is slow for groups of fewer than
+      16 channels: [16, 256, 16, 16] in 32 groups takes 3.2 ms forward and 9.0 ms with backward,
+      but 0.6 and 1.9 ms via float32. From 1,024 pixels on, another kernel is slow only backward.
+    - In channels_last float32 PyTorch computes the variance as E[x^2] - E[x]^2. Its error is 3e-4
+      at a mean of ten standard deviations and 3e-2 at a hundred, so the mean is subtracted first.
+
+    References: Wu and He 2018, eq. 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [B, C, ...]; returns the shape and dtype of `x`."""
+        if x.device.type != "cpu":
+            with full_precision(x):
+                weight, bias = _affine_parameters(self, x.dtype)
+                return F.group_norm(x, self.num_groups, weight, bias, self.eps)
+        if x.dtype == torch.bfloat16 and self._is_slow_in_bfloat16(x):
+            weight, bias = _affine_parameters(self, torch.float32)
+            return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
+        normalised = self._fused(x)
+        if normalised is not None:
+            return normalised
+        if x.dtype == torch.float32 and _is_channels_last(x):
+            x = x - self._group_means(x.detach())
+        return super().forward(x)
+
+    def activate(
+        self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None
+    ) -> Tensor:
+        """Normalise, modulate, apply SiLU and dropout, in one pass on a CPU where that is faster.
+
+        Args:
+            x: features, [B, C, ...].
+            film: scale and shift for `modulate`, [B, 2 C]; None for no modulation.
+            dropout: applied last; None for no dropout.
+
+        Returns:
+            [B, C, ...].
+        """
+        activated = self._fused(x, film, dropout, silu=True)
+        if activated is not None:
+            return activated
+        h = self(x)
+        if film is not None:
+            h = modulate(h, film)
+        h = F.silu(h)
+        return h if dropout is None else dropout(h)
+
+    def _is_slow_in_bfloat16(self, x: Tensor) -> bool:
+        has_narrow_groups = self.num_channels < BFLOAT16_LANES * self.num_groups
+        return has_narrow_groups and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
+
+    def _fused(
+        self,
+        x: Tensor,
+        film: Tensor | None = None,
+        dropout: Dropout | None = None,
+        silu: bool = False,
+    ) -> Tensor | None:
+        """Return the result of the compiled kernel on [B, C, H, W], or None where it is slower."""
+        is_large = x.ndim == 4 and x.numel() >= FUSED_NORM_MIN_ELEMENTS
+        if not (is_large and x.dtype == self.weight.dtype and _is_compilable(x)):
+            return None
+        kernels = compiled_kernels()
+        if kernels is None:
+            return None
+        bits = x.new_empty(0, dtype=torch.int16)
+        options = kernels.NormOptions(self.num_groups, self.eps, silu)
+        if dropout is not None:
+            bits = dropout.random_bits(x)
+            options = options._replace(threshold=dropout.threshold, keep_scale=dropout.keep_scale)
+        normalised: Tensor = kernels.FusedGroupNorm.apply(
+            x, self.weight, self.bias, film, bits, options
+        )
+        return normalised
+
+    def _group_means(self, x: Tensor) -> Tensor:
+        """Return the mean of every channel's group, [B, C, 1, ...] of x [B, C, ...]."""
+        channel_means = x.mean(tuple(range(2, x.ndim))).unflatten(1, (self.num_groups, -1))
+        group_means = channel_means.mean(2, keepdim=True).expand_as(channel_means)
+        return group_means.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
+
+
+class LayerNorm(nn.LayerNorm):
+    """PyTorch's layer norm, in the dtype of its input under CUDA's autocast too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [..., *normalized_shape]; returns the shape and dtype of `x`."""
+        if x.device.type == "cpu":
+            return super().forward(x)
+        with full_precision(x):
+            weight, bias = _affine_parameters(self, x.dtype)
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
 def group_norm(channels: int) -> GroupNorm:
-    """Group norm over min(channels // 4, 32) groups, or the next smaller number that divides the channels.
+    """Make a group norm over min(channels // 4, 32) groups, or fewer that divide the channels.
 
-    Of features [B, channels, ...], as in NCSN++ [Song 2021, appendix H].
+    References: Song et al. 2021, appendix H.
     """
     groups = max(1, min(channels // 4, 32))
     while channels % groups:
@@ -267,22 +287,175 @@ def group_norm(channels: int) -> GroupNorm:
     return GroupNorm(groups, channels, eps=1e-6)
 
 
-def modulated(x: Tensor, film: Tensor) -> Tensor:
-    """x (1 + scale) + shift, for x [B, C, ...] and both in film [B, 2 C] [Perez 2018, eq. 2]."""
+def modulate(x: Tensor, film: Tensor) -> Tensor:
+    """Return x (1 + scale) + shift for x [B, C, ...]; `film` [B, 2 C] has scale, then shift.
+
+    References: Perez et al. 2018, eq. 2.
+    """
     scale, shift = film.unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
     return torch.addcmul(shift, x, 1 + scale)
 
 
 def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
-    """(x + h) / sqrt(2), of any shape, which keeps the variance of independent summands [Song 2021, appendix H].
+    """Return (x + h) / sqrt(2) in the dtype of h, which keeps the variance of independent summands.
 
-    In the precision of `h`.
+    References: Song et al. 2021, appendix H.
     """
     return (x.to(h.dtype) + h) / math.sqrt(2.0)
 
 
+# --- Dropout
+
+NUM_WORDS = 65_536  # values of 16 random bits
+INT16_OFFSET = 32_768  # int16 words are -32,768..32,767
+
+
+class BatchShard(NamedTuple):
+    """Share of a batch that one of several processes trains on."""
+
+    rank: int = 0
+    num_processes: int = 1
+    num_samples: int = 1  # of this process
+
+
+class DistributedDropout(nn.Dropout):
+    """Dropout with the same masks for a batch, however many processes share it.
+
+    Every process draws the masks of the whole batch and keeps those of its own samples, which are
+    every W-th of the batch, so that training does not depend on the number of processes W.
+
+    References: this project; checked in tests/soak/test_kills.py.
+    """
+
+    shard: BatchShard = BatchShard()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements of x [b k, ...], with k rows per sample; returns the same shape.
+
+        Other numbers of rows than multiples of the samples get the same mask in all processes.
+        """
+        num_processes = self._num_processes(x)
+        if not self.training or not self.p or num_processes == 1:
+            return super().forward(x)
+        all_masks = F.dropout(torch.cat([torch.ones_like(x)] * num_processes), self.p)
+        return x * self._select_shard(all_masks).reshape(x.shape)
+
+    def _num_processes(self, x: Tensor) -> int:
+        """Return the number of processes for which masks are drawn."""
+        return 1 if len(x) % self.shard.num_samples else self.shard.num_processes
+
+    def _select_shard(self, values: Tensor) -> Tensor:
+        """Return this process's values [b, ...] of those for the rows of all processes."""
+        rank, num_processes, num_samples = self.shard
+        return values.reshape(num_samples, num_processes, -1)[:, rank]
+
+
+class Dropout(DistributedDropout):
+    """Dropout that is faster on a CPU: its masks are 16 bits per element of a counter-based hash.
+
+    PyTorch's generator seeds the hash. The probability is `p` rounded to a multiple of 2^-16.
+
+    References: this project; checked in tests/networks/test_layers.py.
+    """
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of the 65,536 values of 16 bits for which an element is dropped."""
+        return round(NUM_WORDS * self.p) if self.training else 0
+
+    @property
+    def threshold(self) -> int:
+        """Value of int16 bits below which an element is dropped."""
+        return self.num_dropped - INT16_OFFSET
+
+    @property
+    def keep_scale(self) -> float:
+        """Factor of the elements that are kept, 1 / (1 - p)."""
+        return NUM_WORDS / max(1, NUM_WORDS - self.num_dropped)
+
+    def random_bits(self, x: Tensor) -> Tensor:
+        """Draw a random int16 for every element of x, in the order of its memory.
+
+        Returns:
+            int16 [x.numel()]; empty, with the generator left alone, if nothing is dropped.
+        """
+        if not self.num_dropped:
+            return x.new_empty(0, dtype=torch.int16)
+        num_processes = self._num_processes(x)
+        num_bits = num_processes * x.numel()
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        bits = random_words(seed, math.ceil(num_bits / 4)).view(torch.int16)[:num_bits]
+        return self._select_shard(bits).flatten() if num_processes > 1 else bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements of x [...] and divide the others by the probability to keep them."""
+        uses_hash = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not 0 < self.num_dropped < NUM_WORDS or not uses_hash:
+            return super().forward(x)
+        keep = torch.empty_like(x.detach(), dtype=torch.bool)
+        bits = self.random_bits(x).as_strided(x.shape, keep.stride())
+        torch.ge(bits, self.threshold, out=keep)
+        return x * keep.to(x.dtype).mul_(self.keep_scale)
+
+
+# --- Checks of sizes
+
+LAYER_COUNTS = ("depth", "blocks_per_level", "dense_blocks")  # arguments that count layers
+MAX_LAYERS = 10_000
+MAX_FEATURES = 2**20  # larger networks are typing errors, and would exhaust the memory
+
+
+def check_sizes(network: str, minimum: int = 1, **sizes: int) -> None:
+    """Check the sizes of a network.
+
+    Raises:
+        ValueError: a size is below `minimum`, or so large that building would not end.
+    """
+    for name, size in sizes.items():
+        maximum = MAX_LAYERS if name in LAYER_COUNTS else MAX_FEATURES
+        ensure(size >= minimum, f"{name} of the {network} must be at least {minimum}, got {size}")
+        ensure(size <= maximum, f"{name} of the {network} must be at most {maximum:,}, got {size}")
+
+
+def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,)) -> list[int]:
+    """Return the longest side at each level of a network that halves images between levels.
+
+    Args:
+        shape: of one sample, channels first.
+        levels: number of levels of the network.
+        axes: allowed numbers of spatial axes.
+
+    Raises:
+        ValueError: no levels, a `shape` with another number of axes, or sides that cannot be
+            halved that often.
+    """
+    check_sizes("convolutional network", multipliers=levels)
+    factor = 2 ** (levels - 1)
+    sides = tuple(shape[1:])
+    if len(sides) not in axes or min(shape) < 1:
+        raise ValueError(
+            f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}"
+        )
+    if any(side % factor for side in sides):
+        needed = "height and width" if len(sides) == 2 else "sides"
+        size = "x".join(map(str, sides))
+        advice = ": network=mlp is for vectors" if len(sides) == 1 else ""
+        raise ValueError(
+            f"a network with {levels} multipliers halves the image {levels - 1} times and needs "
+            f"{needed} that are multiples of {factor}, got {size}{advice}"
+        )
+    return [max(sides) >> level for level in range(levels)]
+
+
+# --- Embeddings
+
+MAX_PERIOD = 10_000.0  # of the sinusoids
+MAX_LABEL = 1000.0  # levels of a covariate are mapped to time labels 0..1000
+NUM_COVARIATE_SINUSOIDS = 32
+
+
 def sinusoids(label: Tensor, channels: int) -> Tensor:
-    """Sines, then cosines, of a time label at channels / 2 frequencies from 1 to 1/10000 [Vaswani 2017, section 3.5].
+    """Return sines, then cosines, of time labels at channels / 2 frequencies from 1 to 1/10000.
 
     Args:
         label: real-valued time indices, [B].
@@ -290,126 +463,117 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
 
     Returns:
         float32 features, [B, channels].
+
+    References: Vaswani et al. 2017, section 3.5.
     """
     half = channels // 2
     index = torch.arange(half, device=label.device, dtype=torch.float32)
-    angles = label.float()[:, None] * torch.exp(index * (-math.log(10000.0) / (half - 1)))
+    frequencies = torch.exp(index * (-math.log(MAX_PERIOD) / (half - 1)))
+    angles = label.float()[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-_LAYERS = ("depth", "blocks_per_level", "dense_blocks")
-_CURVE = 32
-"""Sinusoids of a covariate."""
-_MOST_LAYERS, _MOST_FEATURES = 10_000, 2**20
-
-
-def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
-    """Check the sizes of a network.
-
-    Raises:
-        ValueError: one is below `least`, or so large that making the network would not end.
-    """
-    for name, size in sizes.items():
-        ensure(size >= least, f"{name} of the {network} must be at least {least}, got {size}")
-        if size > (most := _MOST_LAYERS if name in _LAYERS else _MOST_FEATURES):
-            raise ValueError(f"{name} of the {network} must be at most {most:,}, got {size}")
-
-
-def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,)) -> list[int]:
-    """The longest side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
+class TimeEmbedding(nn.Module):
+    """Sinusoids of the time label and a two-layer MLP, without autocast: [B] -> [B, features].
 
     Args:
-        shape: of the data, channels first.
-        levels: of the network.
-        axes: how many sides there may be.
+        channels: number of sinusoids, even and at least 4.
+        features: of the embedding.
 
     Raises:
-        ValueError: no levels, a `shape` with another number of sides, or sides that cannot be halved that often.
-    """
-    check_sizes("convolutional network", multipliers=levels)
-    factor, sides = 2 ** (levels - 1), tuple(shape[1:])
-    if len(sides) not in axes or min(shape) < 1:
-        raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
-    if any(side % factor for side in sides):
-        need = f"{'height and width' if len(sides) == 2 else 'sides'} that are multiples of {factor}"
-        got = f"got {'x'.join(map(str, sides))}{': network=mlp is for vectors' if len(sides) == 1 else ''}"
-        raise ValueError(
-            f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}, {got}"
-        )
-    return [max(sides) >> level for level in range(levels)]
-
-
-class TimeEmbedding(nn.Module):
-    """Sinusoids of the time label through a two-layer perceptron: [B] -> [B, features], without autocast.
-
-    Raises:
-        ValueError: `channels`, the number of sinusoids, is odd or below 4.
+        ValueError: `channels` is odd or below 4.
     """
 
     def __init__(self, channels: int, features: int) -> None:
         super().__init__()
         if channels < 4 or channels % 2:
-            raise ValueError(f"the width of a network must be an even number of at least 4, got {channels}")
+            raise ValueError(
+                f"the width of a network must be an even number of at least 4, got {channels}"
+            )
         self.channels = channels
         self.dense0 = dense(channels, features)
         self.dense1 = dense(features, features)
 
     def forward(self, label: Tensor) -> Tensor:
-        """The embedding [B, features] of labels [B]."""
+        """Embed time labels [B]; returns [B, features]."""
         with full_precision(label):
-            return self.dense1(F.silu(self.dense0(sinusoids(label, self.channels).to(self.dense0.weight.dtype))))
+            h = sinusoids(label, self.channels).to(self.dense0.weight.dtype)
+            return self.dense1(F.silu(self.dense0(h)))
 
 
 class ClassEmbedding(nn.Module):
-    """Adds a learned vector per class, and one for "no class", to the time embedding: [B, features] -> the same.
+    """Learned vector per class, and one for the null class, added to the time embedding.
 
-    Where classes come with covariates, the number of a class is that of (class, level, level, ...), the last counted
-    fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate, on which few levels, those
-    of words too, are as far apart as in a table. Combinations that were not trained on are sums as well. Ours
-    (tests/diffusion/test_conditions.py).
+    With covariates, a class is a combination (class, level, level, ...), numbered with the last
+    covariate fastest. Each covariate has a smooth curve of its levels, an MLP of their sinusoids,
+    which few levels (also those of words) can fit as freely as a table. The curves add up, so
+    combinations that were absent from training have an embedding as well.
 
     Args:
-        num_classes: of all combinations.
+        num_classes: number of all combinations.
         features: of the embedding.
-        covariate_levels: levels of each covariate.
+        covariate_levels: number of levels of each covariate.
 
     Raises:
         ValueError: `num_classes` is below 1, or not a multiple of the product of the levels.
+
+    References: this project; checked in tests/diffusion/test_conditions.py.
     """
 
-    def __init__(self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
-        ensure(num_classes >= 1, f"num_classes must be at least 1, not {num_classes}")
-        self.null, self.levels = num_classes, tuple(covariate_levels or ())
-        alone, rest = divmod(num_classes, math.prod(self.levels))
-        if rest or min(self.levels, default=1) < 1:
-            raise ValueError(f"{num_classes} classes are not combinations with covariates of {self.levels} levels")
-        self.table = nn.Embedding(alone + 1, features)
+        ensure(num_classes >= 1, f"num_classes must be at least 1, got {num_classes}")
+        self.null_class = num_classes
+        self.levels = tuple(covariate_levels or ())
+        num_labels, remainder = divmod(num_classes, math.prod(self.levels))
+        if remainder or min(self.levels, default=1) < 1:
+            raise ValueError(
+                f"num_classes={num_classes} must be a multiple of the number of combinations of "
+                f"covariates, whose levels are {self.levels}"
+            )
+        self.table = nn.Embedding(num_labels + 1, features)
         nn.init.normal_(self.table.weight, std=0.1)
-        self.curves = nn.ModuleList(TimeEmbedding(_CURVE, features) for _ in self.levels)
+        self.curves = nn.ModuleList(
+            TimeEmbedding(NUM_COVARIATE_SINUSOIDS, features) for _ in self.levels
+        )
 
     def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
-        """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class".
+        """Add the embedding of classes, int64 [B], to that of times, [B, features].
 
-        Ours, see the class.
+        Args:
+            embedding: of the times, [B, features].
+            classes: int64 [B]; None for the null class.
+
+        Returns:
+            [B, features].
         """
         if classes is None:
-            classes = torch.full((len(embedding),), self.null, device=embedding.device)
-        told = (classes < self.null)[:, None]
+            classes = torch.full((len(embedding),), self.null_class, device=embedding.device)
+        is_class = (classes < self.null_class)[:, None]
         for curve, levels in zip(reversed(self.curves), reversed(self.levels), strict=True):
-            label = 1000.0 * (classes % levels) / max(1, levels - 1)
-            embedding = embedding + torch.where(told, curve(label), 0.0).to(embedding.dtype)
+            label = MAX_LABEL * (classes % levels) / max(1, levels - 1)
+            embedding = embedding + torch.where(is_class, curve(label), 0.0).to(embedding.dtype)
             classes = classes // levels
         return embedding + self.table(classes).to(embedding.dtype)
 
 
+# --- Attention
+
+
 class Attention(nn.Module):
-    """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same; any `axes`.
+    """Single-head self-attention over all pixels with a rescaled skip connection.
 
-    As in NCSN++ [Song 2021, appendix H].
+    Maps [B, C, H, W] to the same shape: (x + W softmax(q k / sqrt(C)) v) / sqrt(2). The projections
+    are 1x1 convolutions. A reference that keeps them as matrices applied from the right
+    (NIN layers, `W[in, out]`) corresponds to `conv.weight = W.T[:, :, None, None]`.
 
-    The projections are 1x1 convolutions. A reference that keeps them as matrices applied from the right
-    (NIN layers, `W[in, out]`) maps as `conv.weight = W.T[:, :, None, None]`.
+    Args:
+        channels: C.
+        axes: number of spatial axes.
+
+    References: Song et al. 2021, appendix H; Vaswani et al. 2017, eq. 1.
     """
 
     def __init__(self, channels: int, axes: int = 2) -> None:
@@ -421,9 +585,16 @@ class Attention(nn.Module):
         self.out = conv1x1(channels, channels, NEAR_ZERO, axes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] -> the same: (x + W softmax(q k / sqrt(C)) v) / sqrt(2) [Vaswani 2017, eq. 1], see the class."""
+        """Attend among the pixels of [B, C, *sides]; returns the same shape."""
         h = self.norm(x)
-        maps = (project(h).flatten(2).transpose(1, 2) for project in (self.query, self.key, self.value))
-        query, key, value = (one.contiguous().unsqueeze(1) for one in maps)  # free in channels_last memory
+        query = self._to_tokens(self.query(h))
+        key = self._to_tokens(self.key(h))
+        value = self._to_tokens(self.value(h))
         h = F.scaled_dot_product_attention(query, key, value)
-        return rescaled_sum(x, self.out(h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])))
+        h = h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])
+        return rescaled_sum(x, self.out(h))
+
+    @staticmethod
+    def _to_tokens(x: Tensor) -> Tensor:
+        """Return [B, C, *sides] as [B, 1, pixels, C], without a copy in channels_last memory."""
+        return x.flatten(2).transpose(1, 2).contiguous().unsqueeze(1)

@@ -1,6 +1,8 @@
-"""Networks for vectors: residual multilayer perceptrons for counts, and dilated convolutions for sequences.
+"""Networks for vectors: residual MLPs for counts, and dilated convolutions for sequences.
 
-Time shifts and scales what blocks have normalised [Perez 2018].
+The time embedding scales and shifts the normalised features of every block.
+
+References: Perez et al. 2018.
 """
 
 from __future__ import annotations
@@ -23,15 +25,19 @@ from blackout.networks.layers import (
     dense,
     full_precision,
     group_norm,
-    initialised,
-    modulated,
+    init_weights,
+    modulate,
 )
 
 
 class FiLMPerceptron(nn.Module):
-    """Residual two-layer perceptron whose normalised input is modulated by the time embedding [Perez 2018].
+    """Residual two-layer MLP whose normalised input is modulated by the time embedding.
 
-    Maps [B, width] and an embedding [B, width] to [B, width].
+    Args:
+        width: of input, hidden layer and output.
+        dropout: probability after the hidden layer.
+
+    References: Perez et al. 2018, eq. 2.
     """
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -43,32 +49,38 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width] and an embedding [B, width] -> [B, width], `modulated` [Perez 2018, eq. 2]."""
-        h = F.silu(self.dense0(modulated(self.norm(x), self.film(embedding))))
+        """Map features [B, width] and an embedding [B, width] to [B, width]."""
+        h = modulate(self.norm(x), self.film(embedding))
+        h = F.silu(self.dense0(h))
         return x + self.dense1(self.dropout(h))
 
 
 @component("body")
 class ResidualMLP(nn.Module):
-    """Residual perceptrons on the flattened data: no notion of neighbourhood, any shape.
+    """Residual MLP on the flattened data, without a notion of neighbourhood.
 
-    Ours (tests/networks/test_small_networks.py).
-
-    They say what elements say of each other; beside them stands, where there are `knots`, what each says of itself. In
-    a perceptron alone every element's own curve must pass through hidden units that all elements share.
+    With `knots`, every element also has a curve of its own count (`ElementCurves`). An MLP alone
+    would have to pass the curves of all elements through hidden units that the elements share.
 
     Args:
-        shape: of the data, (D,) or (C, H, W).
-        outputs: number of output groups per element of the data.
+        shape: of one sample, (D,) or (C, H, W).
+        outputs: number of outputs per element of the data.
         width: features of the residual stream, an even number of at least 4.
-        depth: number of residual perceptrons.
-        dropout: probability within them.
+        depth: number of residual blocks.
+        dropout: probability in the blocks.
         num_classes: number of classes of a conditional network; None for an unconditional one.
-        covariate_levels: levels of each covariate, see `ClassEmbedding`.
-        knots: of every element's own curve, for counts; 0 for none.
+        covariate_levels: number of levels of each covariate, see `ClassEmbedding`.
+        knots: number of knots of every element's curve; 0 for no curves.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a size is out of range.
+
+    Example:
+        >>> network = ResidualMLP((5,), outputs=2, width=8, depth=1)
+        >>> network(torch.zeros(3, 5), torch.tensor([0.0, 10.0, 999.0])).shape
+        torch.Size([3, 10])
+
+    References: this project; checked in tests/networks/test_small_networks.py.
     """
 
     def __init__(
@@ -85,23 +97,41 @@ class ResidualMLP(nn.Module):
         super().__init__()
         check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
         self.shape = tuple(shape)
+        self.reads_counts = knots > 0  # see `CountNetwork`
         size = math.prod(shape)
         self.time = TimeEmbedding(width, width)
         self.stem = dense(size, width)
         self.blocks = nn.ModuleList(FiLMPerceptron(width, dropout) for _ in range(depth))
         self.norm = LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, width, covariate_levels)
-        self.own = OwnFunctions(size, outputs, knots) if knots else None
+        self.classes: ClassEmbedding | None = None
+        if num_classes is not None:
+            self.classes = ClassEmbedding(num_classes, width, covariate_levels)
+        self.curves = ElementCurves(size, outputs, knots) if knots else None
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
-        """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs, as in the class.
+    def forward(
+        self,
+        x: Tensor,
+        label: Tensor,
+        classes: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> Tensor:
+        """Map scaled data and time labels to raw outputs.
 
-        These are of shape [B, outputs * D], or [B, outputs * C, H, W] for images. Classes, int64 [B], are for networks
-        that were made with `num_classes`; None is the null class. `counts` are those that were scaled, for `knots`.
+        Args:
+            x: scaled data, float [B, *shape].
+            label: time labels, float [B].
+            classes: int64 [B], of a network with `num_classes`; None for the null class.
+            counts: the unscaled data [B, *shape], for `knots`; None leaves the curves out.
+
+        Returns:
+            [B, outputs * D], or [B, outputs * C, H, W] for images.
         """
         embedding = self.time(label)
-        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
+        if self.classes is not None:
+            embedding = self.classes(embedding, classes)
+        embedding = F.silu(embedding)
+
         x = x.flatten(1).to(self.stem.weight.dtype)
         with full_precision(x):
             h = self.stem(x)
@@ -109,86 +139,111 @@ class ResidualMLP(nn.Module):
             h = block(h, embedding)
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
-            raw = raw if self.own is None or counts is None else raw + self.own(counts.flatten(1), label)
+            if self.curves is not None and counts is not None:
+                raw = raw + self.curves(counts.flatten(1), label)
         return raw.reshape(len(x), -1, *self.shape[1:])
 
 
-class OwnFunctions(nn.Module):
-    """A curve of every element by itself, which changes with time: what its count says of it.
+class ElementCurves(nn.Module):
+    """Curve of every element's own count, which changes with time.
 
-    Ours (tests/networks/test_elements.py).
-
-    Piecewise linear in log2(1 + count) between knots at counts of 0, 1, 3, 7, ..., constant beyond the last: what sets
-    0 apart from 1, and 1 from more, is no smooth function of either. A curve that all elements share is added, which is
-    known long before every element's own is.
+    The curves are piecewise linear in log2(1 + count) between knots at counts of 0, 1, 3, 7, ...,
+    and constant beyond the last: the steps from 0 to 1 and from 1 to 2 are often not smooth. A
+    curve that all elements share is added; it is learned long before the individual ones.
 
     Args:
         size: number of elements D.
-        outputs: numbers per element.
+        outputs: number of outputs per element.
         knots: of every curve, at least 2.
         features: of the time embedding, an even number of at least 4.
+
+    References: this project; checked in tests/networks/test_elements.py.
     """
 
     def __init__(self, size: int, outputs: int, knots: int = 9, features: int = 16) -> None:
         super().__init__()
-        self.outputs, self.knots = outputs, knots
+        self.outputs = outputs
+        self.knots = knots
         self.time = TimeEmbedding(features, features)
-        self.own = dense(features, outputs * size * knots, scale=NEAR_ZERO)
+        self.individual = dense(features, outputs * size * knots, scale=NEAR_ZERO)
         self.shared = dense(features, outputs * knots, scale=NEAR_ZERO)
 
     def forward(self, counts: Tensor, label: Tensor) -> Tensor:
-        """[B, D] and time labels [B] -> [B, outputs * D]: linear interpolation between knots, as in the class."""
+        """Evaluate the curves at counts [B, D] and time labels [B]; returns [B, outputs * D]."""
+        # 1. Heights of the curves at the knots, [B, outputs, D, knots].
         embedding = F.silu(self.time(label))
-        sides = len(counts), self.outputs, -1, self.knots
-        own, shared = self.own(embedding).view(sides), self.shared(embedding).view(sides)
-        place = torch.log2(1 + counts.float()).clamp(max=self.knots - 1)
-        left = place.long().clamp(max=self.knots - 2)
-        ends = torch.stack([left, left + 1], -1)[:, None].expand(-1, self.outputs, -1, -1)
-        low, high = (own + shared).gather(3, ends).unbind(3)
-        return torch.lerp(low, high, (place - left)[:, None]).flatten(1)
+        shape = (len(counts), self.outputs, -1, self.knots)
+        heights = self.individual(embedding).view(shape) + self.shared(embedding).view(shape)
+
+        # 2. Linear interpolation between the two neighbouring knots.
+        position = torch.log2(1 + counts.float()).clamp(max=self.knots - 1)
+        left = position.long().clamp(max=self.knots - 2)
+        neighbours = torch.stack([left, left + 1], -1)[:, None].expand(-1, self.outputs, -1, -1)
+        left_height, right_height = heights.gather(3, neighbours).unbind(3)
+        return torch.lerp(left_height, right_height, (position - left)[:, None]).flatten(1)
 
 
 class DilatedBlock(nn.Module):
-    """Residual block of two convolutions, the first dilated [Oord 2016], modulated by the time embedding between them.
+    """Residual block of two convolutions, the first dilated, modulated in between.
 
-    Maps [B, width, L] and an embedding [B, features] to [B, width, L].
+    Args:
+        width: channels of input and output.
+        features: of the time embedding.
+        kernel: size of the first convolution, an odd number.
+        dilation: of the first convolution.
+        dropout: probability before the second convolution.
+
+    References: Oord et al. 2016; Perez et al. 2018, eq. 2.
     """
 
-    def __init__(self, width: int, features: int, kernel: int, dilation: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, features: int, kernel: int, dilation: int, dropout: float
+    ) -> None:
         super().__init__()
-        self.norm0, self.norm1 = group_norm(width), group_norm(width)
-        self.conv0 = nn.Conv1d(width, width, kernel, padding=dilation * (kernel - 1) // 2, dilation=dilation)
+        self.norm0 = group_norm(width)
+        self.norm1 = group_norm(width)
+        padding = dilation * (kernel - 1) // 2
+        self.conv0 = nn.Conv1d(width, width, kernel, padding=padding, dilation=dilation)
         self.film = dense(features, 2 * width)
         self.dropout = Dropout(dropout)
         self.conv1 = nn.Conv1d(width, width, 1)
         nn.init.xavier_uniform_(self.conv1.weight, gain=NEAR_ZERO**0.5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[B, width, L] and an embedding [B, features] -> [B, width, L], `modulated` [Oord 2016; Perez 2018, eq. 2]."""
+        """Map features [B, width, L] and an embedding [B, features] to [B, width, L]."""
         h = self.conv0(F.silu(self.norm0(x)))
-        h = F.silu(modulated(self.norm1(h), self.film(embedding)))
+        h = F.silu(modulate(self.norm1(h), self.film(embedding)))
         return x.to(h.dtype) + self.conv1(self.dropout(h))
 
 
 @component("body")
 class SequenceConvolution(nn.Module):
-    """Dilated convolutions along a sequence [Oord 2016], for levels without an order, which are embedded, or counts.
+    """Dilated convolutions along a sequence, of unordered levels (which are embedded) or counts.
 
-    Every place is told what it is; its surroundings reach as far as the whole sequence.
+    Every position has a learned embedding. With enough blocks the receptive field is the whole
+    sequence.
 
     Args:
-        shape: of the data, (L,).
-        outputs: number of output groups per place.
-        levels: states there can be, which are embedded; None for numbers on a scale.
-        width: features per place, an even number of at least 4.
-        depth: number of residual blocks; their dilations are 1, 2, 4, ... up to the length, and again.
-        kernel: places that a convolution sees, an odd number.
-        dropout: probability within the blocks.
+        shape: of one sample, (L,).
+        outputs: number of outputs per position.
+        levels: number of states, which are embedded; None for numbers on a scale.
+        width: features per position, an even number of at least 4.
+        depth: number of residual blocks; their dilations are 1, 2, 4, ... up to the length, then 1
+            again.
+        kernel: size of the dilated convolutions, an odd number.
+        dropout: probability in the blocks.
         num_classes: number of classes of a conditional network; None for an unconditional one.
-        covariate_levels: levels of each covariate, see `ClassEmbedding`.
+        covariate_levels: number of levels of each covariate, see `ClassEmbedding`.
 
     Raises:
-        ValueError: no sequence, an even kernel, or another number out of its range.
+        ValueError: `shape` is no sequence, the kernel is even, or a size is out of range.
+
+    Example:
+        >>> network = SequenceConvolution((6,), levels=4, width=8, depth=2)
+        >>> network(torch.tensor([[0.0, 1.0, 2.0, 3.0, 0.0, 1.0]]), torch.tensor([10.0])).shape
+        torch.Size([1, 6])
+
+    References: Oord et al. 2016.
     """
 
     def __init__(
@@ -206,32 +261,46 @@ class SequenceConvolution(nn.Module):
         super().__init__()
         check_sizes("sequence network", outputs=outputs, depth=depth, kernel=kernel)
         if len(shape) != 1 or kernel % 2 == 0:
-            raise ValueError(f"sequences [L] and an odd kernel are needed, got shape {list(shape)}, kernel={kernel}")
-        length, features = shape[0], 2 * width
+            raise ValueError(
+                "the sequence network needs sequences of shape [L] and an odd kernel, "
+                f"got shape {list(shape)} and kernel={kernel}"
+            )
+        length = shape[0]
+        features = 2 * width
         self.levels = levels
         self.time = TimeEmbedding(width, features)
-        self.stem = nn.Embedding(levels, width) if levels is not None else dense(1, width)
+        self.stem = dense(1, width) if levels is None else nn.Embedding(levels, width)
         self.position = nn.Parameter(torch.zeros(1, width, length))
-        dilations = [2**k for k in range(max(1, (length - 1).bit_length() - 1))]
+        num_dilations = max(1, (length - 1).bit_length() - 1)
         self.blocks = nn.ModuleList(
-            DilatedBlock(width, features, kernel, dilations[k % len(dilations)], dropout) for k in range(depth)
+            DilatedBlock(width, features, kernel, 2 ** (k % num_dilations), dropout)
+            for k in range(depth)
         )
         self.norm = group_norm(width)
-        self.head = initialised(nn.Linear(width, outputs), NEAR_ZERO)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features, covariate_levels)
+        self.head = init_weights(nn.Linear(width, outputs), NEAR_ZERO)
+        self.classes: ClassEmbedding | None = None
+        if num_classes is not None:
+            self.classes = ClassEmbedding(num_classes, features, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map states or scaled data, float [B, L], and time labels, float [B], to raw outputs [B, outputs * L].
+        """Map states or scaled data and time labels to raw outputs.
 
-        As in the class [Oord 2016].
+        Args:
+            x: states or scaled data, float [B, L].
+            label: time labels, float [B].
+            classes: int64 [B], of a network with `num_classes`; None for the null class.
 
-        Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
+        Returns:
+            [B, outputs * L].
         """
         embedding = self.time(label)
-        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
+        if self.classes is not None:
+            embedding = self.classes(embedding, classes)
+        embedding = F.silu(embedding)
+
         with full_precision(x):
-            h = self.stem(x.long() if self.levels is not None else x[:, :, None].to(self.stem.weight.dtype))
-            h = h.transpose(1, 2) + self.position
+            tokens = x[:, :, None].to(self.stem.weight.dtype) if self.levels is None else x.long()
+            h = self.stem(tokens).transpose(1, 2) + self.position
         for block in self.blocks:
             h = block(h, embedding)
         with full_precision(h):

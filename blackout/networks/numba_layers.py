@@ -1,20 +1,25 @@
-"""What networks take most time for on a CPU, compiled by numba: convolutions of side 3, and norms with SiLU.
+"""The layers that take most time on a CPU, compiled by numba: 3x3 convolutions and group norms.
 
-The convolutions have a quarter of the multiplications, by Winograd's F(4x4, 3x3) [Lavin 2016]. The 4x4 pixels of an
-output tile come of 36 products of sums, instead of 144 products: the transforms of patches, filters and tiles are
-compiled, and between them are 36 matrix products over the channels. At the points 0, +-1/sqrt(2), +-sqrt(2) and
-infinity rounding errors are about twice those of PyTorch's convolution (ours: the best of eleven pairs; the law: values
-and gradients against double precision).
+`WinogradConvolution` equals `torch.nn.functional.conv2d`, and `FusedGroupNorm` equals a group norm
+followed by `modulate`, SiLU and dropout; tests/networks/test_layers.py compares values and
+gradients with double precision. `blackout.networks.layers` chooses between them
+(`compiled_kernels`).
 
-A group norm [Wu 2018, eq. 1], what modulates it, SiLU and dropout are one pass over an image, which stays in the
-processor's cache meanwhile (ours; the law: the same).
+Convolutions use Winograd's F(4x4, 3x3), which needs a quarter of the multiplications: 36 products
+instead of 144 for an output tile of 4x4 pixels. The transforms of patches, filters and tiles are
+compiled; between them are 36 matrix products over the channels. With the interpolation points
+0, ±1/√2, ±√2 and infinity, rounding errors are about twice those of PyTorch's convolution. These
+points were the best of eleven pairs.
+
+The fused group norm reads and writes an image while it is in the processor's cache.
+
+References: Wu and He 2018, eq. 1; Lavin and Gray 2016.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,273 +29,490 @@ from torch.autograd.function import once_differentiable
 
 from blackout.random.numba_draws import cached_njit
 
-_POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
-_PIXELS = 4096
-"""At a time, whose sums stay in the processor's cache."""
+# Contraction to fused multiply-adds is the only relaxation of IEEE arithmetic that is allowed
+INLINE_OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True}
+
+# --- Winograd's convolution
+
+PATCH_SIDE = 6  # pixels along a side of an input patch: an output tile and a margin of 1
+TILE_SIDE = 4  # pixels along a side of an output tile
+FILTER_SIDE = 3
+NUM_PRODUCTS = PATCH_SIDE**2  # multiplications per tile and pair of channels
+BATCH_PIXELS = 4096  # pixels that are transformed at a time, so that they stay in the cache
+INTERPOLATION_POINTS = np.sqrt([0, 0.5, 0.5, 2, 2]) * [0, 1, -1, 1, -1]
 
 
-def _powers(number: int) -> Any:
-    """1, p, p^2, ... of the points, and the highest power at infinity: [6, number] [Lavin 2016]."""
-    return np.concatenate([np.vander(_POINTS, number, increasing=True), np.eye(number)[-1:]])
+def _interpolation_matrix(num_powers: int) -> Any:
+    """Return the powers 1, p, p^2, ... of the points, and the highest at infinity, [6, powers]."""
+    powers = np.vander(INTERPOLATION_POINTS, num_powers, increasing=True)
+    return np.concatenate([powers, np.eye(num_powers)[-1:]])
 
 
-def _square(matrix: Any) -> Any:
-    """[6, 6] with zeros below and at the right."""
-    return np.pad(matrix, [(0, 6 - side) for side in matrix.shape]).astype(np.float32, order="C")
+def _pad_to_square(matrix: Any) -> Any:
+    """Return a float32 matrix [6, 6] with zeros below and to the right."""
+    padding = [(0, PATCH_SIDE - side) for side in matrix.shape]
+    return np.pad(matrix, padding).astype(np.float32, order="C")
 
 
-_OF_FILTER = torch.from_numpy(np.kron(_powers(3), _powers(3))).float()
-_OF_PATCH, _TO_PATCH = _square(np.linalg.inv(_powers(6)).T), _square(np.linalg.inv(_powers(6)))
-_OF_TILE, _TO_TILE = _square(_powers(4)), _square(_powers(4).T)
+_FILTER_POWERS = _interpolation_matrix(FILTER_SIDE)
+_TILE_POWERS = _interpolation_matrix(TILE_SIDE)
+_INVERSE_POWERS = np.linalg.inv(_interpolation_matrix(PATCH_SIDE))
+
+# Transforms M of squares S, by M S M.T; those of the backward pass are the transposes
+FILTER_TRANSFORM = torch.from_numpy(np.kron(_FILTER_POWERS, _FILTER_POWERS)).float()  # [36, 9]
+PATCH_TRANSFORM = _pad_to_square(_INVERSE_POWERS.T)
+PATCH_TRANSFORM_TRANSPOSED = _pad_to_square(_INVERSE_POWERS)
+TILE_TRANSFORM_TRANSPOSED = _pad_to_square(_TILE_POWERS)
+TILE_TRANSFORM = _pad_to_square(_TILE_POWERS.T)
 
 
-_IN_LINE: dict[str, Any] = {"fastmath": {"contract"}, "forceinline": True}
+@cached_njit(
+    "void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)",
+    **INLINE_OPTIONS,
+)
+def _combine_rows(
+    matrix: Any,
+    num_rows: int,
+    source: Any,
+    start: int,
+    step: int,
+    target: Any,
+    target_start: int,
+    target_step: int,
+    length: int,
+    add: bool,
+) -> None:
+    """Write or add linear combinations of six rows of a flat array to rows of another.
 
-
-@cached_njit("void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)", **_IN_LINE)
-def _mix(matrix: Any, rows: int, x: Any, at: int, step: int, y: Any, to: int, apart: int, size: int, add: bool) -> None:
-    """Of six stretches [size] of `x`, `step` apart, the sums by the first rows of the matrix [6, 6], `apart` in `y`.
-
-    Of `_transform`.
+    Args:
+        matrix: coefficients, [6, 6], of which the first `num_rows` rows are used.
+        num_rows: number of combinations.
+        source: six rows of `length`, which begin `step` apart.
+        start: of the first of them.
+        step: see `source`.
+        target: rows for the combinations, which begin `target_step` apart.
+        target_start: of the first of them.
+        target_step: see `target`.
+        length: of a row.
+        add: whether to add to the target instead of overwriting it.
     """
-    at1, at2, at3 = at + step, at + step + step, at + step + step + step
-    at4, at5 = at3 + step, at3 + step + step
-    for row in range(rows):
+    start1 = start + step
+    start2 = start1 + step
+    start3 = start2 + step
+    start4 = start3 + step
+    start5 = start4 + step
+    for row in range(num_rows):
         w0, w1, w2, w3, w4, w5 = matrix[row]
-        for k in range(size):
-            total = w0 * x[at + k] + w1 * x[at1 + k] + w2 * x[at2 + k]
-            total += w3 * x[at3 + k] + w4 * x[at4 + k] + w5 * x[at5 + k]
-            y[to + k] = y[to + k] + total if add else total
-        to += apart
+        for k in range(length):
+            total = w0 * source[start + k] + w1 * source[start1 + k] + w2 * source[start2 + k]
+            total += w3 * source[start3 + k] + w4 * source[start4 + k] + w5 * source[start5 + k]
+            target[target_start + k] = target[target_start + k] + total if add else total
+        target_start += target_step
+
+
+@cached_njit("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], f4[::1])")
+def _transform_patches(images: Any, shape: Any, matrix: Any, products: Any) -> None:
+    """Write M S M.T of the patches S of images, overlapping squares that begin 4 pixels apart.
+
+    Args:
+        images: [N, H + 2, W + 2, C], flat.
+        shape: of the images.
+        matrix: M, [6, 6].
+        products: [36, tiles, C], flat; overwritten.
+    """
+    number, height, width, channels = shape
+    line = width * channels
+    num_tiles = products.size // (36 * channels)
+    tile = 0
+    combined = np.empty(6 * line, np.float32)  # M S for all patches of a row
+    for top in range(0, number * height, height):
+        for corner in range(top * line, (top + height - 2) * line, 4 * line):
+            _combine_rows(matrix, 6, images, corner, line, combined, 0, line, line, False)
+            for left in range(0, line - 2 * channels, 4 * channels):
+                for a in range(6):
+                    start = a * line + left
+                    target_start = (6 * a * num_tiles + tile) * channels
+                    target_step = num_tiles * channels
+                    _combine_rows(
+                        matrix,
+                        6,
+                        combined,
+                        start,
+                        channels,
+                        products,
+                        target_start,
+                        target_step,
+                        channels,
+                        False,
+                    )
+                tile += 1
 
 
 @cached_njit("void(f4[::1], UniTuple(intp, 4), f4[:, ::1], intp, f4[::1])")
-def _transform(images: Any, shape: Any, matrix: Any, side: int, sums: Any) -> None:
-    """Between images [N, H + 2, W + 2, C] and [36, tiles, C] of their squares [6, 6], which begin 4 apart.
+def _add_tiles(images: Any, shape: Any, matrix: Any, side: int, products: Any) -> None:
+    """Add M P M.T of the products P to squares of images that begin 4 pixels apart.
 
-    Without a `side`, to matrix @ square @ matrix.T; else add that of the 36 sums, its first rows and columns.
-
-    The transforms of [Lavin 2016], one side after the other.
+    Args:
+        images: [N, H + 2, W + 2, C], flat; added to.
+        shape: of the images.
+        matrix: M, [6, 6], of which the first `side` rows are used.
+        side: of the squares.
+        products: [36, tiles, C], flat.
     """
     number, height, width, channels = shape
-    line, tiles, tile = width * channels, sums.size // (36 * channels), 0
-    mixed = np.empty(6 * line, np.float32)
+    line = width * channels
+    num_tiles = products.size // (36 * channels)
+    tile = 0
+    combined = np.empty(6 * line, np.float32)  # P M.T for all tiles of a row
     for top in range(0, number * height, height):
         for corner in range(top * line, (top + height - 2) * line, 4 * line):
-            mixed[:] = 0
-            if not side:
-                _mix(matrix, 6, images, corner, line, mixed, 0, line, line, False)
+            combined[:] = 0
             for left in range(0, line - 2 * channels, 4 * channels):
                 for a in range(6):
-                    at, to, apart = (6 * a * tiles + tile) * channels, a * line + left, tiles * channels
-                    if side:
-                        _mix(matrix, side, sums, at, apart, mixed, to, channels, channels, True)
-                    else:
-                        _mix(matrix, 6, mixed, to, channels, sums, at, apart, channels, False)
+                    start = (6 * a * num_tiles + tile) * channels
+                    step = num_tiles * channels
+                    target_start = a * line + left
+                    _combine_rows(
+                        matrix,
+                        side,
+                        products,
+                        start,
+                        step,
+                        combined,
+                        target_start,
+                        channels,
+                        channels,
+                        True,
+                    )
                 tile += 1
-            if side:
-                _mix(matrix, side, mixed, 0, line, images, corner, line, line, True)
+            _combine_rows(matrix, side, combined, 0, line, images, corner, line, line, True)
 
 
-def _gathered(x: Tensor, margins: tuple[int, int], matrix: Any) -> Tensor:
-    """[N, C, H, W] -> [36, N H W / 16, C]: squares of patches, transformed [Lavin 2016]."""
-    out, pixels = x.new_empty(36, x[:, 0].numel() // 16, x.shape[1]), F.pad(x, margins * 2).permute(0, 2, 3, 1)
-    _transform(pixels.reshape(-1).numpy(), tuple(pixels.shape), matrix, 0, out.view(-1).numpy())
-    return out
+def _gather(x: Tensor, margins: tuple[int, int], matrix: Any) -> Tensor:
+    """Transform the patches of images [N, C, H, W] with margins; returns [36, N H W / 16, C]."""
+    num_tiles = x[:, 0].numel() // TILE_SIDE**2
+    products = x.new_empty(NUM_PRODUCTS, num_tiles, x.shape[1])
+    pixels = F.pad(x, margins * 2).permute(0, 2, 3, 1)
+    flat_products = products.view(-1).numpy()
+    _transform_patches(pixels.reshape(-1).numpy(), tuple(pixels.shape), matrix, flat_products)
+    return products
 
 
-def _scattered(sums: Tensor, like: Tensor, matrix: Any, side: int) -> Tensor:
-    """[36, tiles, C] -> [N, C, H + 2, W + 2], of images of the size of `like`: transformed back and added
-    [Lavin 2016].
+def _scatter(products: Tensor, like: Tensor, matrix: Any, side: int) -> Tensor:
+    """Transform products [36, tiles, C] to images [N, C, H + 2, W + 2], for the N, H, W of `like`.
+
+    Squares of `side` pixels begin 4 pixels apart; they are added where they overlap.
     """
-    out = sums.new_zeros(len(like), like.shape[2] + 2, like.shape[3] + 2, sums.shape[2])
-    _transform(out.view(-1).numpy(), tuple(out.shape), matrix, side, sums.view(-1).numpy())
+    number, _, height, width = like.shape
+    out = products.new_zeros(number, height + 2, width + 2, products.shape[2])
+    _add_tiles(out.view(-1).numpy(), tuple(out.shape), matrix, side, products.view(-1).numpy())
     return out.permute(0, 3, 1, 2)
 
 
-def _filters(weight: Tensor) -> Tensor:
-    """[K, C, 3, 3] -> [36, K, C]: the transform of filters [Lavin 2016]."""
-    return (_OF_FILTER @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, *weight.shape[:2])
+def _transform_filters(weight: Tensor) -> Tensor:
+    """Transform filters [K, C, 3, 3]; returns [36, K, C]."""
+    filters = weight.permute(2, 3, 0, 1).reshape(FILTER_SIDE**2, -1)
+    return (FILTER_TRANSFORM @ filters).view(NUM_PRODUCTS, *weight.shape[:2])
 
 
-class Winograd(torch.autograd.Function):
-    """The convolution of x [N, C, H, W], float32 in channels_last with sides that are multiples of 4.
+def _transform_filters_back(products: Tensor) -> Tensor:
+    """Apply the transposed transform to [36, K, C]; returns [K, C, 3, 3]."""
+    filters = FILTER_TRANSFORM.T @ products.view(NUM_PRODUCTS, -1)
+    return filters.view(FILTER_SIDE, FILTER_SIDE, *products.shape[1:]).permute(2, 3, 0, 1)
 
-    F(4x4, 3x3) of [Lavin 2016], and its gradients (tests/networks/test_layers.py).
+
+class WinogradConvolution(torch.autograd.Function):
+    """3x3 convolution with padding 1 by Winograd's F(4x4, 3x3), with its gradients.
+
+    References: Lavin and Gray 2016; checked in tests/networks/test_layers.py.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """With weight [K, C, 3, 3] and bias [K]: [N, K, H, W] [Lavin 2016]."""
+        """Convolve float32 images.
+
+        Args:
+            ctx: of autograd.
+            x: [N, C, H, W] in channels_last memory; H and W are multiples of 4.
+            weight: [K, C, 3, 3].
+            bias: [K].
+
+        Returns:
+            [N, K, H, W].
+        """
         ctx.save_for_backward(x, weight)
-        filters, y = _filters(weight), []
-        for part in x.split(max(1, _PIXELS // x[0, 0].numel())):
-            sums = _gathered(part, (1, 1), _OF_PATCH) @ filters.mT
-            y.append(_scattered(sums, part, _TO_TILE, 4)[:, :, :-2, :-2] + bias[:, None, None])
-        return torch.cat(y)
+        filters = _transform_filters(weight)
+        outputs = []
+        for images in x.split(_images_at_a_time(x)):
+            products = _gather(images, (1, 1), PATCH_TRANSFORM) @ filters.mT
+            y = _scatter(products, images, TILE_TRANSFORM, TILE_SIDE)
+            outputs.append(y[:, :, :-2, :-2] + bias[:, None, None])
+        return torch.cat(outputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of y [N, K, H, W], to those of x [N, C, H, W], weight [K, C, 3, 3] and bias [K]: the transforms of
-        [Lavin 2016] transposed.
-        """
+    def backward(ctx: Any, y_grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of x, weight and bias for that of the output, [N, K, H, W]."""
         x, weight = ctx.saved_tensors
-        filters, of_x, of_filters = _filters(weight), [], weight.new_zeros(36, *weight.shape[:2])
-        most = max(1, _PIXELS // x[0, 0].numel())
-        for part, given in zip(x.split(most), gradient.split(most), strict=True):
-            tiles = _gathered(given, (0, 2), _OF_TILE)
-            of_x.append(_scattered(tiles @ filters, part, _TO_PATCH, 6)[:, :, 1:-1, 1:-1])
+        filters = _transform_filters(weight)
+        filters_grad = weight.new_zeros(NUM_PRODUCTS, *weight.shape[:2])
+        x_grads = []
+        split = _images_at_a_time(x)
+        for images, images_grad in zip(x.split(split), y_grad.split(split), strict=True):
+            products_grad = _gather(images_grad, (0, 2), TILE_TRANSFORM_TRANSPOSED)
+            x_grad = _scatter(
+                products_grad @ filters, images, PATCH_TRANSFORM_TRANSPOSED, PATCH_SIDE
+            )
+            x_grads.append(x_grad[:, :, 1:-1, 1:-1])
             if ctx.needs_input_grad[1]:
-                of_filters.baddbmm_(tiles.mT, _gathered(part, (1, 1), _OF_PATCH))
-        of_weight = (_OF_FILTER.T @ of_filters.view(36, -1)).view(3, 3, *weight.shape[:2]).permute(2, 3, 0, 1)
-        return torch.cat(of_x), of_weight, gradient.sum((0, 2, 3))
+                filters_grad.baddbmm_(products_grad.mT, _gather(images, (1, 1), PATCH_TRANSFORM))
+        weight_grad = _transform_filters_back(filters_grad)
+        return torch.cat(x_grads), weight_grad, y_grad.sum((0, 2, 3))
 
 
-_LOG2 = np.float32(math.log(2))
-_TAYLOR = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
+def _images_at_a_time(x: Tensor) -> int:
+    return max(1, BATCH_PIXELS // x[0, 0].numel())
 
 
-@cached_njit("f4(f4)", **_IN_LINE)
+# --- Group norm, modulation, SiLU and dropout in one pass
+
+LOG_2 = np.float32(math.log(2))
+EXP_COEFFICIENTS = tuple(np.float32(1 / math.factorial(power)) for power in range(8))  # Taylor's
+MAX_EXPONENT = 87  # e^88 overflows float32
+# Adding and subtracting 1.5 * 2^23 rounds to whole numbers: floats of that size have no fraction
+ROUNDING_SHIFT = 12_582_912
+EXPONENT_BIAS = 127  # of float32
+MANTISSA_BITS = 23
+
+
+@cached_njit("f4(f4)", **INLINE_OPTIONS)
 def _sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), where e^-x = 2^k e^r with |r| at most log(2) / 2: to some 1e-7 of 1, a scalar of a scalar.
+    """Return 1 / (1 + e^-x) of a scalar to a relative error of about 1e-7.
 
-    Ours (tests/networks/test_layers.py).
+    It computes e^-x = 2^k e^r with a whole number k and |r| at most log(2) / 2.
     """
-    y = min(max(-x, np.float32(-87)), np.float32(87))
-    k = (y / _LOG2 + np.float32(12582912)) - np.float32(12582912)  # rounded: halves have no room beside 1.5 * 2^23
-    r, power, series = y - k * _LOG2, np.int32((np.int32(k) + np.int32(127)) << np.int32(23)), _TAYLOR[7]
+    y = min(max(-x, np.float32(-MAX_EXPONENT)), np.float32(MAX_EXPONENT))
+    k = (y / LOG_2 + np.float32(ROUNDING_SHIFT)) - np.float32(ROUNDING_SHIFT)
+    r = y - k * LOG_2
+    # The bits of the float 2^k
+    power = np.int32((np.int32(k) + np.int32(EXPONENT_BIAS)) << np.int32(MANTISSA_BITS))
+    series = EXP_COEFFICIENTS[7]
     for n in (6, 5, 4, 3, 2, 1, 0):
-        series = series * r + _TAYLOR[n]
-    return _TAYLOR[0] / (_TAYLOR[0] + series * power.view(np.float32))
+        series = series * r + EXP_COEFFICIENTS[n]
+    return np.float32(1) / (np.float32(1) + series * power.view(np.float32))
 
 
-@cached_njit("void(f4[::1], intp, f4)", **_IN_LINE)
-def _shared(sums: Any, each: int, share: Any) -> None:
-    """In place of the sums [C] of a group's channels, so many next to each other, the `share` of their total."""
-    for first in range(0, sums.size, each):
-        sums[first : first + each] = sums[first : first + each].sum() * share
+@cached_njit("void(f4[::1], intp, f4)", **INLINE_OPTIONS)
+def _average_groups(sums: Any, group_size: int, weight: Any) -> None:
+    """Replace sums of channels [C] by `weight` times the total of their group, in place."""
+    for first in range(0, sums.size, group_size):
+        sums[first : first + group_size] = sums[first : first + group_size].sum() * weight
 
 
-_ROWS, _MATRIX = "f4[:, :, ::1]", "f4[:, ::1]"
+_IMAGES = "f4[:, :, ::1]"
+_CHANNELS = "f4[:, ::1]"
+_OPTIONS = "i2[:, :, ::1], f4, f4, intp, boolean"
 
 
-@cached_njit(f"void({_ROWS}, {_MATRIX}, {_MATRIX}, i2[:, :, ::1], f4, f4, intp, boolean, f4, {_ROWS}, {_ROWS})")
-def _active(
-    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, eps: Any,
-    moments: Any, out: Any,
-) -> None:  # fmt: skip
-    """Write `out` [N, P, C] and, into zeros [N, 2, C], the groups' means and 1 / deviations.
+@cached_njit(f"void({_IMAGES}, {_CHANNELS}, {_CHANNELS}, {_OPTIONS}, f4, {_IMAGES}, {_IMAGES})")
+def _norm_silu_dropout(
+    x: Any,
+    factor: Any,
+    shift: Any,
+    bits: Any,
+    threshold: Any,
+    keep_scale: Any,
+    group_size: int,
+    silu: bool,
+    eps: Any,
+    moments: Any,
+    out: Any,
+) -> None:
+    """Compute y = normalised * factor + shift, then optionally y sigmoid(y) and dropout.
 
-    [Wu 2018, eq. 1], then y = normal * factor + shift [N, C] and SiLU, y sigmoid(y), of x [N, P, C].
+    Args:
+        x: [N, pixels, C].
+        factor: [N, C].
+        shift: [N, C].
+        bits: random int16 [N, pixels, C], or [0, pixels, C] for no dropout.
+        threshold: elements with lower bits are dropped.
+        keep_scale: factor of the others.
+        group_size: channels per group.
+        silu: whether to apply SiLU.
+        eps: added to variances.
+        moments: zeros [N, 2, C]; overwritten by means and 1 / standard deviations of the groups.
+        out: [N, pixels, C]; overwritten.
     """
     number, pixels, channels = x.shape
-    share = np.float32(1 / (pixels * each))
+    weight = np.float32(1 / (pixels * group_size))
     for n in range(number):
-        mean, rate = moments[n, 0], moments[n, 1]
+        mean = moments[n, 0]
+        rate = moments[n, 1]
         for p in range(pixels):
             for c in range(channels):
                 mean[c] += x[n, p, c]
-        _shared(mean, each, share)
+        _average_groups(mean, group_size, weight)
         for p in range(pixels):
             for c in range(channels):
                 rate[c] += (x[n, p, c] - mean[c]) * (x[n, p, c] - mean[c])
-        _shared(rate, each, share)
+        _average_groups(rate, group_size, weight)
         for c in range(channels):
-            rate[c] = _TAYLOR[0] / np.sqrt(rate[c] + eps)
+            rate[c] = np.float32(1) / np.sqrt(rate[c] + eps)
         for p in range(pixels):
             for c in range(channels):
                 y = (x[n, p, c] - mean[c]) * rate[c] * factor[n, c] + shift[n, c]
                 out[n, p, c] = y * _sigmoid(y) if silu else y
             if len(bits):
                 for c in range(channels):
-                    out[n, p, c] *= kept if bits[n, p, c] >= dropped else np.float32(0)
+                    out[n, p, c] *= keep_scale if bits[n, p, c] >= threshold else np.float32(0)
 
 
-_OF_BACK = _ROWS, _MATRIX, _MATRIX, "i2[:, :, ::1]", "f4, f4, intp, boolean", *[_ROWS] * 3, *[_MATRIX] * 2
+_BACKWARD_ARRAYS = ", ".join([_IMAGES] * 3 + [_CHANNELS] * 2)
 
 
-@cached_njit(f"void({', '.join(_OF_BACK)})")
-def _active_back(
-    x: Any, factor: Any, shift: Any, bits: Any, dropped: Any, kept: Any, each: int, silu: bool, moments: Any,
-    of_out: Any, of_x: Any, of_factor: Any, of_shift: Any,
-) -> None:  # fmt: skip
-    """Of the gradient of `out`, those of x and, into zeros, of factor and shift.
+@cached_njit(f"void({_IMAGES}, {_CHANNELS}, {_CHANNELS}, {_OPTIONS}, {_BACKWARD_ARRAYS})")
+def _norm_silu_dropout_backward(
+    x: Any,
+    factor: Any,
+    shift: Any,
+    bits: Any,
+    threshold: Any,
+    keep_scale: Any,
+    group_size: int,
+    silu: bool,
+    moments: Any,
+    out_grad: Any,
+    x_grad: Any,
+    factor_grad: Any,
+    shift_grad: Any,
+) -> None:
+    """Compute the gradients of `_norm_silu_dropout`; the first eight arguments are the same.
 
-    Of [Wu 2018, eq. 1] as `_active` has it, by the chain rule: [N, P, C] of x, [N, C] of factor and shift.
+    Args:
+        moments: of the forward pass, [N, 2, C].
+        out_grad: [N, pixels, C].
+        x_grad: [N, pixels, C]; overwritten.
+        factor_grad: zeros [N, C]; overwritten.
+        shift_grad: zeros [N, C]; overwritten.
     """
     number, pixels, channels = x.shape
-    share = np.float32(1 / (pixels * each))
+    weight = np.float32(1 / (pixels * group_size))
     for n in range(number):
-        mean, rate = moments[n, 0], moments[n, 1]
+        mean = moments[n, 0]
+        rate = moments[n, 1]
         for p in range(pixels):
             for c in range(channels):
-                of_x[n, p, c] = of_out[n, p, c]
+                x_grad[n, p, c] = out_grad[n, p, c]
             if len(bits):
                 for c in range(channels):
-                    of_x[n, p, c] *= kept if bits[n, p, c] >= dropped else np.float32(0)
+                    x_grad[n, p, c] *= keep_scale if bits[n, p, c] >= threshold else np.float32(0)
             for c in range(channels):
-                normal = (x[n, p, c] - mean[c]) * rate[c]
-                y = normal * factor[n, c] + shift[n, c]
-                slope = _sigmoid(y)
-                of_x[n, p, c] *= slope * (_TAYLOR[0] + y * (_TAYLOR[0] - slope)) if silu else _TAYLOR[0]
-                of_shift[n, c] += of_x[n, p, c]
-                of_factor[n, c] += of_x[n, p, c] * normal
-        lift, tilt = factor[n] * of_shift[n], factor[n] * of_factor[n]
-        _shared(lift, each, share)
-        _shared(tilt, each, share)
+                normalised = (x[n, p, c] - mean[c]) * rate[c]
+                y = normalised * factor[n, c] + shift[n, c]
+                sigmoid = _sigmoid(y)
+                slope = sigmoid * (np.float32(1) + y * (np.float32(1) - sigmoid))
+                x_grad[n, p, c] *= slope if silu else np.float32(1)
+                shift_grad[n, c] += x_grad[n, p, c]
+                factor_grad[n, c] += x_grad[n, p, c] * normalised
+        # Gradients through mean and standard deviation of the groups
+        mean_grad = factor[n] * shift_grad[n]
+        std_grad = factor[n] * factor_grad[n]
+        _average_groups(mean_grad, group_size, weight)
+        _average_groups(std_grad, group_size, weight)
         for p in range(pixels):
             for c in range(channels):
-                normal = (x[n, p, c] - mean[c]) * rate[c]
-                of_x[n, p, c] = rate[c] * (factor[n, c] * of_x[n, p, c] - lift[c] - normal * tilt[c])
+                normalised = (x[n, p, c] - mean[c]) * rate[c]
+                direct = factor[n, c] * x_grad[n, p, c]
+                x_grad[n, p, c] = rate[c] * (direct - mean_grad[c] - normalised * std_grad[c])
 
 
-def _rows(x: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H W, C], a view in channels_last."""
-    return x.permute(0, 2, 3, 1).reshape(len(x), -1, x.shape[1])
+class NormOptions(NamedTuple):
+    """Settings of a `FusedGroupNorm`."""
+
+    num_groups: int
+    eps: float  # added to variances
+    silu: bool  # whether SiLU follows
+    threshold: int = 0  # elements whose random bits are lower are dropped
+    keep_scale: float = 1.0  # factor of the others
 
 
-class Normed(torch.autograd.Function):
-    """Group norms of x [N, C, H, W], float32 in channels_last, modulated by film [N, 2 C] or None; then SiLU or not.
+class FusedGroupNorm(torch.autograd.Function):
+    """Group norm, modulation, optionally SiLU, and dropout, with their gradients.
 
-    [Wu 2018, eq. 1] (tests/networks/test_layers.py).
-
-    With int16 bits in the order of x's memory, or none, and how many of 65,536 are dropped.
+    References: Wu and He 2018, eq. 1; checked in tests/networks/test_layers.py.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, film: Tensor | None, groups: int, eps: float, bits: Tensor,
-        dropped: int, silu: bool,
-    ) -> Tensor:  # fmt: skip
-        """With so many groups and this addend of variances: [N, C, H, W]. factor = weight (1 + scale), see
-        `_active`.
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        film: Tensor | None,
+        bits: Tensor,
+        options: NormOptions,
+    ) -> Tensor:
+        """Normalise float32 images.
+
+        Args:
+            ctx: of autograd.
+            x: [N, C, H, W] in channels_last memory.
+            weight: of the norm, [C].
+            bias: of the norm, [C].
+            film: scale and shift that follow the norm, [N, 2 C], or None.
+            bits: random int16 in the order of x's memory, [N H W C]; empty for no dropout.
+            options: see `NormOptions`.
+
+        Returns:
+            [N, C, H, W].
         """
-        moments, out, parts = x.new_zeros(len(x), 2, x.shape[1]), torch.empty_like(x), (weight, bias, film)
-        factor, shift = weight.expand(len(x), -1), bias.expand(len(x), -1)
+        factor = weight.expand(len(x), -1)
+        shift = bias.expand(len(x), -1)
         if film is not None:
-            scale, extra = film.chunk(2, dim=1)
-            factor, shift = factor * (1 + scale), torch.addcmul(extra, shift, 1 + scale)
-        rows = (_rows(x), factor.contiguous(), shift.contiguous(), bits.view(-1, *_rows(x).shape[1:]))
-        ctx.rest = dropped - 32768, 65536 / max(1, 65536 - dropped), x.shape[1] // groups, silu
-        ctx.save_for_backward(*parts, *rows, moments)
-        _active(*_arrays(rows), *ctx.rest, eps, *_arrays((moments, _rows(out))))
+            film_scale, film_shift = film.chunk(2, dim=1)
+            factor = factor * (1 + film_scale)
+            shift = torch.addcmul(film_shift, shift, 1 + film_scale)
+
+        images = _as_rows(x)
+        saved = (images, factor.contiguous(), shift.contiguous(), bits.view(-1, *images.shape[1:]))
+        group_size = x.shape[1] // options.num_groups
+        ctx.kernel_options = (options.threshold, options.keep_scale, group_size, options.silu)
+        moments = x.new_zeros(len(x), 2, x.shape[1])
+        out = torch.empty_like(x)
+        ctx.save_for_backward(weight, bias, film, *saved, moments)
+        _norm_silu_dropout(
+            *_to_numpy(*saved), *ctx.kernel_options, options.eps, *_to_numpy(moments, _as_rows(out))
+        )
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the output [N, C, H, W], to those of x, weight [C], bias [C] and film [N, 2 C]: see `_active_back`."""
-        weight, bias, film, *rows, moments = ctx.saved_tensors
-        of_factor, of_shift, of_film = torch.zeros_like(rows[1]), torch.zeros_like(rows[2]), None
-        of_out = gradient.contiguous(memory_format=torch.channels_last)
-        of_x = torch.empty_like(of_out)
-        _active_back(*_arrays(rows), *ctx.rest, *_arrays((moments, _rows(of_out), _rows(of_x), of_factor, of_shift)))
+    def backward(ctx: Any, out_grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight, bias and film for that of the output."""
+        weight, bias, film, images, factor, shift, bits, moments = ctx.saved_tensors
+        factor_grad = torch.zeros_like(factor)
+        shift_grad = torch.zeros_like(shift)
+        out_grad = out_grad.contiguous(memory_format=torch.channels_last)
+        x_grad = torch.empty_like(out_grad)
+        grads = (_as_rows(out_grad), _as_rows(x_grad), factor_grad, shift_grad)
+        _norm_silu_dropout_backward(
+            *_to_numpy(images, factor, shift, bits),
+            *ctx.kernel_options,
+            *_to_numpy(moments, *grads),
+        )
+        film_grad = None
         if film is not None:
-            scale, of_film = 1 + film.chunk(2, dim=1)[0], torch.cat([of_factor * weight + of_shift * bias, of_shift], 1)
-            of_factor, of_shift = of_factor * scale, of_shift * scale
-        return of_x, of_factor.sum(0), of_shift.sum(0), of_film, None, None, None, None, None
+            film_scale = 1 + film.chunk(2, dim=1)[0]
+            film_grad = torch.cat([factor_grad * weight + shift_grad * bias, shift_grad], 1)
+            factor_grad = factor_grad * film_scale
+            shift_grad = shift_grad * film_scale
+        return x_grad, factor_grad.sum(0), shift_grad.sum(0), film_grad, None, None
 
 
-def _arrays(tensors: Iterable[Tensor]) -> list[Any]:
-    return [one.detach().numpy() for one in tensors]
+def _as_rows(x: Tensor) -> Tensor:
+    """Return [N, C, H, W] as [N, H W, C], a view in channels_last memory."""
+    return x.permute(0, 2, 3, 1).reshape(len(x), -1, x.shape[1])
+
+
+def _to_numpy(*tensors: Tensor) -> list[Any]:
+    return [tensor.detach().numpy() for tensor in tensors]

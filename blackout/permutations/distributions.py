@@ -352,11 +352,11 @@ class PointerLaw(SequentialLaw):
         """log p of orders [..., n], [...], all places at once: scores of every place by those before [Vinyals 2015]."""
         shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
-        return GeneralizedPlackettLuce(self.pointers.all(orders)).log_prob(orders).view(shape)
+        return GeneralizedPlackettLuce(self.pointers.score_orders(orders)).log_prob(orders).view(shape)
 
     def rows(self) -> Rows:
         """As `SequentialLaw.rows`."""
-        return self.pointers.rows()
+        return self.pointers.next_scores()
 
 
 class Matching(SequentialLaw):

@@ -21,7 +21,7 @@ from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.preemption import signals
 from blackout.random import compiler_version
 from blackout.training.checkpoint_files import BEST, LAST, read_checkpoint, write_checkpoint
-from blackout.training.lightning_module import AtBoundary, check_finite
+from blackout.training.lightning_module import StepCallback, check_finite
 from blackout.training.loggers import MetricsCSV, Wandb
 
 
@@ -72,7 +72,7 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-class Checkpoints(AtBoundary, Checkpoint):
+class Checkpoints(StepCallback, Checkpoint):
     """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
 
     Lightning's `ModelCheckpoint` saves within a step, before the validation and the previews due at it, which a run
@@ -89,7 +89,7 @@ class Checkpoints(AtBoundary, Checkpoint):
         ValueError: every_n_steps below 1, or an unknown mode.
     """
 
-    heeds_signals = True
+    reacts_to_signals = True
 
     def __init__(
         self,

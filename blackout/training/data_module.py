@@ -1,9 +1,12 @@
-"""Serves any source to Lightning: training as a stream, shuffled and mirrored, that a continued run reproduces;
-validation and test samples once each.
+"""Data loaders of any source for Lightning.
+
+Training data are an endless shuffled stream that a continued run reproduces. Validation and test
+samples are served once each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,33 +21,37 @@ from blackout.errors import ensure
 from blackout.protocols import SPLIT_NAMES, Source, Split
 from blackout.random import fold_seed
 
-_PREDICTED = 64
-"""Samples that `Trainer.predict` draws unless it is given numbers of others."""
+NUM_PREDICTED = 64  # samples that `Trainer.predict` draws by default
 
 
 @dataclass(eq=False, repr=False)
 class TrainLoader:
-    """Endless training batches, each a pure function of (source, seed, batch number).
+    """Endless training batches, each a function of (source, seed, batch number).
 
-    The stream is the concatenation of one permutation of the training set per epoch; global batch `n` is its positions
-    `n * batch_size .. (n + 1) * batch_size - 1`, across epoch borders, so that nothing is dropped or padded. Process
-    `rank` takes every `world_size`-th position of each batch: the global batch does not depend on the number of
-    processes. Each position comes with a uniform for augmentation, drawn, like the permutation, from (seed, epoch).
-    In a source without end the sample at position `p` has index `p`, and no uniform.
+    The stream is one permutation of the training set per epoch after the other. Global batch n has
+    positions n * batch_size .. (n + 1) * batch_size - 1 of the stream, across epochs, so that
+    nothing is dropped or padded. Process `rank` serves every `world_size`-th position of each
+    batch, so the global batch does not depend on the number of processes. Each position comes with
+    a uniform random number for augmentation, drawn, like the permutation, from (seed, epoch). In a
+    source without end, the sample at position p has index p, and there is no random number.
 
-    Iterating again goes on where the last iterator stopped. A batch holds what the source gives, `index` and `position`
-    (of each sample, in the source and within the global batch, int64 [b]), `batch` (the number of the global batch
-    since the start of training) and `batch_size` (of the global batch).
+    Iterating again continues where the last iterator stopped. A batch has what the source returns
+    and
+
+    - `index`: numbers of the samples in the source, int64 [b],
+    - `position`: their positions in the global batch, int64 [b],
+    - `batch`: number of the global batch since the start of training,
+    - `batch_size`: of the global batch.
 
     Args:
-        source: where the samples come from.
+        source: of the samples.
         batch_size: global number of samples per batch, a multiple of `world_size`.
-        seed: decides the order and the uniforms.
-        rank: this process.
+        seed: of the order and the random numbers.
+        rank: number of this process.
         world_size: number of processes.
-        start_batch: number of the first batch to serve.
+        start_batch: number of the first batch.
         period: repeat batches 0 .. period - 1, to overfit them; None for the whole source.
-        length: batches of one pass, for trainers that count epochs; None for no end.
+        length: number of batches per epoch, for trainers that count epochs; None for no end.
 
     Raises:
         ValueError: sizes or ranks out of range.
@@ -63,11 +70,13 @@ class TrainLoader:
         check_sharding(self.batch_size, self.rank, self.world_size)
         self._next = self.start_batch
         self._size = self.source.size("train")
-        # two, because a batch may straddle an epoch border
+        # Two, because a batch may contain samples of two epochs
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        end = None if self.length is None else (self._next // self.length + 1) * self.length
+        end = None
+        if self.length is not None:
+            end = (self._next // self.length + 1) * self.length
         while self._next != end:
             self._next += 1
             yield self.batch(self._next - 1)
@@ -78,62 +87,81 @@ class TrainLoader:
         return self.length
 
     def batch(self, number: int) -> dict[str, Any]:
-        """This process's part of global batch `number`."""
+        """Return this process's part of global batch `number`."""
         position = torch.arange(self.rank, self.batch_size, self.world_size)
-        first = (number if self.period is None else number % self.period) * self.batch_size
-        index, augment = self._look_up(first + position)
-        about = {"index": index, "position": position, "batch": number, "batch_size": self.batch_size}
-        return {**self.source.batch("train", index, augment), **about}
+        stream_batch = number if self.period is None else number % self.period
+        index, augment = self._look_up(stream_batch * self.batch_size + position)
+        return {
+            **self.source.batch("train", index, augment),
+            "index": index,
+            "position": position,
+            "batch": number,
+            "batch_size": self.batch_size,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """What determines the order of the data; kept in checkpoints and compared on resume.
+        """Return what determines the order of the data; checkpoints have it, for `load_state_dict`.
 
-        The position in the stream is not part of it: Lightning fetches one batch ahead, so `SourceDataModule` starts
-        from the trainer's own count of finished batches in the same checkpoint.
+        The position in the stream is not part of it. Lightning fetches one batch ahead, so
+        `SourceDataModule` starts from the trainer's count of finished batches instead.
         """
-        return {"data": self.source.fingerprint("train"), "batch_size": self.batch_size, "seed": self.seed}
+        return {
+            "data": self.source.fingerprint("train"),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that the run to be resumed saw the same stream.
+        """Check that the checkpoint's run had the same stream.
 
         Raises:
-            ValueError: it did not; the message names what differs.
+            ValueError: it had not; the message names the difference.
         """
-        for name, mine in self.state_dict().items():
-            if (theirs := state.get(name)) != mine:
-                what = f"the checkpoint was trained with {name}={theirs}, this run has {name}={mine}"
-                raise ValueError(f"cannot resume: {what}; resume with the same {name}, or start a new run")
+        for name, value in self.state_dict().items():
+            saved_value = state.get(name)
+            if saved_value != value:
+                raise ValueError(
+                    f"cannot resume: the checkpoint was trained with {name}={saved_value}, "
+                    f"this run has {name}={value}; resume with the same {name}, or start a new run"
+                )
 
     def _look_up(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Sample numbers and uniforms at positions [b] of the endless stream: int64 [b], float32 [b]."""
+        """Return sample numbers, int64 [b], and uniforms, float32 [b], at positions of the stream."""
         if self._size is None:
             return positions, None
-        epochs, entries = positions // self._size, positions % self._size
-        index, augment = torch.empty_like(entries), torch.empty(len(entries))
+        epochs = positions // self._size
+        offsets = positions % self._size
+        index = torch.empty_like(offsets)
+        augment = torch.empty(len(offsets))
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            here = epochs == epoch
             order, uniforms = self._epoch(epoch)
-            index[here], augment[here] = order[entries[here]], uniforms[entries[here]]
+            is_in_epoch = epochs == epoch
+            index[is_in_epoch] = order[offsets[is_in_epoch]]
+            augment[is_in_epoch] = uniforms[offsets[is_in_epoch]]
         return index, augment
 
     def _draw_epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Draw the order of an epoch, int64 [N], and its uniforms, float32 [N]."""
         assert self._size is not None
         generator = torch.Generator().manual_seed(fold_seed(self.seed, epoch))
-        return torch.randperm(self._size, generator=generator), torch.rand(self._size, generator=generator)
+        order = torch.randperm(self._size, generator=generator)
+        uniforms = torch.rand(self._size, generator=generator)
+        return order, uniforms
 
 
 @dataclass(eq=False, repr=False)
 class EvalLoader:
     """One process's share of a split: samples `rank, rank + world_size, ...`, each exactly once.
 
-    Nothing is padded or repeated, so that sums over processes are exact. All processes have the same number of batches,
-    of nearly equal sizes, because code that communicates once per batch would otherwise hang. A batch holds what the
-    source gives, and `index`, int64 [b]. A split of size None has no batches.
+    Nothing is padded or repeated, so that sums over processes are exact. All processes have the
+    same number of batches, of nearly equal sizes: code that communicates once per batch would hang
+    otherwise. A batch has what the source returns, and `index`, int64 [b]. A split of size None has
+    no batches.
 
     Args:
-        source: where the samples come from.
+        source: of the samples.
         batch_size: global number of samples per batch, a multiple of `world_size`.
-        rank: this process.
+        rank: number of this process.
         world_size: number of processes.
         split: which split to serve.
 
@@ -151,85 +179,111 @@ class EvalLoader:
         check_sharding(self.batch_size, self.rank, self.world_size)
         size = self.source.size(self.split) or 0
         if 0 < size < self.world_size:
-            need = f"fewer than the {self.world_size} processes"
-            raise ValueError(f"{self.source.name} has {size} {SPLIT_NAMES[self.split]} samples, {need}")
+            raise ValueError(
+                f"{self.source.name} has {size} {SPLIT_NAMES[self.split]} samples, "
+                f"fewer than the {self.world_size} processes"
+            )
         self._index = torch.arange(size)[self.rank :: self.world_size]
-        # at most size // world_size batches, so that the smallest share still fills every one
-        self._batches = min(-(-size // self.batch_size), size // self.world_size)
+        # At most size // world_size, so that the smallest share has a sample for every batch
+        self._num_batches = min(math.ceil(size / self.batch_size), size // self.world_size)
 
     def __len__(self) -> int:
-        return self._batches
+        return self._num_batches
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for index in self._index.tensor_split(self._batches) if self._batches else ():
+        if not self._num_batches:
+            return
+        for index in self._index.tensor_split(self._num_batches):
             yield {**self.source.batch(self.split, index), "index": index}
 
 
 class SourceDataModule(pl.LightningDataModule):
     """Training, validation and test batches of a source.
 
-    Training is an endless stream (`TrainLoader`): its length is set by the trainer's `max_steps`, and validation is
-    scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
-    the batch after the last finished one; this is exact for checkpoints written between optimiser steps. With the
-    trainer's `overfit_batches=n` the first `n` batches are repeated. Without validation data there is no validation.
+    Training data are an endless stream (`TrainLoader`). The trainer's `max_steps` sets the length
+    of training, and `val_check_interval=<int>, check_val_every_n_epoch=None` schedules validation
+    in batches. A resumed `fit` continues with the batch after the last finished one, which is exact
+    for checkpoints written between optimiser steps. With the trainer's `overfit_batches=n` the
+    first n batches are repeated. Without validation data there is no validation.
 
     Args:
         source: of the samples.
-        batch_size: samples per batch over all processes together, before gradient accumulation.
-        seed: decides the order of the data and the numbers for random mirroring and the like.
-        on_device: keep the training data on the device that trains.
-        epochs: end an epoch after as many batches as the source has, for trainers that count epochs.
+        batch_size: samples per batch of all processes together, before gradient accumulation.
+        seed: of the order of the data and of random augmentation.
+        on_device: whether to keep the training data on the training device.
+        epochs: whether an epoch ends after one pass, for trainers that count epochs.
 
     Raises:
-        ValueError: a batch size below 1 or, once the trainer is known, not a multiple of the number of processes.
+        ValueError: a batch size below 1 or, once the trainer is known, not a multiple of the number
+            of processes.
     """
 
     def __init__(
-        self, source: Source, batch_size: int, seed: int = 0, on_device: bool = False, epochs: bool = False
+        self,
+        source: Source,
+        batch_size: int,
+        seed: int = 0,
+        on_device: bool = False,
+        epochs: bool = False,
     ) -> None:
         super().__init__()
-        check_sharding(batch_size, 0, 1)  # refuse bad values now rather than when training starts
-        self.source, self.batch_size, self.seed, self.on_device = source, batch_size, seed, on_device
+        check_sharding(batch_size, 0, 1)  # before training starts
+        self.source = source
+        self.batch_size = batch_size
+        self.seed = seed
+        self.on_device = on_device
         size = source.size("train")
         self.length = max(1, round(size / batch_size)) if epochs and size else None
 
     def setup(self, stage: str) -> None:
-        """Check the batch size against the number of processes, before anything long starts."""
+        """Check that the batch size is a multiple of the number of processes."""
         check_sharding(self.batch_size, *self._rank_and_world_size())
 
     def train_dataloader(self) -> TrainLoader:
-        """This process's part of the endless training stream, from the first batch not yet trained on."""
-        start, source = 0, self.source
+        """Return this process's part of the stream, from the first batch not yet trained on."""
+        start_batch = 0
+        source = self.source
         if self.trainer is not None:
             trainer: Any = self.trainer  # Lightning's annotations lack both attributes
-            # "processed" counts the batches whose step is done: neither those Lightning fetched ahead
-            # nor the one at which an exception struck
-            start = trainer.fit_loop.epoch_loop.batch_progress.total.processed
-            source = source.to(trainer.strategy.root_device) if self.on_device else source
+            # `processed` counts the batches whose step is finished, neither those that Lightning
+            # fetched ahead nor one that raised an exception.
+            start_batch = trainer.fit_loop.epoch_loop.batch_progress.total.processed
+            if self.on_device:
+                source = source.to(trainer.strategy.root_device)
+        rank, world_size = self._rank_and_world_size()
         return TrainLoader(
-            source, self.batch_size, self.seed, *self._rank_and_world_size(), start, self.period, self.length
+            source,
+            self.batch_size,
+            self.seed,
+            rank=rank,
+            world_size=world_size,
+            start_batch=start_batch,
+            period=self.period,
+            length=self.length,
         )
 
     @property
     def period(self) -> int | None:
-        """Number of batches that are repeated (the trainer's `overfit_batches`); None for the whole source."""
+        """Number of batches to repeat (the trainer's `overfit_batches`); None for the whole source."""
         overfit = getattr(self.trainer, "overfit_batches", 0)
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 
     def val_dataloader(self) -> EvalLoader:
-        """This process's share of the validation data."""
+        """Return this process's share of the validation data."""
         return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="val")
 
     def test_dataloader(self) -> EvalLoader:
-        """This process's share of the test data."""
+        """Return this process's share of the test data."""
         return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size(), split="test")
 
     def predict_dataloader(self) -> DataLoader[int]:
-        """The numbers of the first samples, for `Trainer.predict`, which draws them."""
-        return DataLoader(range(_PREDICTED), batch_size=_PREDICTED)  # type: ignore[arg-type]
+        """Return the numbers of the samples that `Trainer.predict` draws."""
+        return DataLoader(range(NUM_PREDICTED), batch_size=NUM_PREDICTED)  # type: ignore[arg-type]
 
     def _rank_and_world_size(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        return (
+            (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        )
 
 
 def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
@@ -238,7 +292,10 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
     Raises:
         ValueError: it does not, or there is no such rank.
     """
-    ensure(0 <= rank < world_size, f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
+    message = f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}"
+    ensure(0 <= rank < world_size, message)
     if batch_size < 1 or batch_size % world_size:
-        need = f"a positive multiple of their number, {world_size}"
-        raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")
+        raise ValueError(
+            "batch_size counts the samples of all processes together: must be a positive multiple "
+            f"of their number, {world_size}, got {batch_size}"
+        )

@@ -14,7 +14,7 @@ from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, measure
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, set_elements
 
 MEAN = torch.tensor([2.0, 8.0])
 CLASSES = torch.tensor([[1.0, 4.0], [3.0, 32.0], [2.0, 8.0]])
@@ -50,11 +50,11 @@ def test_combinations_of_words_that_were_never_seen_have_the_product_of_their_fa
     body = ResidualMLP(shape=(4,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
     body.head.weight.data.zero_()
     network, elements = CountNetwork(body, CountInputs((4,))), elements_of(x, known["mean"])
-    measure(network, elements, shifts(data.facts, known))
+    set_elements(network, elements, shifts(data.facts, known))
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20_000), known["mean"])
     dark = model(torch.zeros(12, 4, dtype=torch.int32), torch.tensor(40.0), torch.arange(12)).mean
     torch.testing.assert_close(dark, known["class_mean"], rtol=1e-3, atol=0)
-    alike = network.inputs(known["class_mean"].int(), torch.tensor([1e-9]), network.shifts[:12])
+    alike = network.inputs(known["class_mean"].int(), torch.tensor([1e-9]), network.class_log_ratios[:12])
     assert float(alike.abs().max()) < 0.1  # means of combinations are 0 for the body
 
 
@@ -98,7 +98,7 @@ def test_a_network_that_learns_the_plain_means_says_those_that_are_drawn_togethe
     body = ResidualMLP(shape=(6,), width=8, depth=1, num_classes=3)
     network, elements = CountNetwork(body, CountInputs((6,))), elements_of(counts, known["mean"])
     ratio = torch.cat([known["plain_mean"] / known["class_mean"], torch.ones(1, 6)])
-    measure(network, elements, learnt=torch.log(ratio))
+    set_elements(network, elements, training_log_ratios=torch.log(ratio))
     dark = [network.train(mode)(torch.zeros(4, 6).int(), torch.tensor(40.0), torch.arange(4)) for mode in (True, False)]
     torch.testing.assert_close(torch.exp(dark[0] - dark[1])[:, 0], ratio)
     assert float(torch.log(ratio).abs().max()) > 0.01

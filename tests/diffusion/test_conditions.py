@@ -23,7 +23,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.totals import TotalDenoiser
 from blackout.errors import UserError
-from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
 from blackout.networks.layers import ClassEmbedding
 
 TOTALS = [100.0, 200.0, 400.0]
@@ -128,7 +128,7 @@ def test_totals_are_those_that_were_asked_for() -> None:
     data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
     elements = elements_of(data, data.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
-    measure(network, elements)
+    set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
     drawn = list(model.batches(torch.arange(300), sampler=Sampler(num_steps=30), conditions=Conditions(total=120.0)))
     totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
@@ -162,7 +162,7 @@ def conditional() -> tuple[BlackoutDiffusion, CountData]:
     data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))
     elements = elements_of(counts, counts.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, num_classes=2, knots=9), CountInputs((5,)))
-    measure(network, elements)
+    set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
     model.config = {"data": {"name": "toy", **data.facts}, "model": {"sampler": {}}}
     return model, data

@@ -11,7 +11,7 @@ from blackout.diffusion.data_stats import elements_of
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.missing_entries import mask_missing_entries
 from blackout.diffusion.predictions import Denoiser
-from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
 from blackout.random import SampleStreams
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -23,7 +23,7 @@ def model(max_count: int) -> BlackoutDiffusion:
     torch.manual_seed(0)
     elements = elements_of(X0, X0.float().mean(0))
     network = CountNetwork(ResidualMLP((6,), width=16, depth=1, knots=9), CountInputs((6,)))
-    measure(network, elements)
+    set_elements(network, elements)
     loss = CountLoss(weighting="likelihood")
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(max_count), elements.mean, loss=loss)
     for parameter in made.parameters():

@@ -17,7 +17,7 @@ from blackout.diffusion.draw import CountDraw
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
 from blackout.files import sample_file
-from blackout.networks import CountInputs, CountNetwork, ResidualMLP, measure
+from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
 
 PHOTONS = torch.poisson(torch.ones(60, 5) * 3, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=100, gain=2)
@@ -26,7 +26,7 @@ DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=
 def model() -> BlackoutDiffusion:
     elements = elements_of(PHOTONS, PHOTONS.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
-    measure(network, elements)
+    set_elements(network, elements)
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20), elements.mean).eval()
     made.config = {"data": {"name": "camera", **DATA.facts}}
     return made

@@ -5,5 +5,5 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _same_weights_and_data_every_time() -> None:
+def _seed_torch() -> None:
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
-"""A second NCSN++, as one function that walks a list of parameters: nothing in it is shared with the package.
+"""Independent NCSN++, one function of a list of parameters, which shares no code with the package.
 
-Filters are sums of shifted copies, attention is an explicit softmax, groups are reshaped by hand.
+Filters are sums of shifted copies, attention is an explicit softmax, and groups are reshaped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ FIR = [1 / 8, 3 / 8, 3 / 8, 1 / 8]
 def fir(x: Tensor, before: int, after: int, gain: float = 1.0) -> Tensor:
     """Pad both sides of both axes with zeros, then sum the sixteen shifted and weighted copies."""
     x = pad(x, (before, after, before, after))
-    rows, columns = x.shape[2] - 3, x.shape[3] - 3
-    shifted = [FIR[i] * FIR[j] * x[:, :, i : i + rows, j : j + columns] for i in range(4) for j in range(4)]
+    rows = x.shape[2] - 3
+    columns = x.shape[3] - 3
+    shifted = [
+        FIR[i] * FIR[j] * x[:, :, i : i + rows, j : j + columns] for i in range(4) for j in range(4)
+    ]
     return gain * torch.stack(shifted).sum(0)
 
 
@@ -54,21 +57,24 @@ def ncsnpp(
     blocks: int,
     attention_at: Sequence[int],
 ) -> Tensor:
-    """NCSN++ on images x [B, C, H, W] at labels [B], its parameters taken one after the other."""
+    """Apply NCSN++ to images x [B, C, H, W] at labels [B], using the parameters in order."""
     remaining = iter(parameters)
     take = remaining.__next__
     root = math.sqrt(2.0)
 
     def linear(v: Tensor) -> Tensor:
-        weight, bias = take(), take()
+        weight = take()
+        bias = take()
         return torch.einsum("bi,oi->bo", v, weight) + bias
 
     def conv(v: Tensor, padding: int, stride: int = 1) -> Tensor:
-        weight, bias = take(), take()
+        weight = take()
+        bias = take()
         return conv2d(v, weight, stride=stride, padding=padding) + bias[None, :, None, None]
 
     def norm(v: Tensor) -> Tensor:
-        weight, bias = take(), take()
+        weight = take()
+        bias = take()
         grouped = v.reshape(len(v), min(v.shape[1] // 4, 32), -1)
         centred = grouped - grouped.mean(2, keepdim=True)
         scaled = centred / torch.sqrt((centred**2).mean(2, keepdim=True) + 1e-6)
@@ -77,7 +83,8 @@ def ncsnpp(
     def residual(v: Tensor, out: int, resample: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         h = swish(norm(v))
         if resample is not None:
-            h, v = resample(h), resample(v)
+            h = resample(h)
+            v = resample(v)
         h = conv(h, 1) + linear(swish(temb))[:, :, None, None]
         h = conv(swish(norm(h)), 1)
         if resample is not None or v.shape[1] != out:
@@ -86,14 +93,17 @@ def ncsnpp(
 
     def attention(v: Tensor) -> Tensor:
         h = norm(v)
-        q, k, value = conv(h, 0), conv(h, 0), conv(h, 0)
+        q = conv(h, 0)
+        k = conv(h, 0)
+        value = conv(h, 0)
         scores = torch.einsum("bchw,bcij->bhwij", q, k) / math.sqrt(v.shape[1])
         weights = torch.softmax(scores.flatten(3), dim=3).reshape(scores.shape)
         return (v + conv(torch.einsum("bhwij,bcij->bchw", weights, value), 0)) / root
 
     temb = linear(embed(label, channels))
     temb = linear(swish(temb))
-    pyramid, skips = x, [conv(x, 1)]
+    pyramid = x
+    skips = [conv(x, 1)]
     for level, multiplier in enumerate(multipliers):
         for _ in range(blocks):
             h = residual(skips[-1], channels * multiplier)

@@ -9,13 +9,13 @@ from blackout.config.choices import choices
 from blackout.networks import CountNetwork
 from tests.cli.test_configs import composed
 
-# Beginnings of the names of networks that are made in tests/flows and tests/permutations.
+# Prefixes of the networks that are tested in tests/flows and tests/permutations.
 OTHER_FAMILIES = ("code_transformer", "le", "set_transformer")
 NAMES = [name for name in choices("network") if not name.startswith(OTHER_FAMILIES)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_network_choice_can_be_assembled(name: str) -> None:
+def test_every_network_choice_can_be_built(name: str) -> None:
     config = OmegaConf.create(composed(f"network={name}", "recipe=blackout/none")["network"])
     inputs = {"mean": 4.0, "std": 5.0}
     if config.inputs._target_.endswith("CountInputs"):

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blackout.networks.layers import (
@@ -17,12 +17,12 @@ from blackout.networks.layers import (
     conv3x3,
     dense,
     group_norm,
-    modulated,
+    modulate,
     sides_per_level,
     sinusoids,
 )
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
-from blackout.networks.numba_layers import Winograd
+from blackout.networks.numba_layers import WinogradConvolution
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]
@@ -33,17 +33,21 @@ RESAMPLERS: list[tuple[FIRFilter, Resampler, tuple[int, int]]] = [
 ]
 
 
-def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
-    """Errors are below the machine epsilon of float32, relative to the sum of the terms' magnitudes.
+def test_winograd_convolution_equals_conv2d() -> None:
+    """Errors are below float32's machine epsilon, relative to the sum of the terms' magnitudes.
 
-    How exact PyTorch's own convolution is depends on the order of its sums, and so on the processor.
+    The errors of PyTorch's convolution depend on the order of its sums, and so on the processor.
     """
     layer = conv3x3(128, 160).to(memory_format=torch.channels_last)
     torch.nn.init.normal_(layer.bias)
-    x = 3 + torch.randn(9, 128, 24, 20).to(memory_format=torch.channels_last)  # eight images and one more
+    x = 3 + torch.randn(9, 128, 24, 20).to(
+        memory_format=torch.channels_last
+    )  # eight images and one more
     direction = torch.randn(9, 160, 24, 20)
 
-    def with_gradients(convolve: Callable[[Tensor, Tensor, Tensor], Tensor], *tensors: Tensor) -> list[Tensor]:
+    def with_gradients(
+        convolve: Callable[[Tensor, Tensor, Tensor], Tensor], *tensors: Tensor
+    ) -> list[Tensor]:
         inputs = [tensor.detach().requires_grad_() for tensor in tensors[:3]]
         y = convolve(*inputs)
         return [y.detach(), *torch.autograd.grad(y, inputs, tensors[3])]
@@ -52,46 +56,53 @@ def test_convolutions_by_winograd_are_as_exact_as_others() -> None:
     tensors = x, layer.weight.detach(), layer.bias.detach(), direction
     exact = with_gradients(plain, *(tensor.double() for tensor in tensors))
     magnitudes = with_gradients(plain, *(tensor.double().abs() for tensor in tensors))
-    by_winograd = with_gradients(Winograd.apply, *tensors)
+    by_winograd = with_gradients(WinogradConvolution.apply, *tensors)
     for values, expected, magnitude in zip(by_winograd, exact, magnitudes, strict=True):
         assert values.shape == expected.shape
         error = ((values - expected) / magnitude).square().mean().sqrt()
         assert float(error) < torch.finfo(torch.float32).eps
-    assert torch.equal(layer(x), Winograd.apply(x, layer.weight, layer.bias))
+    assert torch.equal(layer(x), WinogradConvolution.apply(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
 
 
-def test_norms_in_one_pass_drop_all_or_nothing_and_then_leave_the_generator_alone() -> None:
-    norm, x = group_norm(24), torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
-    assert not norm.active(x, None, Dropout(1.0)).any()
+def test_fused_norm_with_probabilities_0_and_1_leaves_the_generator_alone() -> None:
+    norm = group_norm(24)
+    x = torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
+    assert not norm.activate(x, None, Dropout(1.0)).any()
     state = torch.get_rng_state()
     for dropout in (Dropout(0.3).eval(), Dropout(0.0)):
-        assert torch.equal(norm.active(x, None, dropout), norm.active(x))
+        assert torch.equal(norm.activate(x, None, dropout), norm.activate(x))
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_norms_in_one_pass_are_as_exact_as_others(share: float) -> None:
-    """Values and gradients against double precision, with the same masks: at most twice the error of the parts."""
-    norm, dropout = group_norm(24), Dropout(share)
-    x, film = 3 + torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last), torch.randn(128, 48)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_fused_norm_equals_norm_modulation_silu_and_dropout(probability: float) -> None:
+    """Against double precision, values and gradients have at most twice the plain layers' errors."""
+    norm = group_norm(24)
+    dropout = Dropout(probability)
+    x = 3 + torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
+    film = torch.randn(128, 48)
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter)
 
+    def plain(layer: nn.Module, x: Tensor, film: Tensor) -> Tensor:
+        return dropout(F.silu(modulate(layer(x), film)))
+
     def with_gradients(dtype: torch.dtype, fused: bool) -> list[Tensor]:
-        given = [one.detach().to(dtype).requires_grad_() for one in (x, film)]
-        y = norm.to(dtype).active(*given, dropout) if fused else F.silu(modulated(norm.to(dtype)(given[0]), given[1]))
-        y = y if fused else dropout(y)
-        return [y.detach(), *torch.autograd.grad((y * torch.cos(y.detach())).sum(), [*given, *norm.parameters()])]
+        inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (x, film)]
+        layer = norm.to(dtype)
+        y = layer.activate(*inputs, dropout) if fused else plain(layer, *inputs)
+        loss = (y * torch.cos(y.detach())).sum()
+        return [y.detach(), *torch.autograd.grad(loss, [*inputs, *layer.parameters()])]
 
     results = []
     for dtype, fused in ((torch.float32, True), (torch.float64, False), (torch.float32, False)):
         torch.manual_seed(0)
         results.append(with_gradients(dtype, fused))
-    for one, exact, usual in zip(*results, strict=True):
-        assert one.shape == exact.shape
-        assert (one - exact).square().mean() < 4 * (usual - exact).square().mean()
+    for fast, exact, slow in zip(*results, strict=True):
+        assert fast.shape == exact.shape
+        assert (fast - exact).square().mean() < 4 * (slow - exact).square().mean()
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -107,7 +118,9 @@ def test_fir_equals_explicit_convolution(
 
 
 @pytest.mark.parametrize(("module", "naive", "size"), RESAMPLERS)
-def test_fir_keeps_constants_inside(module: FIRFilter, naive: Resampler, size: tuple[int, int]) -> None:
+def test_fir_keeps_constants_inside(
+    module: FIRFilter, naive: Resampler, size: tuple[int, int]
+) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         inside = module(torch.full((1, 3, 16, 16), 7.0, dtype=dtype))[..., 2:-2, 2:-2]
         assert (inside == 7).all()
@@ -126,13 +139,14 @@ def test_sinusoids_at_integer_and_real_labels() -> None:
 
 
 def test_time_embedding_ignores_autocast() -> None:
-    embedding, label = TimeEmbedding(16, 32), torch.tensor([3.0, 700.0])
+    embedding = TimeEmbedding(16, 32)
+    label = torch.tensor([3.0, 700.0])
     with torch.autocast("cpu", torch.bfloat16):
         inside = embedding(label)
     assert inside.dtype == torch.float32 and torch.equal(inside, embedding(label))
 
 
-def test_attention_mixes_all_pixels_and_starts_silent() -> None:
+def test_attention_mixes_all_pixels_and_is_near_zero_at_first() -> None:
     attention = Attention(8)
     x = torch.randn(2, 8, 4, 6)
     torch.testing.assert_close(attention(x), x / math.sqrt(2), atol=1e-4, rtol=0)
@@ -158,7 +172,9 @@ def test_attention_scale_is_that_of_a_plain_softmax() -> None:
     torch.testing.assert_close(attention(x), (x + mixed.reshape(x.shape)) / math.sqrt(2))
 
 
-@pytest.mark.parametrize(("channels", "groups"), [(128, 32), (384, 32), (48, 12), (6, 1), (3, 1), (10, 2), (144, 24)])
+@pytest.mark.parametrize(
+    ("channels", "groups"), [(128, 32), (384, 32), (48, 12), (6, 1), (3, 1), (10, 2), (144, 24)]
+)
 def test_group_norm_groups_divide_the_channels(channels: int, groups: int) -> None:
     norm = group_norm(channels)
     assert (norm.num_groups, norm.eps) == (groups, 1e-6)
@@ -184,17 +200,25 @@ def test_sides_per_level() -> None:
         TimeEmbedding(7, 8)
 
 
-@pytest.mark.parametrize("size, gradient", [((2, 32, 4, 4), True), ((2, 32, 4, 4), False), ((1, 32, 32, 32), False)])
+@pytest.mark.parametrize(
+    "size, gradient", [((2, 32, 4, 4), True), ((2, 32, 4, 4), False), ((1, 32, 32, 32), False)]
+)
 @pytest.mark.parametrize("channels", [32, 128])
-def test_group_norm_of_bfloat16_is_that_of_float64(size: tuple[int, ...], gradient: bool, channels: int) -> None:
+def test_group_norm_of_bfloat16_is_that_of_float64(
+    size: tuple[int, ...], gradient: bool, channels: int
+) -> None:
     norm = group_norm(channels)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 2.0)
         norm.bias.uniform_(-1.0, 1.0)
-    x = 3 + torch.randn(size[0], channels, *size[2:]).to(torch.bfloat16, memory_format=torch.channels_last)
+    x = 3 + torch.randn(size[0], channels, *size[2:]).to(
+        torch.bfloat16, memory_format=torch.channels_last
+    )
     with torch.set_grad_enabled(gradient):
         y = norm(x)
-    exact = F.group_norm(x.double(), norm.num_groups, norm.weight.double(), norm.bias.double(), norm.eps)
+    exact = F.group_norm(
+        x.double(), norm.num_groups, norm.weight.double(), norm.bias.double(), norm.eps
+    )
     assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(y.double(), exact, rtol=2**-8, atol=2**-7)
 
@@ -204,19 +228,25 @@ def test_group_norm_of_bfloat16_is_that_of_float64(size: tuple[int, ...], gradie
 def test_dropout_keeps_its_share_and_its_mean_and_gradients_pass_where_values_do(
     p: float, layout: torch.memory_format
 ) -> None:
-    x = torch.ones(64, 15, 7, 9).contiguous(memory_format=layout).requires_grad_()  # not a multiple of 4 an image
-    layer, dropped = Dropout(p), round(65536 * p) / 65536
+    x = (
+        torch.ones(64, 15, 7, 9).contiguous(memory_format=layout).requires_grad_()
+    )  # not a multiple of 4 an image
+    layer = Dropout(p)
+    dropped = round(65536 * p) / 65536
     torch.manual_seed(1)
     y = layer(x)
     torch.manual_seed(1)
     assert torch.equal(y, layer(x)) and not torch.equal(y, layer(x)) and y.stride() == x.stride()
     kept = (y != 0).double()
-    assert torch.equal(y, (kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(1, abs=0.02)
+    assert torch.equal(y, (kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
+        1, abs=0.02
+    )
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     error = 4 * math.sqrt(p * (1 - p) / x.numel())
     assert kept.mean().item() == pytest.approx(1 - dropped, abs=error)
-    for axis in range(4):  # neighbours know nothing of each other
-        ahead, behind = kept.narrow(axis, 1, x.shape[axis] - 1), kept.narrow(axis, 0, x.shape[axis] - 1)
-        assert (ahead * behind).mean().item() == pytest.approx((1 - dropped) ** 2, abs=2 * error)
+    for axis in range(4):  # neighbours are independent
+        after = kept.narrow(axis, 1, x.shape[axis] - 1)
+        before = kept.narrow(axis, 0, x.shape[axis] - 1)
+        assert (after * before).mean().item() == pytest.approx((1 - dropped) ** 2, abs=2 * error)
     assert layer.eval()(x) is x

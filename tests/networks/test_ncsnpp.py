@@ -10,10 +10,22 @@ from torch import Tensor, nn
 from blackout.networks import NCSNpp
 from tests.networks.reference_ncsnpp import ncsnpp
 
-EXACT: dict[str, Any] = {"multipliers": (1, 2, 2, 2), "blocks_per_level": 4, "attention_resolutions": (16,)}
-SMALL: dict[str, Any] = {"multipliers": (1, 2), "blocks_per_level": 1, "attention_resolutions": (8,)}
+EXACT: dict[str, Any] = {
+    "multipliers": (1, 2, 2, 2),
+    "blocks_per_level": 4,
+    "attention_resolutions": (16,),
+}
+SMALL: dict[str, Any] = {
+    "multipliers": (1, 2),
+    "blocks_per_level": 1,
+    "attention_resolutions": (8,),
+}
 
-ODD: dict[str, Any] = {"multipliers": (1, 2, 3), "blocks_per_level": 2, "attention_resolutions": (12, 3)}
+ODD: dict[str, Any] = {
+    "multipliers": (1, 2, 3),
+    "blocks_per_level": 2,
+    "attention_resolutions": (12, 3),
+}
 
 
 def randomise(network: nn.Module, seed: int = 0) -> None:
@@ -86,7 +98,12 @@ def test_initial_output_is_almost_zero_and_trainable() -> None:
 def test_output_shapes(side: int, outputs: int) -> None:
     network = NCSNpp((3, side, side), outputs, channels=8, blocks_per_level=1)
     with torch.no_grad():
-        assert network(torch.zeros(2, 3, side, side), torch.zeros(2)).shape == (2, 3 * outputs, side, side)
+        assert network(torch.zeros(2, 3, side, side), torch.zeros(2)).shape == (
+            2,
+            3 * outputs,
+            side,
+            side,
+        )
 
 
 def run(network: nn.Module, x: Tensor) -> Tensor:
@@ -95,7 +112,8 @@ def run(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def test_dropout_acts_in_training_only() -> None:
-    network, x = NCSNpp((1, 8, 8), channels=8, **SMALL), torch.randn(2, 1, 8, 8)
+    network = NCSNpp((1, 8, 8), channels=8, **SMALL)
+    x = torch.randn(2, 1, 8, 8)
     randomise(network)
     assert not torch.equal(run(network, x), run(network, x))
     network.eval()
@@ -103,7 +121,8 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 def test_examples_do_not_see_each_other() -> None:
-    network, x = NCSNpp((1, 8, 8), channels=8, **SMALL).double().eval(), torch.randn(3, 1, 8, 8)
+    network = NCSNpp((1, 8, 8), channels=8, **SMALL).double().eval()
+    x = torch.randn(3, 1, 8, 8)
     randomise(network)
     torch.testing.assert_close(run(network, x)[1:2], run(network, x[1:2]))
 
@@ -118,7 +137,8 @@ def test_state_dict_round_trip() -> None:
 
 
 def test_bfloat16_autocast_and_channels_last_stay_close() -> None:
-    network, x = NCSNpp((3, 16, 16), channels=16, **SMALL).eval(), torch.randn(2, 3, 16, 16)
+    network = NCSNpp((3, 16, 16), channels=16, **SMALL).eval()
+    x = torch.randn(2, 3, 16, 16)
     randomise(network)
     exact = run(network, x)
     with torch.autocast("cpu", torch.bfloat16):

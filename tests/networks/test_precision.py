@@ -13,7 +13,14 @@ from torch.torch_version import TorchVersion
 from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import fisher_times
-from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, SequenceConvolution, UNet
+from blackout.networks import (
+    CountNetwork,
+    NCSNpp,
+    PaperInputs,
+    ResidualMLP,
+    SequenceConvolution,
+    UNet,
+)
 from blackout.networks.layers import best_memory_format, group_norm
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
 from tests.devices import Watch
@@ -29,21 +36,24 @@ BODIES = {
 
 
 def dtypes(name: str, training: bool) -> list[tuple[str, torch.dtype]]:
-    """Which module returns what."""
-    body, found = BODIES[name]().train(training), []
+    """Return the dtype of every module's output."""
+    body = BODIES[name]().train(training)
+    outputs = []
     for path, module in body.named_modules():
         module.register_forward_hook(
-            lambda m, i, out, path=path: found.append((path, out.dtype)) if isinstance(out, Tensor) else None
+            lambda m, i, out, path=path: (
+                outputs.append((path, out.dtype)) if isinstance(out, Tensor) else None
+            )
         )
     shape = (2, 3, 16, 16) if name in ("ncsnpp", "unet") else (2, 12)
     body(torch.zeros(shape), torch.ones(2))
-    return found
+    return outputs
 
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("training", [False, True])
-def test_what_is_bfloat16_on_a_cpu_is_so_on_a_gpu(name: str, training: bool) -> None:
-    """There autocast would make norms, and what follows them, float32."""
+def test_bfloat16_on_a_cpu_is_bfloat16_on_a_gpu(name: str, training: bool) -> None:
+    """CUDA's autocast would make norms, and what follows them, float32."""
     with torch.set_grad_enabled(training):
         with torch.autocast("cpu", torch.bfloat16):
             on_cpu = dtypes(name, training)
@@ -54,11 +64,12 @@ def test_what_is_bfloat16_on_a_cpu_is_so_on_a_gpu(name: str, training: bool) -> 
 
 
 def test_weights_are_cast_once_while_sampling() -> None:
-    """Also those of an average, which ask for no gradients and which autocast would cast at every evaluation."""
+    """Autocast would cast weights without gradients, as those of an average, at every evaluation."""
 
     def casts(device: str) -> int:
         network = NCSNpp((3, 16, 16), channels=16, **SMALL).requires_grad_(False)
-        x, t = torch.zeros(2, 3, 16, 16), torch.ones(2)
+        x = torch.zeros(2, 3, 16, 16)
+        t = torch.ones(2)
         parameters = {id(p) for p in network.parameters()}
         with Sampler(bfloat16=device == "cpu").evaluating(network), torch.no_grad():
             network(x, t)
@@ -74,18 +85,21 @@ def test_weights_are_cast_once_while_sampling() -> None:
 
 @pytest.mark.parametrize("ratio", [0, 10, 100, 1000])
 @pytest.mark.parametrize("size", [(2, 64, 8, 8), (3, 24, 5, 7), (3, 64, 1, 1), (2, 24, 3, 4, 5)])
-def test_float32_group_norms_are_exact_in_any_memory_format(ratio: float, size: tuple[int, ...]) -> None:
-    norm, x = group_norm(size[1]), ratio + torch.randn(size)
+def test_float32_group_norms_are_exact_in_any_memory_format(
+    ratio: float, size: tuple[int, ...]
+) -> None:
+    norm = group_norm(size[1])
+    x = ratio + torch.randn(size)
     expected = F.group_norm(x.double(), norm.num_groups, eps=norm.eps)
     weight = torch.randn(size)
     gradients = []
     last = torch.channels_last if len(size) == 4 else torch.channels_last_3d
     for memory_format in (torch.contiguous_format, last):
-        given = x.clone(memory_format=memory_format).requires_grad_()
-        y = norm(given)
+        inputs = x.clone(memory_format=memory_format).requires_grad_()
+        y = norm(inputs)
         assert float((y.detach() - expected).abs().max()) < 5e-7 * max(10, ratio)
         (y * weight).sum().backward()
-        gradients.append(given.grad)
+        gradients.append(inputs.grad)
     if ratio <= 100:
         torch.testing.assert_close(*gradients, atol=1e-5 * max(1, ratio / 10), rtol=1e-4)
 
@@ -98,42 +112,64 @@ def test_float32_group_norms_are_exact_in_any_memory_format(ratio: float, size: 
 def test_both_memory_formats_agree_with_an_independent_implementation(
     shape: tuple[int, ...], final_time: float
 ) -> None:
-    """The published networks, narrower, with the reference's weights in order and its own integer time labels."""
-    levels: dict[str, Any] = {"multipliers": (1, 2, 2, 2), "blocks_per_level": 4, "attention_resolutions": (16,)}
+    """The published networks, narrower, with the reference's order of weights and integer labels."""
+    levels: dict[str, Any] = {
+        "multipliers": (1, 2, 2, 2),
+        "blocks_per_level": 4,
+        "attention_resolutions": (16,),
+    }
     body = NCSNpp(shape, channels=16, **levels).eval()
     randomise(body)
-    xt = torch.randint(0, 256, (2, *shape), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    xt = torch.randint(
+        0, 256, (2, *shape), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
     step = torch.tensor([40, 700])
     t = fisher_times(1000, final_time)[1 + step]
     inputs = PaperInputs(255)
     with torch.no_grad():
-        expected = ncsnpp(body.double().parameters(), inputs(xt, t).double(), step.double(), 16, *levels.values())
+        expected = ncsnpp(
+            body.double().parameters(), inputs(xt, t).double(), step.double(), 16, *levels.values()
+        )
         body.float()
         for channels_last in (False, True):
             raw = CountNetwork(body, inputs, channels_last, final_time)(xt, t)[:, 0]
             assert float((raw - expected).abs().max() / expected.std()) < 1e-5
 
 
-class Elsewhere(Tensor):
-    """Values of a CPU that say they are on a GPU."""
+class FakeCudaTensor(Tensor):
+    """CPU tensor that reports a GPU as its device."""
 
     device = property(lambda self: CUDA)  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("module", [FIRFilter(), FIRDownsample(), FIRUpsample()])
-def test_resampling_on_a_gpu_is_the_same(module: FIRFilter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resampling_on_a_gpu_is_the_same(
+    module: FIRFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = torch.randn(2, 5, 8, 12)
-    torch.testing.assert_close(module(x.as_subclass(Elsewhere)).as_subclass(Tensor), module(x), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        module(x.as_subclass(FakeCudaTensor)).as_subclass(Tensor), module(x), atol=1e-6, rtol=1e-6
+    )
 
 
-def test_channels_last_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_last_is_chosen_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA's group norm keeps it from PyTorch 2.15 on."""
     assert best_memory_format(torch.device("cpu")) == torch.channels_last
-    for version, expected in (("2.14.1", torch.contiguous_format), ("2.15.0+cu132", torch.channels_last)):
+    for version, expected in (
+        ("2.14.1", torch.contiguous_format),
+        ("2.15.0+cu132", torch.channels_last),
+    ):
         monkeypatch.setattr(torch, "__version__", TorchVersion(version))
         assert best_memory_format(CUDA) == expected
-    network = CountNetwork(NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True)
+    network = CountNetwork(
+        NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True
+    )
     convolution = network.body.stem.weight
-    assert convolution.is_contiguous(memory_format=torch.channels_last) and not convolution.is_contiguous()
-    monkeypatch.setattr("blackout.networks.inputs.best_memory_format", lambda *_: torch.contiguous_format)
+    assert (
+        convolution.is_contiguous(memory_format=torch.channels_last)
+        and not convolution.is_contiguous()
+    )
+    monkeypatch.setattr(
+        "blackout.networks.inputs.best_memory_format", lambda *_: torch.contiguous_format
+    )
     assert network.double().body.stem.weight.is_contiguous()

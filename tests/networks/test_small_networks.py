@@ -9,19 +9,24 @@ from torch import nn
 
 from blackout.networks import CountNetwork, LevelInputs, ResidualMLP, Transformer, UNet
 from blackout.networks.automatic import body_and_inputs
-from blackout.networks.transformer import rotary_angles, rotated
+from blackout.networks.transformer import apply_rotary, rotary_angles
 from tests.networks.test_ncsnpp import randomise, run
 
 Make = Callable[..., nn.Module]
 NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
     (partial(UNet, channels=16), (1, 8, 8)),
     (
-        partial(UNet, channels=8, multipliers=(1, 2, 3), blocks_per_level=2, attention_resolutions=(7,)),
+        partial(
+            UNet, channels=8, multipliers=(1, 2, 3), blocks_per_level=2, attention_resolutions=(7,)
+        ),
         (3, 28, 28),
     ),
     (partial(UNet, channels=8, multipliers=(2,)), (2, 5, 3)),
     (partial(UNet, channels=8, fold=2), (2, 16)),
-    (partial(UNet, channels=8, attention_resolutions=(4,), dense_blocks=1, dense_width=32), (1, 4, 8, 4)),
+    (
+        partial(UNet, channels=8, attention_resolutions=(4,), dense_blocks=1, dense_width=32),
+        (1, 4, 8, 4),
+    ),
     (partial(UNet, channels=8), (16,)),
     (partial(ResidualMLP, width=32), (50,)),
     (partial(ResidualMLP, width=16, depth=1), (2, 4, 4)),
@@ -32,7 +37,9 @@ NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
-def test_shapes_and_silent_start(make: Make, shape: tuple[int, ...], outputs: int) -> None:
+def test_shapes_and_initial_outputs_near_zero(
+    make: Make, shape: tuple[int, ...], outputs: int
+) -> None:
     torch.manual_seed(0)
     network = make(shape, outputs)
     raw = network(10 * torch.randn(2, *shape), torch.tensor([0.0, 999.0]))
@@ -44,7 +51,8 @@ def test_shapes_and_silent_start(make: Make, shape: tuple[int, ...], outputs: in
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
 def test_depends_on_data_and_time_but_not_on_the_batch(make: Make, shape: tuple[int, ...]) -> None:
-    network, x = make(shape).double().eval(), torch.randn(3, *shape)
+    network = make(shape).double().eval()
+    x = torch.randn(3, *shape)
     randomise(network)
     raw = run(network, x)
     assert raw.std() > 0.1
@@ -54,7 +62,8 @@ def test_depends_on_data_and_time_but_not_on_the_batch(make: Make, shape: tuple[
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
 def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> None:
-    network, x = make(shape, dropout=0.2), torch.randn(2, *shape)
+    network = make(shape, dropout=0.2)
+    x = torch.randn(2, *shape)
     randomise(network)
     assert not torch.equal(run(network, x), run(network, x))
     network.eval()
@@ -77,8 +86,8 @@ def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> 
         (lambda: UNet((1, 8, 8), channels=9), "even number"),
         (lambda: ResidualMLP((4,), depth=0), "at least 1"),
         (lambda: ResidualMLP((4,), width=9), "even number"),
-        (lambda: Transformer((1, 9, 9), patch=2), "multiples of fold=2 are needed, got 9x9"),
-        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, not 24"),
+        (lambda: Transformer((1, 9, 9), patch=2), "multiples of patch=2, got 9x9"),
+        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, got 24"),
     ],
 )
 def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message: str) -> None:
@@ -86,22 +95,29 @@ def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message:
         make()
 
 
-def test_attention_is_told_how_far_apart_places_are_and_no_more() -> None:
-    """The product of two places' rotated features is a function of the features and of the difference of the places."""
-    grid, size = (5, 4), 8
+def test_rotary_products_depend_on_the_difference_of_positions_only() -> None:
+    """Products of rotated features depend on the positions only through their difference."""
+    grid = (5, 4)
+    size = 8
     angles = rotary_angles(grid, size).double()
     q, k = torch.randn(2, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    product = (rotated(q.expand(20, -1), angles) @ rotated(k.expand(20, -1), angles).T).view(*grid, *grid)
+    product = (
+        apply_rotary(q.expand(20, -1), angles) @ apply_rotary(k.expand(20, -1), angles).T
+    ).view(*grid, *grid)
     torch.testing.assert_close(product[1:, 1:, 1:, 1:], product[:-1, :-1, :-1, :-1])
-    at_one_place = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
-    torch.testing.assert_close(at_one_place, (q @ k).expand(5, 4))
-    moved = torch.stack([product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)])
+    same_position = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
+    torch.testing.assert_close(same_position, (q @ k).expand(5, 4))
+    moved = torch.stack(
+        [product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)]
+    )
     assert torch.pdist(moved[:, None]).min() > 1e-6  # and no two differences look alike
 
 
-def test_a_patch_is_read_as_its_elements_and_embedding_equals_one_hot() -> None:
-    """Embedded states of a patch are the sum of a vector for each element and state: levels that are numbers times one
-    vector make the body of numbers."""
+def test_embedding_the_states_of_a_patch_equals_a_linear_map() -> None:
+    """The embedding of a patch is the sum of a vector for each element and state.
+
+    Where the vector is the state times a vector of the element, the body equals that of numbers.
+    """
     numbers = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2).double().eval()
     randomise(numbers)
     states = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2, levels=3).double().eval()
@@ -113,11 +129,24 @@ def test_a_patch_is_read_as_its_elements_and_embedding_equals_one_hot() -> None:
     torch.testing.assert_close(run(states, x), run(numbers, x))
 
 
-def test_levels_without_an_order_are_embedded_by_a_transformer_too() -> None:
+def test_a_transformer_embeds_unordered_levels() -> None:
     described = {"_target_": "blackout.networks.Transformer", "width": 32}
     inputs = {"_target_": "blackout.networks.LevelInputs"}
     chosen = body_and_inputs({"body": described, "inputs": inputs}, {"shape": [9], "max_count": 3})
-    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith("StateInputs")
-    assert body_and_inputs({"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}) == {}
+    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith(
+        "StateInputs"
+    )
+    assert (
+        body_and_inputs(
+            {"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}
+        )
+        == {}
+    )
     network = CountNetwork(Transformer((1, 8, 8), 17, width=16, depth=1, heads=2), LevelInputs(16))
-    assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor(1.0)).shape == (2, 17, 1, 8, 8)
+    assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor(1.0)).shape == (
+        2,
+        17,
+        1,
+        8,
+        8,
+    )

@@ -28,13 +28,13 @@ def paper_times() -> Tensor:
     return nn.functional.softplus(-u)
 
 
-def test_levels_fill_the_range_and_a_mask_lies_outside() -> None:
+def test_levels_fill_the_range_and_the_mask_is_outside() -> None:
     states = torch.arange(6, dtype=torch.uint8)[None]
     assert LevelInputs(4)(states, torch.ones(1)).tolist() == [[-1.0, -0.5, 0.0, 0.5, 1.0, -2.0]]
 
 
 class Probe(nn.Module):
-    """Hands its input back and remembers the label."""
+    """Body that returns its input and stores the label."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,44 +46,63 @@ class Probe(nn.Module):
 
 
 def test_time_label_counts_the_steps_of_the_paper() -> None:
-    torch.testing.assert_close(time_label(paper_times()), torch.arange(STEPS).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        time_label(paper_times()), torch.arange(STEPS).double(), atol=1e-6, rtol=0
+    )
 
 
 def test_time_label_is_finite_far_outside_the_grid() -> None:
     label = time_label(torch.tensor([1e-300, 1e-12, 40.0, 1e4], dtype=torch.float64))
     assert label.isfinite().all() and (label.diff() > 0).all()
-    assert time_label(torch.tensor(math.log(2), dtype=torch.float64)).item() == pytest.approx((STEPS - 1) / 2)
+    assert time_label(torch.tensor(math.log(2), dtype=torch.float64)).item() == pytest.approx(
+        (STEPS - 1) / 2
+    )
 
 
 @pytest.mark.parametrize("max_count", [1, 255, 65535])
 def test_paper_inputs(max_count: int) -> None:
-    x, t = torch.tensor([[[[0, 1, max_count]]]], dtype=torch.int32), torch.tensor([0.3], dtype=torch.float64)
+    x = torch.tensor([[[[0, 1, max_count]]]], dtype=torch.int32)
+    t = torch.tensor([0.3], dtype=torch.float64)
     expected = [x_ - max_count / 2 * math.exp(-0.3) for x_ in (0, 1, max_count)]
     assert PaperInputs(max_count)(x, t).flatten().tolist() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("t", [3.1e-7, 0.7, 15.0])
 @pytest.mark.parametrize("values", [(0, 10), (3, 7), (500, 65535)])
-def test_standardised_inputs_have_mean_zero_and_variance_one(t: float, values: tuple[int, int]) -> None:
+def test_standardised_inputs_have_mean_zero_and_variance_one(
+    t: float, values: tuple[int, int]
+) -> None:
     """Thinned two-valued counts: given X0, E[X] = q X0 and E[X^2] = q (1 - q) X0 + q^2 X0^2."""
     x0 = torch.tensor(values, dtype=torch.float64)
-    q, decay = math.exp(-t), -math.expm1(-t)
-    first, second = (q * x0).mean().item(), (q * decay * x0 + q**2 * x0**2).mean().item()
+    q = math.exp(-t)
+    decay = -math.expm1(-t)
+    first = (q * x0).mean().item()
+    second = (q * decay * x0 + q**2 * x0**2).mean().item()
     inputs = StandardisedInputs(x0.mean().item(), x0.std(correction=0).item())
-    ends = inputs(torch.tensor([[0], [65535]]), torch.tensor([t, t], dtype=torch.float64)).double().flatten()
-    slope, offset = (ends[1] - ends[0]).item() / 65535, ends[0].item()
+    ends = (
+        inputs(torch.tensor([[0], [65535]]), torch.tensor([t, t], dtype=torch.float64))
+        .double()
+        .flatten()
+    )
+    slope = (ends[1] - ends[0]).item() / 65535
+    offset = ends[0].item()
     assert slope * first + offset == pytest.approx(0, abs=1e-4)
     assert slope**2 * (second - first**2) == pytest.approx(1, rel=1e-4)
 
 
 @pytest.mark.parametrize("t", [1e-6, 0.4, 9.0])
 def test_inputs_of_immigration_and_death_are_standardised_at_every_time(t: float) -> None:
-    p0, x0 = torch.tensor([0.2, 0.1, 0.1, 0.3, 0.1, 0, 0, 0, 0.1, 0.1]).double(), torch.arange(10)
+    p0 = torch.tensor([0.2, 0.1, 0.1, 0.3, 0.1, 0, 0, 0, 0.1, 0.1]).double()
+    x0 = torch.arange(10)
     mean = float(p0 @ x0.double())
     std = float((p0 @ x0.double().square() - mean**2).sqrt())
     p = p0 @ BirthDeath(9, mean).pmf(x0, torch.tensor(t))
-    z = BirthDeathInputs(mean, std)(torch.arange(len(p))[:, None], torch.tensor(t).expand(len(p)))[:, 0].double()
-    assert float(p @ z) == pytest.approx(0, abs=1e-5) and float(p @ z.square()) == pytest.approx(1, rel=1e-4)
+    z = BirthDeathInputs(mean, std)(torch.arange(len(p))[:, None], torch.tensor(t).expand(len(p)))[
+        :, 0
+    ].double()
+    assert float(p @ z) == pytest.approx(0, abs=1e-5) and float(p @ z.square()) == pytest.approx(
+        1, rel=1e-4
+    )
 
 
 def test_standardised_inputs_of_black_data_are_zero() -> None:
@@ -92,7 +111,7 @@ def test_standardised_inputs_of_black_data_are_zero() -> None:
     assert StandardisedInputs(5.0, 0.0)(torch.zeros(3, 4, dtype=torch.uint8), t).isfinite().all()
 
 
-def test_bad_scales_are_refused() -> None:
+def test_invalid_scales_are_refused() -> None:
     with pytest.raises(ValueError, match="max_count"):
         PaperInputs(0)
     for mean, std in ((-1.0, 1.0), (1.0, math.nan), (math.inf, 1.0)):
@@ -101,7 +120,9 @@ def test_bad_scales_are_refused() -> None:
 
 
 @pytest.mark.parametrize("inputs", [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0)])
-def test_half_precision_degrades_neither_scaling_nor_label(inputs: PaperInputs | StandardisedInputs) -> None:
+def test_half_precision_degrades_neither_scaling_nor_label(
+    inputs: PaperInputs | StandardisedInputs,
+) -> None:
     xt = torch.randint(0, 65536, (6, 2, 3, 3), generator=torch.Generator().manual_seed(0))
     t = paper_times()[[0, 1, 499, 500, 998, 999]]
     probe = Probe()
@@ -109,7 +130,9 @@ def test_half_precision_degrades_neither_scaling_nor_label(inputs: PaperInputs |
     half = CountNetwork(probe, inputs).to(torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(half(xt, t), expected)
-    torch.testing.assert_close(probe.label, torch.tensor([0.0, 1, 499, 500, 998, 999]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        probe.label, torch.tensor([0.0, 1, 499, 500, 998, 999]), atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +162,9 @@ def test_output_groups_keep_their_order() -> None:
         def forward(self, x: Tensor, label: Tensor) -> Tensor:
             return torch.arange(6.0).reshape(1, 6, 1, 1).expand(len(x), 6, *x.shape[2:])
 
-    raw = CountNetwork(Numbered(), PaperInputs(255))(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor(1.0))
+    raw = CountNetwork(Numbered(), PaperInputs(255))(
+        torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor(1.0)
+    )
     assert raw[0, :, :, 0, 0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 

@@ -105,9 +105,9 @@ def test_edges_turn_with_the_points():
     torch.testing.assert_close(encoder(points + 0.25), features, atol=1e-4, rtol=1e-3)
     encoder.edges.weight.data.zero_()
     torch.testing.assert_close(encoder(points), alone + encoder.out.bias, atol=1e-5, rtol=1e-5)
-    described = encoder.describe(points)
+    described = encoder.edge_features(points)
     assert described.shape == (2, 6, 6, 16) and torch.allclose(described, described.transpose(1, 2))
-    assert torch.allclose(encoder.describe(points + 0.25), described, atol=1e-5)
+    assert torch.allclose(encoder.edge_features(points + 0.25), described, atol=1e-5)
     with pytest.raises(ValueError, match="multiple of heads"):
         EdgeEncoder(16, heads=3)
 

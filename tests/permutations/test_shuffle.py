@@ -121,7 +121,7 @@ def test_items_do_not_see_places_and_places_only_earlier_ones():
     features = net.encode(torch.arange(n)[None]).requires_grad_()
     scores = net.scores(features, torch.tensor([2.0]))
     assert scores.shape == (1, n, n)
-    seen = net.seen
+    seen = net.attention_mask
     assert seen[:n, :n].all() and not seen[:n, n:].any() and seen[n:, :n].all()
     assert torch.equal(seen[n:, n:], torch.ones(n, n, dtype=torch.bool).tril(-1))
     # and attention obeys: changing place tokens' positions leaves the items' rows of a layer alone
@@ -297,9 +297,9 @@ def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
         assert torch.allclose(own, log_p.sort(0, descending=True).values.movedim(0, -1), atol=1e-5)
         drawn = number(law.sample(Size([4000]), torch.Generator().manual_seed(0)))[:, 1, 0]
     assert p_value(torch.bincount(drawn, minlength=len(every)).double(), log_p[:, 1, 0].detach().double().exp()) > 1e-4
-    shown = law.pointers.all(every.unsqueeze(1).expand(-1, 4, -1))[:, 0, -2].log_softmax(-1)
+    shown = law.pointers.score_orders(every.unsqueeze(1).expand(-1, 4, -1))[:, 0, -2].log_softmax(-1)
     assert float(shown.detach().std(0).max()) > 1e-3  # of the last place but one, by what came before
-    (gradient,) = torch.autograd.grad(log_p[5, 0, 0], net.chosen.weight)
+    (gradient,) = torch.autograd.grad(log_p[5, 0, 0], net.prefix_projection.weight)
     assert float(gradient.abs().sum()) > 0
 
 

@@ -94,7 +94,7 @@ class Events:
         watch(checkpoint_files._HashingFile, "write", "write")
         for step in ("training_step", "validation_step", "optimizer_step"):
             watch(TrainingModule, step, step)
-        watch(callbacks, "_leave_when_asked", "level")
+        watch(callbacks, "_stop_on_signal", "level")
         watch(Leap, "jump", "jump")
 
     def happened(self, event: str) -> None:

@@ -15,13 +15,13 @@ from blackout.training.optimization import EMA, Optimization, ema_decay
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
     warm, both = Optimization(warmup_steps=4), Optimization(warmup_steps=4, decay_steps=10)
-    assert [warm.factor(step) for step in (0, 1, 3, 4, 1000)] == [0.25, 0.5, 1, 1, 1]
+    assert [warm.lr_factor(step) for step in (0, 1, 3, 4, 1000)] == [0.25, 0.5, 1, 1, 1]
     for step in range(12):
         cosine = (1 + math.cos(math.pi * min(1, step / 10))) / 2
-        assert both.factor(step) == pytest.approx(warm.factor(step) * cosine, abs=1e-15)
-    assert Optimization().factor(0) == 1 and both.factor(10) == 0
+        assert both.lr_factor(step) == pytest.approx(warm.lr_factor(step) * cosine, abs=1e-15)
+    assert Optimization().lr_factor(0) == 1 and both.lr_factor(10) == 0
     noam = Optimization(warmup_steps=4, noam=True)
-    assert [noam.factor(step) for step in (0, 3, 15)] == [0.25, 1, 0.5]
+    assert [noam.lr_factor(step) for step in (0, 3, 15)] == [0.25, 1, 0.5]
 
 
 def test_the_rate_moves_with_every_step_of_the_optimiser():
@@ -80,8 +80,8 @@ def test_a_dropout_layer_of_the_users_stays_as_it_is():
     )
     with torch.random.fork_rng():
         TrainingModule.on_train_batch_start(module, {"batch": 0, "position": range(4)}, 0)
-    assert type(network[0]) is nn.Dropout and not hasattr(network[0], "share")
-    assert network[1].share == (1, 2, 4)
+    assert type(network[0]) is nn.Dropout and not hasattr(network[0], "shard")
+    assert network[1].shard == (1, 2, 4)
 
 
 @pytest.mark.parametrize("accumulated, batch", [(None, 64), (1, 64), (2, 32)])

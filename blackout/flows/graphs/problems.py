@@ -25,7 +25,7 @@ from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.graphs.solvers import Solution, value_of
 from blackout.flows.targets.base import Target, coloured, of_flips
-from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
+from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES, GraphBatch, compute_distance_classes
 from blackout.random import SampleStreams, fold_seed
 
 _RELABELLING = 23
@@ -107,7 +107,7 @@ class GraphTarget(Target):
     @property
     def facts(self) -> dict[str, Any]:
         """Also `distances`, the number of classes of pairs of nodes."""
-        return super().facts | {"distances": CLASSES}
+        return super().facts | {"distances": NUM_DISTANCE_CLASSES}
 
     def summary(self) -> str:
         sizes = f"{int(self.nodes.min())} to {self.sites}"
@@ -179,7 +179,7 @@ class GraphTarget(Target):
             for k, weights in enumerate(self.weights.cpu().numpy()):
                 for colour, group in enumerate(coloured(csr_array(weights))):
                     colours[k, group] = colour
-            self._known = distance_classes(self.weights != 0), colours.to(self.nodes.device)
+            self._known = compute_distance_classes(self.weights != 0), colours.to(self.nodes.device)
         return self._known
 
     @abstractmethod
@@ -222,7 +222,8 @@ class OnGraphs(Target):
         return super().uniform(uniforms) * self.graph.mask
 
     def rows(self, which: Tensor) -> OnGraphs:
-        return OnGraphs(self.family, self.graph.rows(which), self.colours[which], self.nodes[which], self.units[which])
+        graph = self.graph.select(which)
+        return OnGraphs(self.family, graph, self.colours[which], self.nodes[which], self.units[which])
 
     def context(self) -> tuple[Any, ...]:
         return (self.graph,)
@@ -294,7 +295,7 @@ class MIS(GraphTarget):
         """
         x, rows = x * (graph.fields > 0), torch.arange(len(x), device=x.device)
         for node in graph.fields.argsort(dim=1, descending=True, stable=True).T:
-            dropped = (graph.adjacent[rows, node] > 0) & (x[rows, node] > 0)[:, None]
+            dropped = (graph.adjacency[rows, node] > 0) & (x[rows, node] > 0)[:, None]
             x[dropped] = 0
         return x
 

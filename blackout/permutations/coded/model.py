@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.errors import UserError, ensure, error_context
 from blackout.networks.layers import LayerNorm
-from blackout.networks.set_transformer import Layer
+from blackout.networks.set_transformer import TransformerLayer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, read_sharpness
@@ -361,7 +361,7 @@ class CodeTransformer(nn.Module):
         return self.head(self.norm(rows[:, -n:]))
 
 
-class _Layer(Layer):
+class _Layer(TransformerLayer):
     """Pre-norm, with PyTorch's first weights."""
 
     linear = nn.Linear

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import count
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -24,7 +25,7 @@ from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
 from blackout.flows.targets import all_states
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant import CLASSES
+from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 from blackout.random import SampleStreams
 
 MANY = random_graphs("er", [3, 12], 0.3, 50, 1)
@@ -65,7 +66,7 @@ def test_repair_is_feasible_and_keeps_lone_nodes() -> None:
     x = on.uniform(torch.rand(1000, target.sites, generator=torch.Generator().manual_seed(0)))
     found, sizes = on.solutions(x)
     assert bool((found <= x).all())
-    lone = (x > 0) & ((on.graph.adjacent @ x[..., None].float())[..., 0] == 0)
+    lone = (x > 0) & ((on.graph.adjacency @ x[..., None].float())[..., 0] == 0)
     assert bool((found[lone] == 1).all())
     for k in range(1000):
         graph = MANY[k // 20]
@@ -87,11 +88,15 @@ def test_cuts_count_edges_between_the_sides() -> None:
     assert on.solutions(x)[0].data_ptr() != x.data_ptr()  # batches are stored whole: nothing may share memory
 
 
+def graph_site(**settings: Any) -> LESite:
+    return LESite(1, 2, 8, 2, distances=NUM_DISTANCE_CLASSES, **settings)
+
+
 NETWORKS = {
-    "lesite": lambda: LESite(1, 2, 8, 2, messages=4, heat_bath=True, distances=CLASSES),
-    "lesite, all nodes": lambda: LESite(1, 2, 8, 2, messages=4, distances=CLASSES, reach=CLASSES - 1),
-    "lesite, relayed": lambda: LESite(1, 2, 8, 2, heat_bath=True, distances=CLASSES, relayed=4),
-    "legf": lambda: LETransformer(1, 2, 8, 2, 2, distances=CLASSES),
+    "lesite": lambda: graph_site(messages=4, heat_bath=True),
+    "lesite, all nodes": lambda: graph_site(messages=4, reach=NUM_DISTANCE_CLASSES - 1),
+    "lesite, relayed": lambda: graph_site(heat_bath=True, relayed=4),
+    "legf": lambda: LETransformer(1, 2, 8, 2, 2, distances=NUM_DISTANCE_CLASSES),
 }
 
 
@@ -122,7 +127,7 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
     here = scores(States.of(on, x), 0.4)
     assert float(here.abs().max()) > 0.05 and bool((here[on.frozen] == 0).all())
     rows = torch.arange(6)
-    connected = on.graph.classes[..., :] < CLASSES - 1
+    connected = on.graph.distance_classes[..., :] < NUM_DISTANCE_CLASSES - 1
     for site in range(target.sites):
         y = x.clone()
         y[:, site] = torch.where(on.graph.mask[:, site], 1 - y[:, site], y[:, site])
@@ -178,19 +183,20 @@ def test_relabelling_moves_nodes_and_keeps_the_law() -> None:
     target = problem_on("mis", MANY)
     keys = torch.arange(50) + 50 * (torch.arange(50) + 1)
     plain, moved = target.of(torch.arange(50)), target.of(keys)
-    assert not torch.equal(plain.graph.adjacent, moved.graph.adjacent)
+    assert not torch.equal(plain.graph.adjacency, moved.graph.adjacency)
     assert torch.equal(plain.graph.mask, moved.graph.mask) and torch.equal(plain.nodes, moved.nodes)
-    for one, two in ((plain.graph.adjacent, moved.graph.adjacent), (plain.graph.classes, moved.graph.classes)):
+    for name in ("adjacency", "distance_classes"):
+        one, two = getattr(plain.graph, name), getattr(moved.graph, name)
         assert torch.equal(one.sum(-1).sort().values, two.sum(-1).sort().values)
     for k in range(6):
-        graph, other = MANY[k], moved.graph.adjacent[k, : MANY[k].nodes, : MANY[k].nodes]
+        graph, other = MANY[k], moved.graph.adjacency[k, : MANY[k].nodes, : MANY[k].nodes]
         edges = torch.nonzero(other.triu(1)).numpy()
         best = [_optimum(Graph("", graph.nodes, e)) for e in (graph.edges, edges)]
         assert best[0] == best[1]
     x = torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
     swept = moved.swept(moved.uniform(x), SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape), 1.0)
     independent = moved.colours[:, :, None] == moved.colours[:, None]
-    assert not bool((independent & (moved.graph.adjacent > 0)).any()) and not bool(swept[moved.frozen].any())
+    assert not bool((independent & (moved.graph.adjacency > 0)).any()) and not bool(swept[moved.frozen].any())
 
 
 def _optimum(graph: Graph) -> int:
