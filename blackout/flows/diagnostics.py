@@ -49,7 +49,7 @@ MODE_QUANTILE = 0.9  # of the distances of annealed states to their mode, its ra
 
 # thresholds of the flags
 MAX_ERRORS = 3.0  # standard errors between two estimates that agree
-MAX_WIDENING_FREE_ERRORS = 2.0  # likewise, above which the interval is widened
+WIDENING_ERRORS = 2.0  # above it the interval of log Z is widened
 MIN_MISSED_FRACTION = 0.05  # of Z; a smaller mode is not reported
 MIN_ESS = 0.05  # below it weights do not reveal their own error (docs/explanation/flows.md)
 MAX_PARETO_SHAPE = 0.7  # above it the variance is practically infinite (Vehtari et al. 2024)
@@ -162,7 +162,7 @@ def check_estimates(
         if math.isfinite(error):
             both_errors = math.hypot(annealed_error, error)
         difference = abs(annealed_log_z - log_z)
-        if difference > MAX_WIDENING_FREE_ERRORS * both_errors:
+        if difference > WIDENING_ERRORS * both_errors:
             ends += [annealed_log_z - annealed_error, annealed_log_z + annealed_error]
         if difference > MAX_ERRORS * both_errors:
             flags["annealing_disagrees"] = (

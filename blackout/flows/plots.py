@@ -112,7 +112,7 @@ def correlations(states: Tensor, levels: int, weights: Any = None) -> list[float
     for distance in range(min(states.shape[1:]) // 2 + 1):
         vertical = (states == states.roll(distance, 1)).double().mean((1, 2))
         horizontal = (states == states.roll(distance, 2)).double().mean((1, 2))
-        agreement = float(np.average(0 + vertical + horizontal, weights=weights))
+        agreement = float(np.average(vertical + horizontal, weights=weights))
         values.append((levels / 2 * agreement - 1) / (levels - 1))
     return values
 
