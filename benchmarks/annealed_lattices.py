@@ -15,11 +15,11 @@ import torch
 
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import Clusters
-from blackout.flows.annealed_importance import _walk, anneal, spaced
+from blackout.flows.annealed_importance import _make_annealing, anneal, adaptive_times
 from blackout.flows.path import States
-from blackout.flows.plots import reference
+from blackout.flows.plots import reference_samples
 from blackout.flows.targets import Ising, Potts, exact_values
-from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
+from blackout.flows.weights import effective_sample_size, jackknife_error, log_mean_exp
 from blackout.random import SampleStreams
 
 
@@ -40,10 +40,10 @@ def run(given: argparse.Namespace) -> None:
         began = time.process_time()
         paths = anneal(model, given.chains, given.sweeps, seed, refine=moves, power=None)
         seconds, w, x = time.process_time() - began, paths.log_weights, paths.states.x
-        own = reference(model, given.backwards)[0][: given.backwards]
-        times = spaced(model, given.sweeps, seed, moves).flip(0)  # from the target to noise
+        own = reference_samples(model, given.backwards)[0][: given.backwards]
+        times = adaptive_times(model, given.sweeps, seed, moves).flip(0)  # from the target to noise
         streams = SampleStreams(seed + 1000, torch.arange(len(own)))
-        _, gain = _walk(model, moves)(States.of(model, own), times, streams, 1)
+        _, gain = _make_annealing(model, moves)(States.evaluate(model, own), times, streams, 1)
         upper, lower = -float(gain.mean()), float(w.mean())
         error = float((w.var() / len(w) + gain.var() / len(gain)).sqrt())
         share = torch.softmax(w, 0)
@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> None:
         modes = [round(float(share @ (counts.argmax(1) == level).double()), 3) for level in range(model.levels)]
         print(
             f"seed {seed}: ESS {float(effective_sample_size(w)):.3f}  log Z {float(log_mean_exp(w)):.4f} +- "
-            f"{jackknife(w):.4f} (off {float(log_mean_exp(w)) - known:+.4f})  ELBO {lower:.4f}  EUBO {upper:.4f}  "
+            f"{jackknife_error(w):.4f} (off {float(log_mean_exp(w)) - known:+.4f})  ELBO {lower:.4f}  EUBO {upper:.4f}  "
             f"apart {upper - lower:.4f} +- {error:.4f}  modes {modes}  {seconds:.1f} CPU s",
             flush=True,
         )

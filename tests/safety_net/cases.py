@@ -67,9 +67,9 @@ MLP: Overrides = ("network=mlp", "++network.body.width=16", "++network.body.dept
 FEW_STEPS: Overrides = ("++sampler.num_steps=4",)
 MEASUREMENT: Overrides = ("measurement=test:0-1", "num_samples=2")
 ROLLOUT: Overrides = (
-    "++rollout.points=4",
+    "++rollout.num_times=4",
     "++rollout.chains=16",
-    "++rollout.group=8",
+    "++rollout.group_size=8",
     "++simulation.num_steps=4",
 )
 FLOW: Overrides = ("family=flow", *ROLLOUT, "++validation_samples=8")
@@ -97,6 +97,8 @@ CHEAP_ARGUMENTS = {
     "attention_resolutions": "[4]",
     "nodes": "[5,6]",
     "number": 8,
+    "num_training": 8,
+    "num_test": 4,
     "held_out": 4,
     "chains": 8,
 }
@@ -108,7 +110,7 @@ REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "target=couplings": ("target.path={couplings}",),
     "target=energy_network": ("++target.path={energy}",),
     "target=planar": ("target.path={plane}",),
-    "target=qubo": ("target.path={qubo}", "++target.held_out=1"),
+    "target=qubo": ("target.path={qubo}", "++target.num_test=1"),
     "operator=inpaint": ("operator.mask={mask}",),
     "operator=inpaint_box": ("++operator.rows=[1,2]", "++operator.columns=[1,2]"),
     "operator=pool": ("++operator.size=2",),
@@ -361,7 +363,7 @@ def _flows() -> Iterator[Case]:
     for simulation, overrides in simulations.items():
         for move in moves:
             draws[f"{simulation} {move}"] = (*overrides, move)
-    draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group=4")
+    draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group_size=4")
 
     targets = {
         target: (target, *_cheap("target", target), *_required(target))
@@ -386,9 +388,9 @@ def _energies() -> Iterator[Case]:
         "family=energy",
         "target=ising",
         "++target.size=2",
-        "number=32",
+        "target_samples=32",
         "dataset=none",
-        "inner=1",
+        "flow_steps=1",
         "++rates.channels=8",
         *ROLLOUT,
     )

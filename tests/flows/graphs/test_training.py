@@ -27,9 +27,9 @@ from tests.killed import killed_and_continued
 SMALL = (
     "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
     "network=lesite_graph_relayed", "network.relayed=4", "refine@rollout.refine=dmala",
-    "target.nodes=[5,7]", "target.number=12", "target.held_out=3", "network.channels=8", "network.messages=4",
-    "rollout.points=5", "rollout.chains=16", "rollout.every=4", "rollout.kept=2", "rollout.relabel=true",
-    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.sweeps=1",
+    "target.nodes=[5,7]", "target.num_training=12", "target.num_test=3", "network.channels=8", "network.messages=4",
+    "rollout.num_times=5", "rollout.chains=16", "rollout.every_n_steps=4", "rollout.buffer_size=2", "rollout.relabel_nodes=true",
+    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.gibbs_sweeps=1",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "family.monitor=val/value",
 )  # fmt: skip
@@ -38,7 +38,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("graphs")
-    for graph in random_graphs("er", [6, 10], 0.3, 4, 9):
+    for graph in random_graphs("er", [6, 10], 4, 9, p=0.3):
         save_graph(graph, path / f"{graph.name}.edges")
     return path
 
@@ -67,7 +67,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
     assert all(cost > 0 for cost in cost_per_sample(model))  # of a network that takes graphs beside tensors
     words = {
-        "target.number=3": "target",
+        "target.num_training=3": "target",
         "oracle=magic": "no such solver",
         "simulation.resample_below=0.5": "simulation",
     }
@@ -78,7 +78,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
 WRONG = {
     "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
     "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "target.kind=ws": "ba",
-    "rollout.resample_below=0.5 rollout.group=7": "multiple", "rollout.horizon=0": "horizon",
+    "rollout.resample_below=0.5 rollout.group_size=7": "multiple", "rollout.horizon=0": "horizon",
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_wrong_graphs_are_one_line(run, tmp_path, name, content, said):  # type:
 def test_files_of_graphs(tmp_path: Path, folder: Path) -> None:
     graphs = read_graphs(folder)
     assert [graph.name for graph in graphs] == [f"er{k}" for k in range(4)]
-    expected = random_graphs("er", [6, 10], 0.3, 4, 9)
+    expected = random_graphs("er", [6, 10], 4, 9, p=0.3)
     assert all(
         np.array_equal(one.edges, two.edges) and one.nodes == two.nodes
         for one, two in zip(graphs, expected, strict=True)
@@ -160,7 +160,7 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
     from blackout.networks import LESite
     from blackout.networks.equivariant import CLASSES
 
-    target, rows = graph_problem("mis", nodes=[5, 6], number=4, held_out=1), []
+    target, rows = graph_problem("mis", nodes=[5, 6], num_training=4, num_test=1), []
     model = GraphFlow(
         LESite(6, 2, 8, 1, distances=CLASSES), target, Events(4), rollout=Rollout(5, 16, 4, 2), ema_decay=0.9
     )
@@ -174,30 +174,30 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
 def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions() -> None:
     """Independent sets of complete graphs have one node, which annealing finds; other targets have no solutions."""
     from blackout.flows.family import FlowFamily
-    from blackout.flows.graphs.problems import problem_on
-    from blackout.flows.targets import EnergySource, Ising
+    from blackout.flows.graphs.problems import make_graph_target
+    from blackout.flows.targets import TargetSource, Ising
 
-    complete = random_graphs("er", [6, 6], 1.0, 3, 0)
-    source = EnergySource(problem_on("mis", complete, held_out=2))
+    complete = random_graphs("er", [6, 6], 3, 0, p=1.0)
+    source = TargetSource(make_graph_target("mis", complete, num_test=2))
     baselines = FlowFamily().baselines(source, 2, {})
     assert baselines["test/value"].keys() == {"anneal"}
     assert baselines["test/value"]["anneal"].values.unique().tolist() == [1.0]
-    assert FlowFamily().baselines(EnergySource(Ising(3, 0.1)), 2, {}) == {}
+    assert FlowFamily().baselines(TargetSource(Ising(3, 0.2)), 2, {}) == {}
 
 
 @pytest.mark.parametrize("problem", ["mis", "maxcut"])
 def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(tmp_path: Path, problem: str) -> None:
     from blackout.flows import Events, Rollout
-    from blackout.flows.graphs.draw import preview_graphs
+    from blackout.flows.graphs.draw import preview_graph_draw
     from blackout.flows.graphs.problems import graph_problem
     from blackout.networks import LESite
     from blackout.networks.equivariant import CLASSES
 
-    target = graph_problem(problem, nodes=[5, 6], number=4, held_out=2)
-    draw = preview_graphs(GraphFlow(LESite(6, 2, 8, 1, distances=CLASSES), target, Events(2), rollout=Rollout(5, 8, 4)))
+    target = graph_problem(problem, nodes=[5, 6], num_training=4, num_test=2)
+    draw = preview_graph_draw(GraphFlow(LESite(6, 2, 8, 1, distances=CLASSES), target, Events(2), rollout=Rollout(5, 8, 4)))
     outputs = draw.outputs(0)
     assert outputs is not None
-    for indices, samples in draw.batches(torch.arange(draw.rows(draw.each)), 0):
+    for indices, samples in draw.batches(torch.arange(draw.rows(draw.samples_per_graph)), 0):
         outputs.update(samples, indices)
     said = outputs.write(tmp_path)
     values, known = said["values"], said["oracle"]["proved"]
