@@ -235,7 +235,7 @@ def build_draw(model: ChainSampler, request: Plain) -> FlowDraw:
                 "coupling or field accepts target.coupling and target.field"
             )
         config = model.config
-        target = model.target.at(**parameters)
+        target = model.target.with_parameters(**parameters)
         model = AmortisedFlow(model.averaged, target, model.simulation).eval()
         model.config = config
     simulation, refine, description = build_simulation(model, request)

@@ -395,11 +395,11 @@ def cluster_move(
 
         # 3. Draw new values.
         if single:
-            chosen = root[int(uniform_of(cluster_draws, 0) * sites)]
+            moving_root = root[int(uniform_of(cluster_draws, 0) * sites)]
             shift = int(uniform_of(pair_of(keys[2, c], 0), 0) * (levels - 1)) + 1
         for i in range(sites):
             if single:
-                state[i] = (state[i] + shift) % levels if root[i] == chosen else state[i]
+                state[i] = (state[i] + shift) % levels if root[i] == moving_root else state[i]
             else:
                 if root[i] == i:
                     logits[:] = cluster_logits[i]

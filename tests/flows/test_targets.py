@@ -104,7 +104,7 @@ def test_laws_of_a_range_are_those_of_single_models() -> None:
     on = many.instances(torch.tensor([0, 5 << 20, 123_456_789_012, (1 << 40) - 1]))
     x = torch.randint(2, (4, 9), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     for k, (coupling, field) in enumerate(on.row_parameters.tolist()):  # type: ignore[union-attr]
-        one = many.at(coupling=coupling, field=field)
+        one = many.with_parameters(coupling=coupling, field=field)
         assert float(one.log_density(x[k]) - on.log_density(x)[k]) == pytest.approx(0, abs=1e-12)
         assert torch.allclose(one.log_ratios(x[k : k + 1]), on.rows(torch.tensor([k])).log_ratios(x[k : k + 1]))
         assert torch.allclose(one.context()[0], on.context()[0][k])
@@ -112,8 +112,8 @@ def test_laws_of_a_range_are_those_of_single_models() -> None:
     assert ends == [[0.1, 0.2], [0.1, 0.0], [0.3, 0.2], [0.3, 0.0]]
     assert torch.equal(many.pair, Ising(3, 0.6).pair) and not Ising(3, 0.6).context()
     for wrong in ({"coupling": 0.8}, {"field": "much"}, {"size": 3}):
-        with pytest.raises(UserError, match=r"trained on.*0\.1, 0\.3"):
-            many.at(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"outside the trained ranges.*0\.2, 0\.6"):
+            many.with_parameters(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"\[start, end\]"):
         Ising(3, [0.1, 0.2, 0.3])
 

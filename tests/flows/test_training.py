@@ -156,9 +156,9 @@ def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
     assert heard == set(flow.means)
     for law in ({}, {"coupling": 0.3, "field": 0.15}):
         draw = build_draw(flow, {"target": law})
-        assert draw.model.target.context()[0].tolist() == target.at(**law).context()[0].tolist()
-        weights = draw.run(torch.arange(1000), 0).log_weights
-        exact = exact_values(target.at(**law))
+        assert draw.model.target.context()[0].tolist() == target.with_parameters(**law).context()[0].tolist()
+        weights = draw.simulate(torch.arange(1000), 0).log_weights
+        exact = exact_values(target.with_parameters(**law))
         assert exact is not None and effective_sample_size(weights) > 0.9
         assert abs(float(log_mean_exp(weights)) - exact["log_z"]) < 4 * jackknife_error(weights)
     with pytest.raises(UserError, match="learned ranges"):

@@ -161,9 +161,9 @@ def _parse_integer(word: str, minimum: int, maximum: int, line: int) -> int:
     """Parse a decimal integer in [minimum, maximum]."""
     is_integer = word.isascii() and word.isdecimal() and len(word) <= MAX_DIGITS
     if not is_integer or not minimum <= int(word) <= maximum:
+        text = word[:MAX_WORD_LENGTH]
         raise UserError(
-            f"line {line}: {word[:MAX_WORD_LENGTH]!r} must be an integer "
-            f"from {minimum} to {maximum}"
+            f"line {line}: {text!r} must be an integer from {minimum} to {maximum}",
         )
     return int(word)
 
@@ -192,10 +192,9 @@ def _parse_edges(
     """Parse rows `node node [weight]` with nodes `first` to `last`; no weights are []."""
     for line, words in rows:
         if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
-            shown = " ".join(words)[:MAX_WORD_LENGTH]
+            text = " ".join(words)[:MAX_WORD_LENGTH]
             raise UserError(
-                f"line {line}: {shown!r} must be two node numbers, "
-                "followed by a weight in all lines or in none"
+                f"line {line}: {text!r} must be two node numbers, and a weight in all or no lines",
             )
     pairs = []
     for line, words in rows:
@@ -409,9 +408,9 @@ def _read_dimacs(file: Path) -> Graph:
             case ["n", i, w] if _parse_integer(i, 1, num_nodes, line) not in weight_of_node:
                 weight_of_node[int(i)] = _parse_number(w, line)
             case _:
-                shown = " ".join(words)[:MAX_WORD_LENGTH]
+                text = " ".join(words)[:MAX_WORD_LENGTH]
                 raise UserError(
-                    f"line {line}: {shown!r} must be `p edge N M`, `e I J` or `n I WEIGHT`"
+                    f"line {line}: {text!r} must be `p edge N M`, `e I J` or `n I WEIGHT`",
                 )
     pairs, weights = _parse_edges(rows, 1, num_nodes)
     if num_edges != len(set(map(frozenset, pairs))):

@@ -66,8 +66,8 @@ def erdos_renyi(n: int, p: float, rng: np.random.Generator) -> Edges:
     References: Gilbert 1959.
     """
     first, second = np.triu_indices(n, 1)
-    chosen = rng.random(len(first)) < p
-    return np.stack([first[chosen], second[chosen]], 1).astype(np.int64)
+    is_edge = rng.random(len(first)) < p
+    return np.stack([first[is_edge], second[is_edge]], 1).astype(np.int64)
 
 
 def barabasi_albert(n: int, m: int, rng: np.random.Generator) -> Edges:

@@ -363,7 +363,7 @@ class Ising(Couplings):
         """Values for networks; also `parameters`, how many identify a model of the range."""
         return super().facts | ({"parameters": 2} if self.amortised else {})
 
-    def at(self, **parameters: float) -> Ising:
+    def with_parameters(self, **parameters: float) -> Ising:
         """Return one model of the range.
 
         Args:
