@@ -69,7 +69,7 @@ class LocallyInformed(Refinement):
     def _logits(self, states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
         own = F.one_hot(states.x.long(), states.target.levels).bool()
-        frozen = states.target.frozen
+        frozen = states.target.frozen_sites
         impossible = own if frozen is None else own | frozen[..., None]
         ratios = first_order(states) if self.gradients else states.log_ratios
         return (t * ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)

@@ -120,7 +120,7 @@ def test_long_chains_are_of_their_law() -> None:
 
 def test_clusters_are_for_what_attracts() -> None:
     for target, clusters in ((SpinGlass(3), Clusters()), (Ising(3, 0.2, 0.2), Clusters(single=True))):
-        with pytest.raises(UserError, match="refine=gibbs"):
+        with pytest.raises(UserError, match="; use refine"):
             anneal(target, 4, 2, refine=clusters)
 
 

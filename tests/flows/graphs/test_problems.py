@@ -420,5 +420,5 @@ def test_training_and_test_graphs_do_not_depend_on_validation_graphs() -> None:
     assert none.validation_instances.tolist() == [0, 1, 2, 3]  # of the training graphs, never of the test graphs
     for numbers in (slice(0, 4), slice(-2, None)):
         assert torch.equal(some.edge_weights[numbers], none.edge_weights[numbers])
-    with pytest.raises(ValueError, match="3 validation and 2 test graphs of 5 graphs leave no graph to train on"):
+    with pytest.raises(ValueError, match="3 validation and 2 test graphs of 5 leave no graph to train on"):
         type(some)(5, 6, 2, num_validation=3)
