@@ -115,8 +115,8 @@ def of_flow(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
     """The same of a trained flow."""
     ways: dict[str, tuple[int, Simulation]] = {
         "flow, 64 chains, 16 steps": (64, Events(16)),
-        "flow, 1,024 chains, 4 steps, below .95": (1024, Events(4, resample_below=0.95, group=64)),
-        "flow, 1,024 chains, 4 leaps, below .95": (1024, Leap(4, resample_below=0.95, group=64)),
+        "flow, 1,024 chains, 4 steps, below .95": (1024, Events(4, resample_below=0.95, group_size=64)),
+        "flow, 1,024 chains, 4 leaps, below .95": (1024, Leap(4, resample_below=0.95, group_size=64)),
     }
     return {name: (model.target, flown(model, *way)) for name, way in ways.items()}
 
