@@ -3,7 +3,7 @@
 Every seed is a whole run of `train.py` with the options of its row, in a process of its own, whose user time is what
 the table calls CPU s: imports, training, validation and closing pictures. Samples are of `simulation=events`. "worst
 mean" is the largest distance of a weighted mean from its exact value, in standard errors: of the energy, all
-statistics, every site and every pair of sites where states can be enumerate_states; of the energy and every site elsewhere.
+statistics, every site and every pair of sites where states can be enumerated; of the energy and every site elsewhere.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def sites_and_pairs(x: Tensor, levels: int) -> Tensor:
 
 
 def of_sites(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """(an event of every chain [n], its exact probability) for sites, and pairs where states can be enumerate_states."""
+    """(an event of every chain [n], its exact probability) for sites, and pairs where states can be enumerated."""
     found = sites_and_pairs(x, target.levels)
     if can_enumerate(target):
         states, log_density = enumerate_states(target)

@@ -40,7 +40,7 @@ from blackout.flows.energies.negative import FlowSamples, NegativeSampler, Persi
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.path import States, forward_residual
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
-from blackout.flows.replay import ReplayBuffer, ReplayBatch, Rollout, roll_out
+from blackout.flows.replay import ReplayBatch, ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
 from blackout.flows.weights import effective_sample_size, estimate_target, log_mean_exp, weighted_mean
@@ -70,8 +70,8 @@ class TrajectoryBalance(EstimatedPartition):
     def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """(squared differences from the mean of paths, [paths], the share of log-ratios that are clipped)."""
         log_ratios = batch.t[:, None, None] * batch.log_ratios
-        scores = network(batch.x, batch.t, batch.log_ratios)
-        xi = forward_residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip)).view(-1, self.points)
+        net_rates = network(batch.x, batch.t, batch.log_ratios)
+        xi = forward_residual(batch.dlogp_dt, net_rates, log_ratios.clamp(max=self.clip)).view(-1, self.points)
         weight = torch.trapezoid(xi, batch.t.view(-1, self.points), dim=1)
         return (weight - weight.mean()).square(), (log_ratios > self.clip).float().mean()
 
@@ -79,15 +79,17 @@ class TrajectoryBalance(EstimatedPartition):
 def paths_of(replay: ReplayBuffer, uniforms: Tensor) -> ReplayBatch:
     """Whole paths of chains that follow one another in a rollout, by uniforms [b, 3]: two, or about b states."""
     points, chains = replay.x.shape[1:3]
-    slot, first = int(uniforms[0, 0] * min(int(replay.made), len(replay.x))), int(uniforms[0, 1] * chains)
+    slot, first = int(uniforms[0, 0] * min(int(replay.num_rollouts), len(replay.x))), int(uniforms[0, 1] * chains)
     chain = (first + torch.arange(max(2, len(uniforms) // points))) % chains
 
     def flat(kept: Tensor) -> Tensor:
         return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
 
-    t, slopes = replay.times[slot].float().repeat(len(chain)), flat(replay.slopes)
-    law = torch.zeros(len(slopes), dtype=torch.int64)
-    return ReplayBatch(flat(replay.x), t, flat(replay.log_ratios), slopes, torch.zeros_like(slopes), law)
+    t = replay.times[slot].float().repeat(len(chain))
+    dlogp_dt = flat(replay.dlogp_dt)
+    instance = torch.zeros(len(dlogp_dt), dtype=torch.int64)
+    unused = torch.zeros_like(dlogp_dt)
+    return ReplayBatch(flat(replay.x), t, flat(replay.log_ratios), dlogp_dt, unused, instance)
 
 
 class Training:
@@ -124,7 +126,7 @@ class Training:
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
             u = torch.rand(self.batch, 3, generator=generator).double()
             whole = isinstance(self.objective, TrajectoryBalance)
-            seen = paths_of(self.replay, u) if whole else self.replay.pick(u)
+            seen = paths_of(self.replay, u) if whole else self.replay.sample(u)
             loss = self.objective(self.network, seen)[0].mean()
             self.optimizer.zero_grad()
             loss.backward()
@@ -172,10 +174,10 @@ def site_means(paths: Paths, exact: float) -> float:
     return float((means - exact).square().mean().sqrt())
 
 
-def magnetisation(size: int, sigma: float, bias: float) -> float:
+def magnetisation(size: int, coupling: float, field: float) -> float:
     """The exact mean spin of a lattice, by the derivative of log Z with respect to the field."""
     step = 1e-4
-    up, down = (exact_values(Ising(size, sigma, bias + by)) or {} for by in (step, -step))
+    up, down = (exact_values(Ising(size, coupling, field + by)) or {} for by in (step, -step))
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
 
 
@@ -237,8 +239,8 @@ class LEAttention(LocallyEquivariant):
 def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for size in (4,) if quick else (4, 5):
-        sites, lattice, sigma, bias = size**2, [size, size], 0.2, 0.2
-        target = Ising(size, sigma, bias)
+        sites, lattice, coupling, field = size**2, [size, size], 0.4, 0.2
+        target = Ising(size, coupling, field)
         makers: Mapping[str, Callable[[], LocallyEquivariant]] = {
             "lesite": partial(LESite, sites, 2, 32, lattice=lattice),
             "lemlp": partial(LEMLP, sites, 2, 64),
@@ -246,7 +248,7 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             "leconv": partial(LEConvolution, 2, lattice, 20, [3, 3, 3]),
             "letf": partial(LETransformer, sites, 2, 32, 2, 4),
         }
-        exact = magnetisation(size, sigma, bias)
+        exact = magnetisation(size, coupling, field)
         for name, make in makers.items():
             torch.manual_seed(0)
             training = Training(make(), target)
@@ -262,7 +264,7 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 class OptimalStein(Rollout):
     """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
 
-    def slope(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
+    def estimate_dlogz_dt(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
         centred = control - control.mean(-1, keepdim=True)
         variance = centred.square().sum(-1)
         beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
@@ -272,14 +274,16 @@ class OptimalStein(Rollout):
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows, rollouts = [], {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
     rollouts["stein_optimal"] = OptimalStein(32, 128)
-    for sigma in (0.1,) if quick else (0.1, 0.2203434):
+    for coupling in (0.2,) if quick else (0.2, 0.4406868):
         for name, rollout in rollouts.items():
             torch.manual_seed(0)
-            target = Ising(4, sigma)
+            target = Ising(4, coupling)
             training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, rollout)
             model = training.run(seconds)
             paths, _ = drawn(model, Events(16), chains)
-            rows.append({"sigma": sigma, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)})
+            rows.append(
+                {"coupling": coupling, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)}
+            )
     return rows
 
 
@@ -305,8 +309,8 @@ def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int 
 
 def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for size, sigma in ((4, 0.2203434),) if quick else ((4, 0.2203434), (10, 0.1)):
-        target = Ising(size, sigma)
+    for size, coupling in ((4, 0.4406868),) if quick else ((4, 0.4406868), (10, 0.2)):
+        target = Ising(size, coupling)
         torch.manual_seed(0)
         rollout = Rollout(32, 128, refine=Gibbs(), resample_below=0.7) if size > 4 else Rollout(32, 128)
         model = Training(LESite(size**2, 2, 32, lattice=[size, size]), target, rollout).run(seconds)
@@ -323,7 +327,7 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             began = time.process_time()
             paths = run()
             used = time.process_time() - began
-            row = {"lattice": f"{size}x{size}, {sigma:.2g}", "sampler": name, **described(target, paths)}
+            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "sampler": name, **described(target, paths)}
             if name.startswith(("Gibbs", "locally", "DMALA")):
                 row |= {"ess": math.nan, "log Z off": math.nan}
             rows.append(row | {"CPU s": used, "and of training": seconds if name.startswith("flow") else 0.0})
@@ -407,8 +411,8 @@ def gflownet(target: Target, seconds: float, chains: int, seed: int) -> Tensor:
 
 def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for sigma in (0.1,) if quick else (0.1, 0.2203434):
-        target = Ising(4, sigma)
+    for coupling in (0.2,) if quick else (0.2, 0.4406868):
+        target = Ising(4, coupling)
         exact = (exact_values(target) or {})["log_z"]
 
         def flow(objective: EstimatedPartition, batch: int, seed: int, target: Ising = target) -> Tensor:
@@ -426,7 +430,7 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         for name, method in methods.items():
             began, weights = time.process_time(), [method(seed) for seed in range(1 if quick else 2)]
             ess = [float(effective_sample_size(one)) for one in weights]
-            row = {"sigma": sigma, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
+            row = {"coupling": coupling, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
             row["log Z off, worst"] = max((float(log_mean_exp(one)) - exact for one in weights), key=abs)
             rows.append(row | {"CPU s": (time.process_time() - began) / len(weights)})
     return rows
@@ -505,8 +509,12 @@ def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int) -> tuple[PairEnergy, int]:
     """(the average of an energy of pairs, steps of it) after so many CPU seconds, as with recipe=energy/couplings."""
     torch.manual_seed(0)
-    pair = EnergyWithRates(PairEnergy(sites, l1=0.01), LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
-    rollout, how = Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs()), Events(16, resample_below=0.5, group_size=256)
+    energy = PairEnergy(sites, l1=0.01)
+    pair = EnergyWithRates(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
+    rollout, how = (
+        Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs()),
+        Events(16, resample_below=0.5, group_size=256),
+    )
     model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
     optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
     began, number, steps = time.process_time(), 0, 0
@@ -544,8 +552,8 @@ def pseudolikelihood(data: Tensor, sites: int) -> PairEnergy:
 
 def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for size, sigma in ((3, 0.1),) if quick else ((4, 0.1), (4, 0.2203434)):
-        source = target_samples(Ising(size, sigma), 2000, 0, "ising")
+    for size, coupling in ((3, 0.2),) if quick else ((4, 0.2), (4, 0.4406868)):
+        source = target_samples(Ising(size, coupling), 2000, 0, "ising")
         data = source.train.flatten(1)
         makers: dict[str, Callable[[], NegativeSampler]] = {
             "flow": lambda: FlowSamples(256),
@@ -556,12 +564,12 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         for name, make in makers.items():
             energy, steps = learned(make(), data, seconds, size**2, size)
             found = score_couplings(energy, source)
-            row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": name, "steps": steps}
+            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": name, "steps": steps}
             rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": seconds})
         began = time.process_time()
         found = score_couplings(pseudolikelihood(data, size**2), source)
         used = time.process_time() - began
-        row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
+        row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
         rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": used})
         row |= {"negative phase": "J = 0", "steps": 0}
         rows.append(row | {"-log RMSE": found["neg_log_rmse_zero_couplings"], "CPU s": 0.0})

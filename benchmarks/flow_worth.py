@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout import load_model
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import Clusters, FlowSampler
-from blackout.flows.annealed_importance import anneal, resampling_group_size, parallel_tempering
+from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
 from blackout.flows.refinement import Refinement, is_ferromagnetic
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target
@@ -41,17 +41,17 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
     target, indices = model.target, torch.arange(_CHAINS)
     groups = indices // resampling_group_size(_CHAINS)
 
-    def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
-        paths, sets, errors = parallel_tempering(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
-        return paths, sets, errors[-1]
-
     def annealed(sweeps: int, refine: Refinement | None, seed: int) -> Drawn:
         return anneal(target, _CHAINS, sweeps, seed, refine=refine, power=None), None, None
 
     def resampled(sweeps: int, seed: int) -> Drawn:
         return anneal(target, _CHAINS, sweeps, seed, 0.5, power=None), groups, None
 
-    found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
+    def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
+        paths, sets, errors = parallel_tempering(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
+        return paths, sets, errors[-1]
+
+    found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.simulate(indices, seed), None, None)}
     for sweeps in _LADDER:
         found[f"AIS, {sweeps} sweeps"] = partial(annealed, sweeps, None)
         found[f"SMC, {sweeps} sweeps"] = partial(resampled, sweeps)

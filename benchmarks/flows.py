@@ -47,13 +47,13 @@ class Epochs:
     def ours(self) -> None:
         """A rollout whose rates give d log Z / dt, kept with its energies."""
 
-        def scores(states: States, t: float) -> Tensor:
+        def net_rates(states: States, t: float) -> Tensor:
             with torch.no_grad():
                 return self.network(states.x, torch.full((len(states.x),), t), states.log_ratios.float()).double()
 
-        roll_out(self.rollout, self.target, scores, 0, self.replay)
+        roll_out(self.rollout, self.target, net_rates, 0, self.replay)
         for _ in range(self.steps):
-            squared, _ = self.objective(self.network, self.replay.pick(torch.rand(self.batch, 3).double()))
+            squared, _ = self.objective(self.network, self.replay.sample(torch.rand(self.batch, 3).double()))
             self._step(squared.mean())
 
     def written_out(self) -> None:

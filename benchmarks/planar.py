@@ -170,7 +170,7 @@ def run(given: argparse.Namespace) -> None:
     if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS_PER_COORDINATE or density not in DENSITIES:
         raise UserError(f"{given.run} is neither a flow of target=planar nor an energy of dataset=planar")
     given.out.mkdir(parents=True, exist_ok=True)
-    paths = model.paths(torch.arange(_SHOWN), given.seed, observe=True)
+    paths = model.simulate(torch.arange(_SHOWN), given.seed, record=True)
     scale = code_scale(density)
     save_trajectories(model, paths, scale, given.out / "trajectories.png", given.seed)
     if isinstance(model.target, LearnedEnergy):
@@ -180,7 +180,9 @@ def run(given: argparse.Namespace) -> None:
         test = source.test[:_SHOWN].flatten(1)
         weights = uniform_weights(model.target, given.seed)
         nll = float(model.target.energy(test).double().mean().detach()) + float(log_mean_exp(weights))
-        print(f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}")
+        print(
+            f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}"
+        )
 
 
 def main() -> None:

@@ -25,8 +25,10 @@ def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
 
 def first_order(states: States) -> Tensor:
     """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no gradient."""
-    network = isinstance(states.target, EnergyNetwork) and states.target.levels == 2
-    return taylor_ratios(states.target, states.x).double() if network else states.log_ratios
+    target = states.target
+    if isinstance(target, EnergyNetwork) and target.levels == 2:
+        return taylor_ratios(target, states.x).double()
+    return states.log_ratios
 
 
 class GradientDMALA(DMALA):

@@ -110,7 +110,10 @@ def anneal(
 
 
 def adaptive_times(
-    target: Target, num_sweeps: int, seed: int = 0, refine: Refinement | None = None
+    target: Target,
+    num_sweeps: int,
+    seed: int = 0,
+    refine: Refinement | None = None,
 ) -> Tensor:
     """Choose times 0, ..., 1 that are dense where weights fluctuate, float64 [num_sweeps + 1].
 
@@ -280,7 +283,10 @@ def _make_annealing(target: Target, refine: Refinement | None) -> _Annealing:
     compiled_gibbs = CompiledGibbs(pair, field, target.log_initial, order)
 
     def anneal_compiled(
-        states: States, times: Tensor, streams: SampleStreams, first: int
+        states: States,
+        times: Tensor,
+        streams: SampleStreams,
+        first: int,
     ) -> tuple[States, Tensor]:
         """Run `CompiledGibbs.run` on states [B, d], and add the gain of log eta."""
         num_sweeps = times.shape[-1] - 1
@@ -307,7 +313,9 @@ def _anneal_stepwise(
         results = [
             _anneal_stepwise(refine, states.select(rows), part_times, streams.rows(rows), first)
             for rows, part_times in zip(
-                torch.arange(len(gain)).view(len(times), -1), times, strict=True
+                torch.arange(len(gain)).view(len(times), -1),
+                times,
+                strict=True,
             )
         ]
         x = torch.cat([part.x for part, _ in results])

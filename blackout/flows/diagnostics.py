@@ -153,10 +153,8 @@ def check_estimates(
     values["ess_annealed"] = annealed_ess
     ends = [log_z]  # values of log Z that the interval must contain
     # a mean of positive weights is seldom far too high, but often far too low
-    is_reliable = (
-        pareto_shape(annealed) < MAX_PARETO_SHAPE
-        and annealed_ess * NUM_CHAINS > MIN_EFFECTIVE_SAMPLES
-    )
+    has_finite_variance = pareto_shape(annealed) < MAX_PARETO_SHAPE
+    is_reliable = has_finite_variance and annealed_ess * NUM_CHAINS > MIN_EFFECTIVE_SAMPLES
     if annealed_log_z > log_z or is_reliable:
         both_errors = annealed_error
         if math.isfinite(error):
@@ -182,9 +180,7 @@ def check_estimates(
     if missed > 0:
         ends.append(log_z + math.log1p(missed))
         percentage = 100 * missed / (1 + missed)
-        flags["missed_mode"] = (
-            f"the samples miss a mode with at least {percentage:.0f} % of the probability mass"
-        )
+        flags["missed_mode"] = f"the samples miss a mode of at least {percentage:.0f} % of all mass"
 
     # 4. Widen the interval of log Z.
     if not math.isfinite(error):
@@ -207,22 +203,18 @@ def _check_weights(values: dict[str, float], groups: Tensor | None) -> Flags:
     shape = values.get("pareto_k", -math.inf)
     r_hat = values.get("r_hat", math.nan)
     if ess < MIN_ESS:
-        flags["low_ess"] = (
-            f"ESS {ess:.2g} is below {MIN_ESS}: estimates and their errors are unreliable"
-        )
+        flags["low_ess"] = f"ESS {ess:.2g} is below {MIN_ESS}: estimates and errors are unreliable"
     elif shape > MAX_PARETO_SHAPE:
         flags["infinite_variance"] = (
             f"the Pareto shape of the largest weights is {shape:.2f}, above {MAX_PARETO_SHAPE}: "
             "their variance is practically infinite, and errors are too small"
         )
     if groups is not None and len(groups.unique()) < 2:
-        flags["single_group"] = (
-            "all chains were resampled together, so that their error is unknown: draw more samples"
-        )
+        reason = "all chains were resampled together, so that their error is unknown"
+        flags["single_group"] = f"{reason}: draw more samples"
     if r_hat > MAX_R_HAT:
-        flags["groups_disagree"] = (
-            f"groups of resampled chains disagree: R-hat of the energy is {r_hat:.2f}"
-        )
+        reason = f"R-hat of the energy is {r_hat:.2f}, above {MAX_R_HAT}"
+        flags["groups_disagree"] = f"groups of resampled chains disagree: {reason}"
     return flags
 
 
@@ -240,17 +232,21 @@ def _check_exact_values(values: dict[str, float]) -> Flags:
             continue
         error = values.get(f"{name}_error", math.nan)
         if abs(values[name] - exact) > max(MAX_ERRORS * error, EXACT_TOLERANCE):
-            differences.append(
-                f"{name} is estimated as {values[name]:.4g} +- {error:.2g}, "
-                f"but its exact value is {exact:.4g}"
-            )
+            estimate = f"{name} is estimated as {values[name]:.4g} +- {error:.2g}"
+            differences.append(f"{estimate}, but its exact value is {exact:.4g}")
     return {"exact_value_mismatch": ", ".join(differences)} if differences else {}
 
 
 def estimate_missed_mass(
-    target: Target, x: Tensor, log_weights: Tensor, ess: float, seed: int
+    target: Target,
+    x: Tensor,
+    log_weights: Tensor,
+    ess: float,
+    seed: int,
 ) -> float:
-    """Estimate the mass around modes that a draw lacks, as a fraction of its Z; 0 if not significant.
+    """Estimate the mass around modes that a draw lacks, as a fraction of its Z.
+
+    It is 0 if it is not significant.
 
     The draw, and annealing from near a mode, both estimate the mass of the states that are nearest
     to that mode and within the radius of most annealed states.
@@ -278,9 +274,8 @@ def estimate_missed_mass(
     ]
 
     # 2. Weights of the draw, on a common scale.
-    log_scale = max(
-        float(weights.max()) for weights in (log_weights, *(p.log_weights for p in annealed))
-    )
+    all_log_weights = [log_weights, *(paths.log_weights for paths in annealed)]
+    log_scale = max(float(part.max()) for part in all_log_weights)
     weights = (log_weights.double() - log_scale).exp()
     distances = _count_differences(x, modes)
     total = float(weights.mean())
@@ -318,7 +313,10 @@ def _count_differences(x: Tensor, modes: Tensor) -> Tensor:
 
 
 def describe_time_step_error(
-    model: ChainSampler, simulation: Simulation, values: dict[str, float], seed: int
+    model: ChainSampler,
+    simulation: Simulation,
+    values: dict[str, float],
+    seed: int,
 ) -> str:
     """Compare the weighted energy of a simulation in time steps with the exact one; a sentence.
 
@@ -343,9 +341,7 @@ def describe_time_step_error(
         paths = exact_simulation.run(model.target, model.rates(), indices, exact_seed)
         energies = -paths.states.log_density.cpu()
         mean, error = weighted_mean(energies, paths.log_weights.cpu())
-        reference = (
-            f"that of simulation=events, whose weights are exact ({NUM_EXACT_CHAINS} chains)"
-        )
+        reference = f"that of {NUM_EXACT_CHAINS} chains of simulation=events, which is exact"
     difference = math.nan
     difference_error = math.nan
     if mean:

@@ -32,7 +32,15 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.weights import estimate_target
-from blackout.protocols import Draw, Drawn, Outputs, Samples, Watch, refuse_unknown
+from blackout.protocols import (
+    Draw,
+    Drawn,
+    Outputs,
+    References,
+    Samples,
+    Watch,
+    refuse_unknown,
+)
 from blackout.random import fold_seed
 
 if TYPE_CHECKING:
@@ -46,13 +54,18 @@ CHECK_KEY = 13  # separates the draws of the checks from other uses of a seed
 class ChainDraw(Draw):
     """A draw of chains that are simulated in steps."""
 
-    references = (*Draw.references, "annealed", "zero_couplings")
+    references = References(
+        suffixes=(*References().suffixes, "annealed", "zero_couplings"),
+        bounds={"elbo": "log_z", "eubo": "log_z"},
+        ideal={"ess": 1.0, "r_hat": 1.0, "coupling_slope": 1.0},
+    )
 
     simulation: Simulation
     resumable = True
 
     @property
     def steps(self) -> int:
+        """Number of steps, as the progress of a draw counts them."""
         return self.simulation.num_steps
 
     # at least: `events` needs one evaluation more for every jump, reported in metrics.json
@@ -84,7 +97,12 @@ class FlowDraw(ChainDraw):
     fewest = BATCH_SIZE
 
     def simulate(
-        self, indices: Tensor, seed: int, watch: Watch | None = None, *, record: bool = False
+        self,
+        indices: Tensor,
+        seed: int,
+        watch: Watch | None = None,
+        *,
+        record: bool = False,
     ) -> Paths:
         """Simulate the chains with these indices, int64 [b], on the model's device."""
         return self.model.simulate(
@@ -120,6 +138,7 @@ class FlowDraw(ChainDraw):
         return indices // self.simulation.group_size
 
     def outputs(self, seed: int) -> Outputs | None:
+        """Return the collector of the samples, which makes estimates and pictures."""
         return FlowOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
@@ -192,7 +211,8 @@ class FlowOutputs(CollectedSamples):
 
 
 def build_simulation(
-    model: ChainSampler, request: Plain
+    model: ChainSampler,
+    request: Plain,
 ) -> tuple[Simulation, Refinement | None, dict[str, Any]]:
     """Build the requested simulation and moves, and return their descriptions.
 
@@ -204,13 +224,10 @@ def build_simulation(
     description = dict(model.config.get("model", {}).get("simulation", {}))
     requested = request.get("simulation") or {}
     settings = {name: value for name, value in requested.items() if value is not None}
-    if "_target_" in settings:
-        description = settings
-    else:
-        description = description | settings
-    simulation = make(description, "simulation") if settings else model.simulation
+    description = settings if "_target_" in settings else description | settings
+    simulation = instantiate(description, "simulation") if settings else model.simulation
     refine_description = request.get("refine")
-    refine = make(refine_description, "refine") if refine_description else None
+    refine = instantiate(refine_description, "refine") if refine_description else None
     return simulation, refine, {"simulation": description, "refine": refine_description}
 
 

@@ -16,10 +16,17 @@ from blackout.config.allowed_components import remove_paths
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
+from blackout.flows.annealing import TARGETS, Annealing, load_target
 from blackout.flows.draw import build_draw, preview_draw
 from blackout.flows.graphs.draw import build_graph_draw, preview_graph_draw
-from blackout.flows.graphs.problems import GraphTarget, reduce_problem
-from blackout.flows.graphs.solvers import simulated_annealing
+from blackout.flows.graphs.graph_solver import METHODS, GraphSolver, load_problems
+from blackout.flows.graphs.problems import (
+    ACCEPTED_WEIGHTS,
+    GraphTarget,
+    Problem,
+    reduce_problem,
+)
+from blackout.flows.graphs.solvers import EXACT_SOLVERS, simulated_annealing
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import AmortisedFlow, FlowSampler, GraphFlow
 from blackout.flows.replay import Rollout
@@ -48,17 +55,12 @@ class FlowFamily(ComponentFamily):
 
     monitor: str = "val/ess"
     parts = ("target", "network", "simulation")
-    annealing_targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
-    """Targets that `blackout anneal` knows by name."""
-    graph_problems: ClassVar[tuple[str, ...]] = tuple(TAKES)
-    """Problems of `blackout solve`."""
+    annealing_targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)  # of `blackout anneal`, by name
+    graph_problems: ClassVar[tuple[str, ...]] = tuple(ACCEPTED_WEIGHTS)  # of `blackout solve`
     graph_methods: ClassVar[tuple[str, ...]] = METHODS
-    exact_graph_methods: ClassVar[tuple[str, ...]] = tuple(EXACT)
+    exact_graph_methods: ClassVar[tuple[str, ...]] = tuple(EXACT_SOLVERS)
     title = "A discrete neural flow sampler"
-    usage = (
-        "x = model.sample(16, seed=0)  "
-        "# integers; `python sample.py ckpt=...` also gives their weights and log Z"
-    )
+    usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives log Z too"
 
     def source(
         self,
@@ -71,10 +73,7 @@ class FlowFamily(ComponentFamily):
         Raises:
             UserError: there is no target, or it cannot be built.
         """
-        if description is None:
-            target = settings.get("target")
-        else:
-            target = description["model"]["target"]
+        target = settings.get("target") if description is None else description["model"]["target"]
         refuse(not target, "target=... must be given, such as target=ising")
         num_chains = settings.get("validation_samples", DEFAULT_VALIDATION_CHAINS)
         return TargetSource(make_target(target), int(num_chains))
@@ -84,13 +83,13 @@ class FlowFamily(ComponentFamily):
 
         A target from a file is described by its shape.
         """
-        network = resolve(settings["network"], source.facts, "network")
-        if getattr(find(settings["loss"], "loss"), "learns_partition", False):
+        network = complete_description(settings["network"], source.facts, "network")
+        if getattr(find_target(settings["loss"], "loss"), "learns_partition", False):
             network["partition"] = True
-        target = pathless(source.target.description(dict(settings["target"])))
-        simulation = resolve(settings["simulation"], source.facts, "simulation")
+        target = remove_paths(source.target.description(dict(settings["target"])))
+        simulation = complete_description(settings["simulation"], source.facts, "simulation")
         return {
-            "target": resolve(target, {}, "target"),
+            "target": complete_description(target, {}, "target"),
             "network": network,
             "simulation": simulation,
         }
@@ -100,7 +99,10 @@ class FlowFamily(ComponentFamily):
         return {f"target.{name}": value for name, value in source.target.state_dict().items()}
 
     def assemble(
-        self, description: Plain, tensors: Mapping[str, Tensor], **training: Any
+        self,
+        description: Plain,
+        tensors: Mapping[str, Tensor],
+        **training: Any,
     ) -> FlowSampler:
         """Build a model from its description and the target's tensors.
 
@@ -110,18 +112,22 @@ class FlowFamily(ComponentFamily):
         parts = description["model"]
         target = make_target(parts["target"])
         _load_target(target, tensors)
-        network = make(parts["network"], "network")
+        network = instantiate(parts["network"], "network")
         if not isinstance(network, LocallyEquivariant):
-            raise UserError(
-                f"network: {type(network).__name__} is not locally equivariant: "
-                "choose lesite, letf, lemlp or leconv"
-            )
+            name = type(network).__name__
+            advice = "choose lesite, letf, lemlp or leconv"
+            raise UserError(f"network: {name} is not locally equivariant: {advice}")
         model_class = FlowSampler
         if isinstance(target, GraphTarget):
             model_class = GraphFlow
         elif target.amortised:
             model_class = AmortisedFlow
-        return model_class(network, target, make(parts["simulation"], "simulation"), **training)
+        return model_class(
+            network,
+            target,
+            instantiate(parts["simulation"], "simulation"),
+            **training,
+        )
 
     def training(self, settings: Plain) -> dict[str, Any]:
         """Return objective and rollout; by default the horizon grows for 70 % of the run.
@@ -129,8 +135,8 @@ class FlowFamily(ComponentFamily):
         Raises:
             UserError: a loss or rollout of another family.
         """
-        loss = make(settings["loss"], "loss")
-        rollout = make(settings["rollout"], "rollout")
+        loss = instantiate(settings["loss"], "loss")
+        rollout = instantiate(settings["rollout"], "rollout")
         if not isinstance(loss, EstimatedPartition):
             raise UserError("loss: family=flow needs loss=dnfs or loss=leaps")
         if not isinstance(rollout, Rollout):
@@ -153,7 +159,10 @@ class FlowFamily(ComponentFamily):
         return preview_draw(model, model.rollout)
 
     def baselines(
-        self, source: TargetSource, size: int, settings: Plain
+        self,
+        source: TargetSource,
+        size: int,
+        settings: Plain,
     ) -> dict[str, dict[str, Baseline]]:
         """Return the values of one chain of simulated annealing for the test graphs, if any."""
         target = source.target
@@ -169,11 +178,41 @@ class FlowFamily(ComponentFamily):
             seconds=ANNEALING_SECONDS_PER_GRAPH * len(graphs),
             seed=0,
         )
-        values = [
-            problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)
-        ]
+        values = [problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)]
         baseline = Baseline(torch.tensor(values, dtype=torch.float64))
         return {"test/value": {"anneal": baseline}}
+
+    def annealing(
+        self,
+        target: str | None,
+        settings: Plain,
+        ckpt: Path | None = None,
+        composition: list[int] | None = None,
+        **options: Any,
+    ) -> Annealing:
+        """Return an annealing of a target without a network, as `blackout anneal` runs it.
+
+        Args:
+            target: its name, or the dotted name of a class; None with `ckpt`.
+            settings: arguments of the target.
+            ckpt: a trained flow, whose target is used; None with `target`.
+            composition: numbers of sites at level 0, 1, ..., which are then conserved.
+            options: arguments of `Annealing`.
+
+        Raises:
+            UserError: no such target, wrong settings, or a number out of range.
+        """
+        return Annealing(load_target(target, settings, ckpt, composition), **options)
+
+    def graph_solver(self, **options: Any) -> GraphSolver:
+        """Return a method for problems on graphs, as `blackout solve` runs it."""
+        return GraphSolver(**options)
+
+    def load_graph_problems(
+        self, name: str, graphs: Path | None, ckpt: Path | None, colours: int, unit_weights: bool
+    ) -> list[Problem]:
+        """Return a problem on the graphs in files or of a trained flow, see `load_problems`."""
+        return load_problems(name, graphs, ckpt, colours, unit_weights)
 
 
 def _load_target(target: Target, tensors: Mapping[str, Tensor]) -> None:
@@ -183,11 +222,8 @@ def _load_target(target: Target, tensors: Mapping[str, Tensor]) -> None:
         UserError: they do not fit.
     """
     prefix = "target."
-    state = {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+    names = [name for name in tensors if name.startswith(prefix)]
+    state = {name.removeprefix(prefix): tensors[name] for name in names}
     try:
         target.load_state_dict(state)
     except RuntimeError as error:  # missing or unexpected names, or other shapes

@@ -32,9 +32,7 @@ class EstimatedPartition:
         ensure(clip > 0, f"clip must be positive, not {clip}")
         self.clip = clip
 
-    def __call__(
-        self, network: LocallyEquivariant, batch: ReplayBatch
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """Return the squared residuals, [b], and the fraction of clipped log-ratios, a scalar.
 
         References: Ou et al. 2025, eq. 10.

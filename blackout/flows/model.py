@@ -99,9 +99,7 @@ class ChainSampler(Model):
         self.log("train/clipped_fraction", clipped_fraction)
         return loss
 
-    def roll_out(
-        self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int
-    ) -> None:
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
         """Make a rollout before a training step."""
         roll_out(rollout, self.target, self.rates(trained=True), seed, replay_buffer, step)
 
@@ -172,7 +170,11 @@ class ChainSampler(Model):
         seed = self.chain_seed(batch)
         with torch.autocast(self.device.type, enabled=False):
             paths = self.simulation.run(
-                self.target, self.rates(), indices, seed, refine=self.validation_refinement
+                self.target,
+                self.rates(),
+                indices,
+                seed,
+                refine=self.validation_refinement,
             )
             log_z = log_mean_exp(paths.log_weights)
             self.record_data(batch, log_z)
@@ -193,9 +195,11 @@ class ChainSampler(Model):
 
     @property
     def validation_cost(self) -> int:
+        """Network evaluations per chain of a validation."""
         return self.simulation.num_steps
 
     def example(self) -> tuple[Any, ...]:
+        """Return arguments of one network evaluation for one state."""
         x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
         log_ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
         return x, torch.zeros(1, device=self.device), log_ratios, *self.target.context()
@@ -243,7 +247,10 @@ class FlowSampler(ChainSampler):
         self.replay_buffer = None
         if rollout is not None:
             self.replay_buffer = ReplayBuffer(
-                rollout, target.levels, target.sites, target.amortised
+                rollout,
+                target.levels,
+                target.sites,
+                target.amortised,
             )
 
     # --- training
@@ -304,9 +311,7 @@ class AmortisedFlow(FlowSampler):
                 f"{rollout.chains_per_instance}, not {size}",
             )
 
-    def roll_out(
-        self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int
-    ) -> None:
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
         """Make a rollout of some instances, each with `chains_per_instance` chains."""
         num_instances = rollout.chains // rollout.chains_per_instance
         index = self.target.sample_instances(
@@ -318,6 +323,7 @@ class AmortisedFlow(FlowSampler):
         roll_out(rollout, target, net_rates, seed, replay_buffer, step, num_instances)
 
     def add_context(self, batch: ReplayBatch) -> ReplayBatch:
+        """Add what identifies the target of each row."""
         return replace(batch, context=self.target.instances(batch.instance).context())
 
     @torch.no_grad()

@@ -33,7 +33,11 @@ class CompiledGibbs:
     """
 
     def __init__(
-        self, pair: Tensor, field: Tensor, log_initial: Tensor | None, order: Tensor
+        self,
+        pair: Tensor,
+        field: Tensor,
+        log_initial: Tensor | None,
+        order: Tensor,
     ) -> None:
         # 1. Neighbours of all sites one after another; those of site i start at offsets[i].
         first, second = pair.nonzero(as_tuple=True)
@@ -69,7 +73,11 @@ class CompiledGibbs:
         self.table_row = row.ravel()
 
     def run(
-        self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor
+        self,
+        x: Tensor,
+        log_density: Tensor,
+        keys: Tensor,
+        times: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Add (t_{k+1} - t_k) log rho(x) to the log-weights and sweep at t_{k+1}, K times.
 
@@ -103,9 +111,7 @@ class CompiledGibbs:
             _sweep_levels(*arguments, self.field, self.log_initial)
         else:
             table = self._probability_table(schedules)
-            _sweep_spins(
-                *arguments, self.field, self.log_initial, self.table_row, self.unit, table
-            )
+            _sweep_spins(*arguments, self.field, self.log_initial, self.table_row, self.unit, table)
         return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
     def _probability_table(self, schedules: np.ndarray) -> np.ndarray:
@@ -327,7 +333,7 @@ def _sweep_levels(
 
 
 @compiled(
-    "void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)"
+    "void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)",
 )
 def cluster_move(
     keys: np.ndarray,

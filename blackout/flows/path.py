@@ -75,7 +75,11 @@ class States:
         net_rates = None if self.net_rates is None else self.net_rates[rows]
         log_ratios = None if self.cached_log_ratios is None else self.cached_log_ratios[rows]
         return States(
-            self.x[rows], self.log_density[rows], self.target.select(rows), net_rates, log_ratios
+            self.x[rows],
+            self.log_density[rows],
+            self.target.select(rows),
+            net_rates,
+            log_ratios,
         )
 
     def replace(self, rows: Tensor, states: States) -> States:
@@ -180,7 +184,11 @@ def forward_residual(dlogp_dt: Tensor, net_rates: Tensor, log_ratios: Tensor) ->
 
 
 def integrated_residual(
-    dlogp_dt: Tensor, net_rates: Tensor, log_ratios: Tensor, start: Tensor, end: Tensor
+    dlogp_dt: Tensor,
+    net_rates: Tensor,
+    log_ratios: Tensor,
+    start: Tensor,
+    end: Tensor,
 ) -> Tensor:
     """Return the integral of xi over [start, end], float64 [B], while x and G stay the same.
 
@@ -220,8 +228,8 @@ def estimate_along_path(
     """Estimate properties of rho^t, the target at temperature 1 / t, at every time t > 0.
 
     A row has `t`, `ess`, `log_z`, `free_energy` = -log Z(t) / t, the mean `energy` -log rho,
-    `heat_capacity` = t^2 Var(energy), every statistic of the target and `<statistic>_susceptibility`
-    = d times its variance, each with `_error`; `log_z_exact` and `energy_exact` where known.
+    `heat_capacity` = t^2 Var(energy), every statistic of the target and d times its variance,
+    `<statistic>_susceptibility`, each with `_error`; `log_z_exact` and `energy_exact` where known.
 
     References: this project; checked in tests/flows/test_weights.py.
 

@@ -54,7 +54,10 @@ def draw_landscape(target: Target) -> Image.Image:
     """
     largest = 2 ** (BITS_PER_COORDINATE - 1)
     line = torch.linspace(
-        -LANDSCAPE_FRACTION, LANDSCAPE_FRACTION, LANDSCAPE_CELLS, dtype=torch.float64
+        -LANDSCAPE_FRACTION,
+        LANDSCAPE_FRACTION,
+        LANDSCAPE_CELLS,
+        dtype=torch.float64,
     )
     line = line * largest
     points = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
@@ -82,7 +85,7 @@ def draw_points(landscape: Image.Image, states: Tensor) -> Image.Image:
 
 
 def draw_state_grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image:
-    """Draw states [B, H, W] or [B, d] as squares in a grid, black at 0 and white at the last level."""
+    """Draw states [B, H, W] or [B, d] in a grid, black at 0 and white at the last level."""
     images = states.cpu()
     if states.ndim != 3:  # vectors as stripes
         height = max(1, states.shape[1] // VECTOR_ASPECT)
@@ -118,7 +121,8 @@ def correlations(states: Tensor, levels: int, weights: Any = None) -> list[float
 
 
 def reference_samples(
-    target: Target, num_samples: int = NUM_REFERENCE_CHAINS
+    target: Target,
+    num_samples: int = NUM_REFERENCE_CHAINS,
 ) -> tuple[Tensor, str]:
     """Draw samples of the target without a flow, uint8 [n, d], and describe the method.
 
@@ -192,16 +196,13 @@ def save_diagnostics(
     save_picture(figure, file)
 
 
-def _plot_histograms(
-    axes: Any, samples: Any, weights: Any, references: Any, method: str
-) -> None:
+def _plot_histograms(axes: Any, samples: Any, weights: Any, references: Any, method: str) -> None:
     """Plot densities of samples [n], unweighted and weighted [n], and of references [m]."""
     low = min(samples.min(), references.min())
     high = max(samples.max(), references.max())
+    bins = np.linspace(low - 0.05, high + 0.05, 34)  # means such as magnetisations
     if high - low > 4:  # sums such as energies
         bins = np.linspace(low - 0.5, high + 0.5, 42)
-    else:  # means such as magnetisations
-        bins = np.linspace(low - 0.05, high + 0.05, 34)
     step = {"density": True, "histtype": "step"}
     axes.set_ylabel("probability density")
     axes.hist(references, bins, density=True, color="0.8", label=f"target ({method})")
@@ -210,7 +211,11 @@ def _plot_histograms(
 
 
 def _plot_correlations(
-    axes: Any, target: Target, references: Tensor, samples: Tensor, weights: Any
+    axes: Any,
+    target: Target,
+    references: Tensor,
+    samples: Tensor,
+    weights: Any,
 ) -> None:
     """Plot correlations of references [m, d] and samples [n, ...], unweighted and weighted."""
     curves = (

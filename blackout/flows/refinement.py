@@ -1,4 +1,4 @@
-"""MCMC moves that leave p_t invariant: Gibbs sweeps, cluster moves, and discrete Langevin (DMALA)."""
+"""MCMC moves that leave p_t invariant: Gibbs sweeps, cluster moves, discrete Langevin (DMALA)."""
 
 from __future__ import annotations
 
@@ -86,14 +86,12 @@ class Clusters(Refinement):
         terms = target.pairwise_terms()
         if terms is None or not is_ferromagnetic(target):
             raise UserError(
-                "refine=clusters needs a target of pairs that attract each other, and numba; "
-                "use refine=gibbs"
+                "refine=clusters needs a ferromagnet (target=ising) and numba; use refine=gibbs",
             )
         pair, field = terms
         if self.single and bool((field != field[:, :1]).any()):
             raise UserError(
-                "refine=clusters with refine.single=true needs a target without a field; "
-                "use refine.single=false"
+                "refine.single=true needs a target without a field; use refine.single=false",
             )
         from blackout.flows.numba_sweeps import cluster_move  # numba is slow to import
 
@@ -182,7 +180,11 @@ class DMALA(Refinement):
 
 
 def metropolis_accept(
-    states: States, proposed: States, t: float, log_proposal_ratio: Tensor, u: Tensor
+    states: States,
+    proposed: States,
+    t: float,
+    log_proposal_ratio: Tensor,
+    u: Tensor,
 ) -> States:
     """Accept or reject proposals so that rho^t stays invariant.
 

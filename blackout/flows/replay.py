@@ -88,7 +88,7 @@ class Rollout:
             raise ValueError(f"rollout.clip must be positive, not {self.clip}")
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(
-                f"rollout.resample_below must be in (0, 1], or null, not {self.resample_below}"
+                f"rollout.resample_below must be in (0, 1], or null, not {self.resample_below}",
             )
         if not 0 < self.horizon <= 1:
             raise ValueError(f"rollout.horizon must be in (0, 1], not {self.horizon}")
@@ -181,7 +181,7 @@ class ReplayBuffer(nn.Module):
         num_curves = rollout.chains if amortised else 1
         self.dlogz_dt = nn.Buffer(torch.zeros(*shape[:2], num_curves, dtype=torch.float64))
         self.instance = nn.Buffer(
-            torch.zeros(rollout.buffer_size, rollout.chains, dtype=torch.int64)
+            torch.zeros(rollout.buffer_size, rollout.chains, dtype=torch.int64),
         )
         self.num_rollouts = nn.Buffer(torch.zeros((), dtype=torch.int64))  # ever added
         self.amortised = amortised
@@ -192,7 +192,12 @@ class ReplayBuffer(nn.Module):
         return int(self.num_rollouts) % len(self.x)
 
     def add(
-        self, times: Tensor, x: Tensor, log_ratios: Tensor, dlogp_dt: Tensor, dlogz_dt: Tensor
+        self,
+        times: Tensor,
+        x: Tensor,
+        log_ratios: Tensor,
+        dlogp_dt: Tensor,
+        dlogz_dt: Tensor,
     ) -> None:
         """Add a rollout.
 
@@ -323,8 +328,13 @@ def roll_out(
         sum_over_processes(part)
     by_instance = (rollout.num_times, num_instances, -1)
     dlogz_dt = rollout.estimate_dlogz_dt(
-        dlogp_dt.view(by_instance), control_variate.view(by_instance)
+        dlogp_dt.view(by_instance),
+        control_variate.view(by_instance),
     )
     replay_buffer.add(
-        rollout.times(step).to(device), x.to(torch.uint8), log_ratios, dlogp_dt.float(), dlogz_dt
+        rollout.times(step).to(device),
+        x.to(torch.uint8),
+        log_ratios,
+        dlogp_dt.float(),
+        dlogz_dt,
     )

@@ -82,7 +82,7 @@ class Paths:
         )
 
     def observables(self, target: Target) -> Tensor:
-        """Return w, -log rho and the target's statistics at recorded times: float32 [N, K + 1, 2 + q]."""
+        """Return w, -log rho and q statistics at recorded times, float32 [N, K + 1, 2 + q]."""
         columns = []
         recorded = zip(self.recorded_states, self.recorded_log_weights, strict=True)
         for states, log_weights in recorded:
@@ -197,7 +197,10 @@ class Simulation(ABC):
             # 3. Resampling.
             if self.resample_below is not None:
                 resampling = Resampling(
-                    indices, fold_seed(seed, RESAMPLING_KEY), self.resample_below, self.group_size
+                    indices,
+                    fold_seed(seed, RESAMPLING_KEY),
+                    self.resample_below,
+                    self.group_size,
                 )
                 states, log_weights = resampling(states, log_weights, k)
             # 4. Moves that leave p_t invariant.
@@ -226,9 +229,7 @@ class Resampling:
     threshold: float
     group_size: int
 
-    def __call__(
-        self, states: States, log_weights: Tensor, step: int
-    ) -> tuple[States, Tensor]:
+    def __call__(self, states: States, log_weights: Tensor, step: int) -> tuple[States, Tensor]:
         """Resample states [B, d] and log-weights [B] at a step, which determines the draws."""
         selected = list[Tensor]()
         new_log_weights = list[Tensor]()
@@ -276,9 +277,8 @@ def _simulate_events(
     forwards = start < end
     while len(rows):
         g = net_rates(states, middle)
-        if forwards:
-            rates = outgoing_rates(g)
-        else:
+        rates = outgoing_rates(g)
+        if not forwards:
             rates = incoming_rates(g) * (middle * states.log_ratios).exp()
         u = stream.next_draw().samples(rows).uniform((len(rows), 2))
         minus_waiting_times = u[:, 0].log() / rates.sum((-1, -2))
@@ -304,7 +304,8 @@ class Events(Simulation):
     jump. The weights are the Radon-Nikodym derivative in closed form, so that E[e^w h] = Z E_pi h
     for any network and any number of steps.
 
-    References: Gillespie 1977; weights: this project, checked in tests/verification/test_flow_laws.py.
+    References: Gillespie 1977; the weights are this project's, checked in
+    tests/verification/test_flow_laws.py.
     """
 
     def step(

@@ -39,7 +39,9 @@ def log_mean_exp(log_weights: Tensor) -> Tensor:
 
 
 def jackknife_error(
-    log_weights: Tensor, groups: Tensor | None = None, values: Tensor | None = None
+    log_weights: Tensor,
+    groups: Tensor | None = None,
+    values: Tensor | None = None,
 ) -> float:
     """Return the error of log-mean-exp(w), or of the weighted mean of values.
 
@@ -77,7 +79,9 @@ def jackknife_error(
 
 
 def _leave_one_out(
-    log_weights: Tensor, groups: Tensor | None, values: Tensor | None
+    log_weights: Tensor,
+    groups: Tensor | None,
+    values: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return estimates without each group, the weights of the groups, and their sizes, [G] each.
 
@@ -164,7 +168,9 @@ def pareto_shape(log_weights: Tensor) -> float:
 
 
 def weighted_mean(
-    values: Tensor, log_weights: Tensor, groups: Tensor | None = None
+    values: Tensor,
+    log_weights: Tensor,
+    groups: Tensor | None = None,
 ) -> tuple[float, float]:
     """Return the self-normalised mean sum softmax(w) h and its error, of values h and w [N].
 
@@ -189,7 +195,8 @@ def estimate_target(
     ESS of resampled chains is that of as many independent chains whose log Z has the same error;
     of a single group it is not defined.
 
-    References: Ou et al. 2025, eq. 30; errors: this project, checked in tests/flows/test_weights.py.
+    References: Ou et al. 2025, eq. 30; the errors are this project's, checked in
+    tests/flows/test_weights.py.
 
     Args:
         target: whose statistics are estimated.
@@ -264,7 +271,9 @@ def _confidence_interval(
     groups: Tensor | None,
     quantity: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return the ends of a 95 % interval, which misses 2.5 % on either side for independent weights.
+    """Return the ends of a 95 % interval.
+
+    With independent weights it misses 2.5 % on either side.
 
     Of log Z it is the interval of the mean weight; of a mean that of the jackknife's pseudo-values
     N h - (N - 1) h_-i. Groups are too few for either; their interval is +- 1.96 errors.
@@ -284,10 +293,8 @@ def _confidence_interval(
     high = estimate + half_width
     if groups is None and quantity is None:
         largest = float(w.max())
-        low, high = (
-            math.log(end) + largest if end > 0 else -math.inf
-            for end in interval((w - w.max()).exp())
-        )
+        scaled_ends = interval((w - w.max()).exp())
+        low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
         others = _leave_one_out(w, None, quantity)[0]
         low, high = interval(len(w) * estimate - (len(w) - 1) * others)

@@ -48,7 +48,8 @@ TOURS = {  # appendix G.5
 }  # fmt: skip
 FLOW = {  # appendix E.1
     "network._target_": "blackout.networks.LETransformer", "network.layers": 3, "network.heads": 4,
-    "network.channels": 128, "rollout.num_times": 64, "simulation.num_steps": 64, "rollout.clip": 5.0, "batch_size": 128,
+    "network.channels": 128, "rollout.num_times": 64, "simulation.num_steps": 64, "rollout.clip": 5.0,
+    "batch_size": 128,
     "optimizer.lr": 1e-3, "optimizer.factory._target_": "torch.optim.AdamW", "trainer.max_steps": 100000,
 }  # fmt: skip
 SMALL = FLOW | {"network.channels": 64, "trainer.max_steps": 50000, "target.coupling": 0.2, "target.field": 0.2}
@@ -59,7 +60,8 @@ GRAPHS = FLOW | {  # appendix E.3
 }  # fmt: skip
 ENERGIES = {  # appendix E.2
     "rates._target_": "blackout.networks.LETransformer", "rates.layers": 3, "rates.heads": 4, "rates.channels": 128,
-    "rollout.num_times": 64, "rollout.clip": 5.0, "batch_size": 128, "flow_steps": 10, "energy_lr": 1.0, "optimizer.lr": 1e-4,
+    "rollout.num_times": 64, "rollout.clip": 5.0, "batch_size": 128, "flow_steps": 10, "energy_lr": 1.0,
+    "optimizer.lr": 1e-4,
     "optimizer.factory._target_": "torch.optim.AdamW", "energy.widths": [256, 256, 256],
 }  # fmt: skip
 COUPLINGS = {name: value for name, value in ENERGIES.items() if name != "energy.widths"} | {
@@ -142,7 +144,9 @@ PUBLISHED = {
         "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
     },
     "dnfs/figure1": SMALL,
-    "dnfs/figure4 density=circles": FLOW | {"rollout.num_times": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
+    "dnfs/figure4 density=circles": FLOW | {
+        "rollout.num_times": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4,
+    },
     "dnfs/figure5": FLOW | {"target.size": 10, "target.coupling": 0.2, "target.field": 0.0},
     "dnfs/table2 dataset.density=pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
     "dnfs/table4 target.coupling=0.6": COUPLINGS | {"target.size": 10, "target.coupling": 0.6},

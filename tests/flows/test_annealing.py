@@ -12,8 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.flows import Clusters, Gibbs
-from blackout.flows.anneal import run
+from blackout.flows import Clusters, FlowFamily, Gibbs
 from blackout.flows.annealed_importance import (
     _make_annealing,
     adaptive_times,
@@ -25,7 +24,7 @@ from blackout.flows.diagnostics import check_estimates
 from blackout.flows.path import PathFromState, States, estimate_along_path
 from blackout.flows.plots import correlations
 from blackout.flows.refinement import Refinement
-from blackout.flows.targets import FixedComposition, Couplings, Ising, Potts, SpinGlass, Target, enumerate_states
+from blackout.flows.targets import Couplings, FixedComposition, Ising, Potts, SpinGlass, Target, enumerate_states
 from blackout.flows.weights import estimate_target, exact_references, log_mean_exp
 from blackout.random import SampleStreams
 
@@ -130,7 +129,9 @@ def test_exchanges_leave_the_law_of_a_composition_as_it_is() -> None:
     share = torch.softmax(log_density, 0)
     assert int((share > 0).sum()) == round(math.exp(law.log_num_states)) == 60
     x = draw_reference_samples(law, 40_000, 0, 0)
-    moved = law.gibbs_sweep(x, torch.rand(40_000, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64), 1.0)
+    moved = law.gibbs_sweep(
+        x, torch.rand(40_000, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64), 1.0
+    )
     assert float((moved != x).double().mean()) > 0.3
     place = (moved.long() * 3 ** torch.arange(5, -1, -1)).sum(1)
     seen, wanted = place.bincount(minlength=len(states))[share > 0], 40_000 * share[share > 0]
@@ -157,7 +158,7 @@ def test_the_correlation_of_neighbours_is_what_the_mean_energy_says(target: Isin
     states, log_p = enumerate_states(target)
     share, q = torch.softmax(log_p.double(), 0), target.levels
     mean = float(share @ target.log_density(states).double())
-    bonds, strength = 18, 0.6  # each of two spins s'As counts twice
+    bonds, strength = 18, 0.6
     alike = (mean / (bonds * strength) + 1) / 2 if isinstance(target, Ising) else mean / (bonds * float(target.beta))
     found = correlations(states.view(-1, 3, 3), q, share.numpy())
     assert found == pytest.approx([1.0, (q * alike - 1) / (q - 1)], abs=1e-9)

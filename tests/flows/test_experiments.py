@@ -49,7 +49,7 @@ def test_experiments_are_what_their_papers_say(experiment: str, tmp_path: Path) 
     assert (model.network.partition is not None) == (name == "dnfs/figure15_leaps")
     assert model.target.plane == (name == "dnfs/figure4")
     if name == "dnfs/figure5":
-        assert model.target.shape == (10, 10) and config["rollout"]["points"] == 64
+        assert model.target.shape == (10, 10) and config["rollout"]["num_times"] == 64
         assert config["optimizer"]["lr"] == 1e-3 and config["trainer"]["max_steps"] == 100_000
 
 

@@ -10,15 +10,15 @@ import torch
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
 from blackout.flows import Clusters, FlowSampler, Rollout
 from blackout.flows.annealed_importance import anneal, draw_reference_samples
-from blackout.flows.diagnostics import check_estimates, find_modes, evidence_upper_bound
+from blackout.flows.diagnostics import check_estimates, evidence_upper_bound, find_modes
 from blackout.flows.path import States, estimate_along_path
 from blackout.flows.plots import save_path
 from blackout.flows.replay import ReplayBuffer
-from blackout.flows.simulation import Paths, record, resampled
+from blackout.flows.simulation import Paths, Resampling
 from blackout.flows.targets import Ising, Potts, Target, enumerate_states, exact_values
 from blackout.flows.weights import (
     effective_sample_size,
-    estimates,
+    estimate_target,
     jackknife_error,
     log_mean_exp,
     pareto_shape,
@@ -34,7 +34,7 @@ def test_the_control_variate_reduces_the_spread() -> None:
     control = torch.randn(2000, 50, generator=generator, dtype=torch.float64)
     slopes = 3 + 0.7 * control + 0.3 * torch.randn(2000, 50, generator=generator, dtype=torch.float64)
     rollouts = (Rollout(estimator="plain"), Rollout(), OptimalStein())
-    found = [.estimate_dlogz_dt((slopes, control) for rollout in rollouts]
+    found = [rollout.estimate_dlogz_dt(slopes, control) for rollout in rollouts]
     spread = [float(estimate.std()) for estimate in found]
     assert spread[2] < spread[1] < spread[0]
     assert all(abs(float(estimate.mean()) - 3) < 0.01 for estimate in found)
@@ -51,12 +51,16 @@ def test_chains_are_compared_by_their_means_and_variances() -> None:
 
 def test_groups_are_drawn_again_below_the_share_and_not_above() -> None:
     target = Ising(2, 0.2)
-    states = States.evaluate(target, torch.randint(2, (8, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8))
+    states = States.evaluate(
+        target, torch.randint(2, (8, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    )
     weights = torch.tensor([1.0, 1, 1, 5] + [1.0] * 4).double().log()  # the first group's ESS is 64 / 28 of 4
-    for below, drawn in ((0.57, False), (0.58, True)):
-        moved, kept = resampled(states, weights, torch.arange(8), 0, 0, below, 4)
-        assert torch.equal(kept[4:], weights[4:]) and torch.equal(moved.x[4:], states.x[4:])
-        assert torch.allclose(kept[:4], torch.full((4,), 2.0).double().log() if drawn else weights[:4])
+    for below, resampled in ((0.57, False), (0.58, True)):
+        resampling = Resampling(torch.arange(8), seed=0, threshold=below, group_size=4)
+        moved, log_weights = resampling(states, weights, 0)
+        assert torch.equal(log_weights[4:], weights[4:]) and torch.equal(moved.x[4:], states.x[4:])
+        expected = torch.full((4,), 2.0).double().log() if resampled else weights[:4]
+        assert torch.allclose(log_weights[:4], expected)
 
 
 def test_the_horizon_grows_to_the_end_and_stays() -> None:
@@ -74,7 +78,7 @@ def test_a_replay_gives_what_was_rolled_out_and_the_newest_in_place_of_the_oldes
         x = torch.full((2, 3, 4), number, dtype=torch.uint8)
         replay.add(rollout.times(0), x, torch.zeros(2, 3, 4, 2), torch.zeros(2, 3), torch.zeros(2, 1))
         made = {*made, number} - {number - 2}
-        assert set(replay.pick(uniforms).x.unique().tolist()) == made
+        assert set(replay.sample(uniforms).x.unique().tolist()) == made
 
 
 def test_weights() -> None:
@@ -173,7 +177,10 @@ def test_a_missed_mode_is_noticed_and_nothing_else_is() -> None:
 
 def test_an_annealing_of_few_effective_samples_says_nothing_of_a_draw_above_it() -> None:
     target = Ising(10, 0.4406868)
-    x, weights = draw_reference_samples(target, 128, 32, 0, Clusters()), torch.full((128,), 93.6103, dtype=torch.float64)
+    x, weights = (
+        draw_reference_samples(target, 128, 32, 0, Clusters()),
+        torch.full((128,), 93.6103, dtype=torch.float64),
+    )
     values = estimate_target(target, x, weights, target.log_density(x))
     flags = check_estimates(target, x, weights, values, 5)
     below = 93.6103 - values["log_z_annealed"]
@@ -198,7 +205,7 @@ def test_every_temperature_of_the_path_is_known_from_its_weights(tmp_path: Path)
     none = torch.zeros(len(states), dtype=torch.int64)
     paths = Paths(uniform, uniform.dlogp_dt, none, none)
     for t in times:
-        record(paths, t, t * uniform.dlogp_dt, uniform)
+        paths.record(t, t * uniform.dlogp_dt, uniform)
     rows = estimate_along_path(target, times, paths.observables(target))
     assert [row["t"] for row in rows] == times[1:]
     for row, t in zip(rows, times[1:], strict=True):

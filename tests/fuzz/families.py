@@ -25,8 +25,8 @@ FAMILIES = {
     "digits": tuple(TRAIN),
     "flow": ("family=flow", "target.size=2", "network.channels=4", "validation_samples=8", *ROLLOUT, *COMMON),
     "energy": (
-        "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "target_samples=40", "rates.channels=4",
-        "negative.chains=8", "flow_steps=1", *ROLLOUT, *COMMON,
+        "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "target_samples=40",
+        "rates.channels=4", "negative.chains=8", "flow_steps=1", *ROLLOUT, *COMMON,
     ),
     "shuffle": (
         "family=shuffle", "dataset=jigsaw_digits", "decoder=beam", "dataset.held_out=12", "batch_size=8", *NARROW,

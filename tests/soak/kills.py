@@ -58,9 +58,10 @@ FAMILIES = {
         "rollout.resample_below=0.7", "simulation.num_steps=3", "validation_samples=32",
     ),
     "energy with a flow": (
-        "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "target_samples=64", "pretraining_steps=2",
-        "flow_steps=2", "rates.channels=8", "rollout.num_times=5", "rollout.chains=8", "rollout.group_size=8",
-        "negative.chains=16", "simulation.num_steps=3", "simulation.resample_below=0.7", "simulation.group_size=16",
+        "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "target_samples=64",
+        "pretraining_steps=2", "flow_steps=2", "rates.channels=8", "rollout.num_times=5", "rollout.chains=8",
+        "rollout.group_size=8", "negative.chains=16", "simulation.num_steps=3", "simulation.resample_below=0.7",
+        "simulation.group_size=16",
         "refine@rollout.refine=gibbs",
     ),
 }  # fmt: skip

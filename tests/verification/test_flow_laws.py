@@ -25,7 +25,9 @@ def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.verification import flow_claims as flow_toys
 
     true = flow_toys.forward_residual
-    monkeypatch.setattr(flow_toys, "forward_residual", lambda f, g, ratios: true(f, g, ratios) + 1e-4 * g.abs().sum((1, 2)))
+    monkeypatch.setattr(
+        flow_toys, "forward_residual", lambda f, g, ratios: true(f, g, ratios) + 1e-4 * g.abs().sum((1, 2))
+    )
     toy = Enumeration(Ising([2, 3], 0.4))
     mass = toy.transported(untrained(toy.target), 1, weighted=True)
     rho = toy.states.log_density.exp()

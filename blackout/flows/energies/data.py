@@ -27,7 +27,13 @@ from blackout.random import fold_seed
 
 Points = NDArray[np.float64]
 Density: TypeAlias = Literal[
-    "2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"
+    "2spirals",
+    "8gaussians",
+    "circles",
+    "moons",
+    "pinwheel",
+    "swissroll",
+    "checkerboard",
 ]
 
 # points of seed 1 whose largest coordinate decides the scale (Ou et al. 2025, section 4.1)
@@ -146,7 +152,9 @@ DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = {
 
 @component("dataset")
 def planar_points(
-    density: Density = "moons", num_points: int = 100_000, seed: int = 0
+    density: Density = "moons",
+    num_points: int = 100_000,
+    seed: int = 0,
 ) -> CountData:
     """Draw points of one of seven densities of the plane, encoded as 32 bits each.
 
@@ -203,8 +211,6 @@ def target_samples(target: Target, num_samples: int, seed: int, name: str) -> St
 
     See `draw_reference_samples`.
     """
-    train, test, val = (
-        draw_reference_samples(target, num_samples, GIBBS_SWEEPS, fold_seed(seed, split))
-        for split in (0, 1, 2)
-    )
+    seeds = [fold_seed(seed, split) for split in (0, 1, 2)]
+    train, test, val = (draw_reference_samples(target, num_samples, GIBBS_SWEEPS, k) for k in seeds)
     return StateData(name, train, test, target.levels - 1, val=val, truth=target)

@@ -143,7 +143,7 @@ def evaluate_energy(model: EnergySampler, source: Source, seed: int) -> dict[str
     print(convergence)
     return {
         "values": values,
-        "beside": dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), references),
+        "references": dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), references),
         "ais": {"chains": num_ais_chains, "sweeps": NUM_AIS_SWEEPS},
         "sample_values": sample_values,
         "convergence": convergence,
@@ -207,13 +207,16 @@ def _fit_baselines(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor
     # shifted, because an edge of weight 0 would be missing
     edges = minimum_spanning_tree(-1 - mutual_information.numpy()).nonzero()
     gain = sum(log_ratios[i, test[:, i], j, test[:, j]] for i, j in zip(*edges, strict=True))
-    nats["tree_of_pairs"] = -(log_independent + gain)
+    nats["chow_liu_tree"] = -(log_independent + gain)
     return nats
 
 
 @torch.no_grad()
 def max_gradient_z_score(
-    target: LearnedEnergy, data: Tensor, x: Tensor, log_weights: Tensor
+    target: LearnedEnergy,
+    data: Tensor,
+    x: Tensor,
+    log_weights: Tensor,
 ) -> float:
     """Return the largest z-score of the gradient of the penalised likelihood of data.
 
@@ -270,9 +273,7 @@ class EnergyFamily(ComponentFamily):
     parts = ("energy", "network", "simulation")
     values: ClassVar[Plain] = {"truth.target_samples": int | None, "truth.data_seed": int | None}
     title = "An energy, and a discrete neural flow sampler of it"
-    usage = (
-        "x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)"
-    )
+    usage = "x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)"
 
     def source(
         self,
@@ -293,7 +294,7 @@ class EnergyFamily(ComponentFamily):
             )
             return _as_state_data(make_dataset(settings, description, trusted))
         if description is not None:
-            check({"target": truth["target"]}, "model", trusted)
+            check_components({"target": truth["target"]}, "model", trusted)
         target = make_target(truth["target"])
         num_samples = truth.get("target_samples", 0)
         limit = memory() // (24 * target.sites)  # bytes of three splits, and of their chains
@@ -315,12 +316,15 @@ class EnergyFamily(ComponentFamily):
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Return the descriptions of energy, rates and simulation with all their arguments."""
         names = {"energy": "energy", "network": "rates", "simulation": "simulation"}
-        return {part: resolve(settings[name], source.facts, part) for part, name in names.items()}
+        parts = {}
+        for part, name in names.items():
+            parts[part] = complete_description(settings[name], source.facts, part)
+        return parts
 
     def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Return the description of the target whose samples are the data, if it has no file."""
         truth = {name: settings.get(name) for name in ("target", "target_samples", "data_seed")}
-        if settings.get("dataset") or pathless(truth) != truth:
+        if settings.get("dataset") or remove_paths(truth) != truth:
             return {}
         return {"truth": truth}
 
@@ -329,7 +333,10 @@ class EnergyFamily(ComponentFamily):
         return {"states": source.train[:].flatten(1)}
 
     def assemble(
-        self, description: Plain, tensors: Mapping[str, Tensor], **training: Any
+        self,
+        description: Plain,
+        tensors: Mapping[str, Tensor],
+        **training: Any,
     ) -> EnergySampler:
         """Build a model; in training the couplings of pair energies are fitted first.
 
@@ -338,12 +345,13 @@ class EnergyFamily(ComponentFamily):
         """
         # 1. Components.
         parts = description["model"]
-        energy = make(parts["energy"], "energy")
-        simulation = make(parts["simulation"], "simulation")
-        network = make(parts["network"], "rates")
+        energy = instantiate(parts["energy"], "energy")
+        simulation = instantiate(parts["simulation"], "simulation")
+        network = instantiate(parts["network"], "rates")
         _check_components(energy, simulation, network)
         density = (description.get("dataset") or {}).get("density")
-        energy.plane = density in DENSITIES
+        # a list, because the density of a damaged description may be unhashable
+        energy.plane = density in list(DENSITIES)
 
         # 2. Pretraining, by default of energies whose likelihood is a sum over all states.
         default_pretraining = training.pop("default_pretraining_steps", 0)
@@ -358,10 +366,8 @@ class EnergyFamily(ComponentFamily):
             training["train_energy"] = False
             is_exact = fit_couplings(energy, tensors["states"])
             kind = "likelihood, summed over all states" if is_exact else "pseudo-likelihood"
-            print(
-                f"energy:  couplings of the largest {kind}; the steps train its flow "
-                "(start=zero trains both in turn)"
-            )
+            print(f"energy:  couplings of the largest {kind}; the steps train its flow")
+            print("         (start=zero trains both in turn)")
         return EnergySampler(EnergyWithRates(energy, network), simulation, **training)
 
     def training(self, settings: Plain) -> dict[str, Any]:
@@ -370,9 +376,9 @@ class EnergyFamily(ComponentFamily):
         Raises:
             UserError: components of another family, or an unknown `start`.
         """
-        objective = make(settings["objective"], "objective")
-        rollout = make(settings["rollout"], "rollout")
-        negative = make(settings["negative"], "negative")
+        objective = instantiate(settings["objective"], "objective")
+        rollout = instantiate(settings["rollout"], "rollout")
+        negative = instantiate(settings["negative"], "negative")
         if not isinstance(objective, EstimatedPartition):
             raise UserError("objective: family=energy needs loss@objective=dnfs")
         if not isinstance(rollout, Rollout):
@@ -381,12 +387,12 @@ class EnergyFamily(ComponentFamily):
             raise UserError("negative: family=energy needs negative=flow, pcd or discrepancy")
         refuse(
             objective.learns_partition,
-            "objective: leaps needs a fixed energy; an energy in training needs "
-            "loss@objective=dnfs",
+            "objective: leaps needs a fixed energy; choose loss@objective=dnfs",
         )
         start = settings["start"]
         refuse(
-            start not in ("likelihood", "zero"), f"start must be likelihood or zero, not {start!r}"
+            start not in ("likelihood", "zero"),
+            f"start must be likelihood or zero, not {start!r}",
         )
         max_steps = settings["trainer"]["max_steps"] or 0
         names = ("flow_steps", "pretraining_steps", "energy_lr", "start")
@@ -413,13 +419,16 @@ class EnergyFamily(ComponentFamily):
     def sample_values(
         self, model: EnergySampler, source: Source, name: str, index: Tensor, values: Tensor
     ) -> SampleValues | None:
-        """Return nats of each test state, where log Z is exact; its estimates have no error here."""
+        """Return nats of each test state where log Z is exact; estimates have no error here."""
         if name == "test/nll" and model.enumerates_states:
             return SampleValues(index, values)
         return None
 
     def baselines(
-        self, source: StateData, size: int, settings: Plain
+        self,
+        source: StateData,
+        size: int,
+        settings: Plain,
     ) -> dict[str, dict[str, Baseline]]:
         """Return nats per test state of models that need no log Z; see `baseline_nats`."""
         names = ("test/nll", "nll_exact", "nll_ais", "nll_sampler", "nll_chain_bound")
@@ -437,16 +446,14 @@ def _check_components(energy: Any, simulation: Any, network: Any) -> None:
     if not isinstance(simulation, Simulation):
         raise UserError("simulation: choose simulation=events")
     if not isinstance(network, LocallyEquivariant):
-        raise UserError(
-            f"rates: {type(network).__name__} is not locally equivariant: "
-            "choose lesite, letf or lemlp"
-        )
+        name = type(network).__name__
+        raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf or lemlp")
     if energy.levels != network.levels:
         advice = "they must agree"
         if isinstance(energy, PairEnergy):
             advice = "energy=mlp accepts any number of levels"
         raise UserError(
-            f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}"
+            f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}",
         )
 
 
@@ -458,8 +465,7 @@ def _as_state_data(data: Any) -> StateData:
     """
     if not isinstance(data, CountData):
         raise UserError(
-            "dataset: family=energy needs arrays of states, such as dataset=counts or "
-            "dataset=planar"
+            "dataset: family=energy needs states, such as dataset=counts or dataset=planar",
         )
     refuse(data.train_seen is not None, "dataset: data with missing entries need family=blackout")
     refuse(

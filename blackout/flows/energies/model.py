@@ -116,6 +116,7 @@ class PairEnergy(SpinPairs, LearnedEnergy):
         return self.l1 * 2 * self.upper.abs().sum()
 
     def description(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return its settings; the couplings are saved as tensors."""
         return {
             "_target_": "blackout.flows.energies.PairEnergy",
             "sites": self.sites,
@@ -158,7 +159,12 @@ def fit_couplings(energy: PairEnergy, x: Tensor, *, exact: bool = True) -> bool:
     for loss in losses:
         objective = _penalised_objective(loss, d, energy.l1)
         result = minimize(
-            objective, variables, jac=True, bounds=bounds, method="L-BFGS-B", tol=TOLERANCE
+            objective,
+            variables,
+            jac=True,
+            bounds=bounds,
+            method="L-BFGS-B",
+            tol=TOLERANCE,
         )
         variables = result.x
     above, below, field = np.split(variables, [num_pairs, 2 * num_pairs])
@@ -194,9 +200,11 @@ def _likelihood_loss(s: Tensor) -> PairLoss:
 
 
 def _penalised_objective(
-    loss: PairLoss, d: int, l1: float
+    loss: PairLoss,
+    d: int,
+    l1: float,
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """Return a loss plus the penalty, with its gradient, as a function of `fit_couplings`' variables."""
+    """Return a loss plus the penalty, with its gradient, of the variables of `fit_couplings`."""
     num_pairs = d * (d - 1) // 2
     rows, columns = torch.triu_indices(d, d, 1)
 
@@ -231,8 +239,7 @@ def score_couplings(energy: PairEnergy, source: Source) -> dict[str, float]:
         reference = true_pair.cpu().double() / 2
         refuse(
             reference.shape != learned.shape,
-            f"the data are samples of a target of {len(reference)} sites, "
-            f"but the energy has {len(learned)}",
+            f"the data are of a target of {len(reference)} sites, the energy has {len(learned)}",
         )
         values["neg_log_rmse"] = _neg_log_rmse(learned, reference)
         zeros = torch.zeros_like(learned)
@@ -387,16 +394,17 @@ class EnergySampler(ChainSampler):
             return self.training_loss(self.network.rates, batch, due=turn == 0)
 
     def _energy_loss(
-        self, negative: NegativeSampler, batch: Mapping[str, Any], step: int
+        self,
+        negative: NegativeSampler,
+        batch: Mapping[str, Any],
+        step: int,
     ) -> Tensor:
         """Return a loss of the energy with its penalty, a scalar."""
         loss = negative.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, NEGATIVE_KEY, step))
         self.log("train/energy_loss", loss.detach())
         return loss + self.energy.penalty()
 
-    def roll_out(
-        self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int
-    ) -> None:
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
         """Make a rollout of the energy in training."""
         roll_out(rollout, self.energy, self.rates(trained=True), seed, replay_buffer, step)
 

@@ -141,7 +141,8 @@ class EnergyDiscrepancy(NegativeSampler):
             f"negative.perturb_probability must be in (0, 1), not {perturb_probability}",
         )
         ensure(
-            num_negatives >= 1, f"negative.num_negatives must be at least 1, not {num_negatives}"
+            num_negatives >= 1,
+            f"negative.num_negatives must be at least 1, not {num_negatives}",
         )
         self.perturb_probability = perturb_probability
         self.num_negatives = num_negatives

@@ -82,6 +82,10 @@ class GraphDraw(ChainDraw):
     seconds: float = 0.0
 
     batch_size: int = BATCH_SIZE
+    references = replace(
+        ChainDraw.references,
+        ideal={**ChainDraw.references.ideal, "drop_mean": 0.0, "drop_best": 0.0},
+    )
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
 
     def rows(self, num_samples: int) -> int:
@@ -116,6 +120,7 @@ class GraphDraw(ChainDraw):
             yield rows, arrays
 
     def outputs(self, seed: int) -> Outputs | None:
+        """Return the collector of the solutions, which writes the table."""
         return GraphOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
@@ -159,14 +164,12 @@ class GraphOutputs(CollectedSamples):
         optima: list[Solution | None] = [None] * len(problems)
         if draw.oracle is not None:
             oracle = solve_exactly(draw.oracle, base, base_graphs, ORACLE_SECONDS)
-            optima = [
-                problem.solution(solution)
-                for problem, solution in zip(problems, oracle, strict=True)
-            ]
+            pairs = zip(problems, oracle, strict=True)
+            optima = [problem.solution(solution) for problem, solution in pairs]
         seconds_per_graph = draw.seconds / max(1, len(problems))
-        greedy_solutions = [
-            greedy(base, graph, UNLIMITED, seconds_per_graph, seed=0) for graph in base_graphs
-        ]
+        greedy_solutions = []
+        for graph in base_graphs:
+            greedy_solutions.append(greedy(base, graph, UNLIMITED, seconds_per_graph, seed=0))
         annealed_solutions = simulated_annealing(
             base,
             base_graphs,
@@ -191,7 +194,7 @@ class GraphOutputs(CollectedSamples):
         )
         report: dict[str, Any] = {
             "values": means,
-            "beside": _references(means, list(baselines)),
+            "references": _references(means, list(baselines)),
             "samples_per_graph": draw.samples_per_graph,
         }
         if draw.oracle is not None:
@@ -205,7 +208,10 @@ def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[
     return [problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)]
 
 
-def _references(means: Mapping[str, float], baselines: Sequence[str]) -> dict[str, dict[str, float]]:
+def _references(
+    means: Mapping[str, float],
+    baselines: Sequence[str],
+) -> dict[str, dict[str, float]]:
     """Return what is shown next to values and drops: the optimum and the baselines."""
     references: dict[str, dict[str, float]] = {}
     for statistic in ("mean", "best"):
@@ -231,7 +237,10 @@ def build_graph_draw(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     """
     refuse_unknown(request, "simulation", "refine", "target", "oracle")
     simulation, refine, description = build_simulation(model, request)
-    refuse(simulation.resample_below is not None, "simulation.resample_below must be null for graphs")
+    refuse(
+        simulation.resample_below is not None,
+        "simulation.resample_below must be null for graphs",
+    )
     oracle = request.get("oracle")
     if oracle is not None:
         check_solver(oracle)
@@ -249,7 +258,14 @@ def build_graph_draw(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     samples_per_graph = int(request.get("num_samples", SAMPLES_PER_GRAPH))
     description |= {"graphs": len(graph_indices), "problem": target.problem}
     return GraphDraw(
-        model, target, graph_indices, samples_per_graph, simulation, refine, oracle, description
+        model,
+        target,
+        graph_indices,
+        samples_per_graph,
+        simulation,
+        refine,
+        oracle,
+        description,
     )
 
 
@@ -367,7 +383,10 @@ def graph_layout(graph: Graph) -> NDArray[np.float64]:
 
 
 def draw_graphs(
-    get_graph: Callable[[int], Graph], problem: str, samples: Samples, sign: int = 1
+    get_graph: Callable[[int], Graph],
+    problem: str,
+    samples: Samples,
+    sign: int = 1,
 ) -> Any:
     """Draw the first graphs among the samples with their best solutions.
 
@@ -386,11 +405,9 @@ def draw_graphs(
 
     graphs = samples["graph"].cpu()
     values = samples["value"].cpu()
-    indices = [
-        k
-        for k in dict.fromkeys(graphs.tolist())
-        if get_graph(k).num_nodes <= MAX_PICTURED_NODES
-    ][:MAX_PICTURED_GRAPHS]
+    distinct = dict.fromkeys(graphs.tolist())
+    small = [k for k in distinct if get_graph(k).num_nodes <= MAX_PICTURED_NODES]
+    indices = small[:MAX_PICTURED_GRAPHS]
     if not indices:
         return None
     num_columns = min(MAX_COLUMNS, len(indices))

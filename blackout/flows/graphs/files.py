@@ -66,7 +66,7 @@ def read_graphs(path: str | Path) -> list[Graph]:
     if one_based:
         more = f" and {len(one_based) - 1} more" if len(one_based) > 1 else ""
         print(
-            f"nodes of {one_based[0].name}{more} are numbered from 1: node 1 is the first in solutions",
+            f"nodes of {one_based[0].name}{more} are numbered from 1: node 1 comes first",
             file=sys.stderr,
         )
     return graphs
@@ -82,9 +82,9 @@ def _list_files(path: Path) -> list[Path]:
     known = [file for file in files if file.suffix.lower() in READERS]
     others = [file.name for file in files if file not in known]
     if others:
+        listed = ", ".join(others[:NUM_LISTED_FILES])
         print(
-            f"{path}: {len(others)} files with other suffixes are not read: "
-            f"{', '.join(others[:NUM_LISTED_FILES])}",
+            f"{path}: files with other suffixes are not read: {listed}, {len(others)} in all",
             file=sys.stderr,
         )
     return known
@@ -186,9 +186,7 @@ def _parse_sizes(row: Row) -> list[int]:
     return [_parse_integer(word, 0, MAX_BYTES, line) for word in words]
 
 
-def _parse_edges(
-    rows: Sequence[Row], first: int, last: int
-) -> tuple[list[Pair], list[float]]:
+def _parse_edges(rows: Sequence[Row], first: int, last: int) -> tuple[list[Pair], list[float]]:
     """Parse rows `node node [weight]` with nodes `first` to `last`; no weights are []."""
     for line, words in rows:
         if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
@@ -206,12 +204,14 @@ def _parse_edges(
 
 def _check_num_edges(pairs: Sequence[Any], expected: int) -> None:
     refuse(
-        len(pairs) != expected, f"its header announces {expected} edges, but it has {len(pairs)}"
+        len(pairs) != expected,
+        f"its header announces {expected} edges, but it has {len(pairs)}",
     )
 
 
 def _merge_directions(
-    pairs: Sequence[Pair], weights: Sequence[float]
+    pairs: Sequence[Pair],
+    weights: Sequence[float],
 ) -> tuple[list[Pair], list[float]]:
     """Return every edge once, of a file that must list it from both ends."""
     weight_of = dict(zip(pairs, weights or [1.0] * len(pairs), strict=True))
@@ -297,7 +297,9 @@ def _has_size_header(pairs: Sequence[Pair]) -> bool:
 
 
 def _make_coordinate_model(
-    pairs: Sequence[Pair], biases: Sequence[float], vartype: str | None
+    pairs: Sequence[Pair],
+    biases: Sequence[float],
+    vartype: str | None,
 ) -> Graph:
     """Build a model from dimod's coordinate list, whose diagonal has the linear biases."""
     labels = sorted({node for pair in pairs for node in pair})
@@ -337,8 +339,7 @@ def _make_quadratic_model(
     """
     refuse(
         vartype not in ("BINARY", "SPIN"),
-        "the type of variables of a quadratic model is missing: add a comment `# vartype=BINARY` "
-        "or `# vartype=SPIN`",
+        "a quadratic model needs a comment `# vartype=BINARY` or `# vartype=SPIN`",
     )
     a = np.array(linear, float)
     b = np.array(quadratic, float)
@@ -368,7 +369,12 @@ def _read_json(file: Path) -> Graph:
         offset = float(model["offset"])
         vartype = model["variable_type"]
         return _make_quadratic_model(
-            labels, linear, pairs, quadratic, offset=offset, vartype=vartype
+            labels,
+            linear,
+            pairs,
+            quadratic,
+            offset=offset,
+            vartype=vartype,
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         # whatever a damaged file lacks
@@ -381,8 +387,7 @@ def _read_gset(file: Path) -> Graph:
     row_lengths = {len(words) for _, words in rows[1:]}
     if not rows or len(rows[0][1]) != 2 or row_lengths not in ({2}, {3}, set()):
         raise UserError(
-            "a Gset file must start with `nodes edges`, followed by lines `node node weight`, "
-            "or all without weights"
+            "a Gset file needs `nodes edges`, then lines `node node weight`, or all without weight",
         )
     num_nodes, num_edges = _parse_sizes(rows[0])
     pairs, weights = _parse_edges(rows[1:], 1, num_nodes)
@@ -471,8 +476,7 @@ def _read_matrix_market(file: Path) -> Graph:
     rows = [(line, words) for line, words in rows[1:] if not words[0].startswith("%")]
     if not match or not rows or len(rows[0][1]) != 3:
         raise UserError(
-            "a MatrixMarket file must be a coordinate matrix, real, integer or pattern, "
-            "symmetric or general"
+            "a MatrixMarket file must be a coordinate matrix of type real, integer or pattern",
         )
     field, symmetry = match.groups()
     num_rows, num_columns, num_entries = _parse_sizes(rows[0])
@@ -521,7 +525,7 @@ def _select_weights(elements: str, attributes: Sequence[Mapping[str, Any]]) -> l
             is_weight = name == "weight" or name.lower() in NON_WEIGHT_ATTRIBUTES
             if isinstance(value, int | float) and not is_weight:
                 raise UserError(
-                    f"its {elements} have a number {name!r}; rename it to weight, or remove it"
+                    f"its {elements} have a number {name!r}; rename it to weight, or remove it",
                 )
     if not any("weight" in row for row in attributes):
         return []

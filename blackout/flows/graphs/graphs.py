@@ -131,9 +131,7 @@ def random_graphs(
     for k in range(num_graphs):
         rng = np.random.default_rng([seed, k])
         num_nodes = int(rng.integers(nodes[0], nodes[1] + 1))
-        if kind == "er":
-            edges = erdos_renyi(num_nodes, p, rng)
-        else:
-            edges = barabasi_albert(num_nodes, int(m), rng)
+        is_er = kind == "er"
+        edges = erdos_renyi(num_nodes, p, rng) if is_er else barabasi_albert(num_nodes, int(m), rng)
         graphs.append(Graph(f"{kind}{k}", num_nodes, edges))
     return graphs

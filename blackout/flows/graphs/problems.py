@@ -94,8 +94,7 @@ class GraphTarget(Target):
         )
         ensure(
             max_nodes <= MAX_NODES,
-            f"a flow needs graphs of at most {MAX_NODES} nodes, not {max_nodes}; "
-            "use blackout solve",
+            f"flows need graphs of at most {MAX_NODES} nodes, not {max_nodes}; use blackout solve",
         )
         self.num_test = num_test
         self.num_validation = num_validation
@@ -140,6 +139,7 @@ class GraphTarget(Target):
         return super().facts | {"distances": CLASSES}
 
     def summary(self) -> str:
+        """Describe the graphs in one line for the summary of a run."""
         return (
             f"{self.problem}: {self.num_training:,} training + {self.num_validation:,} validation "
             f"+ {self.num_test:,} test graphs of {int(self.num_nodes.min())} to {self.sites} nodes"
@@ -162,9 +162,7 @@ class GraphTarget(Target):
         """Number of training graphs."""
         return len(self.num_nodes) - self.num_test - self.num_validation
 
-    def sample_instances(
-        self, num_instances: int, chains: int, seed: int, relabel: bool
-    ) -> Tensor:
+    def sample_instances(self, num_instances: int, chains: int, seed: int, relabel: bool) -> Tensor:
         """Draw indices to train on, int64 [num_instances * chains]: each `chains` times in a row.
 
         References: this project; checked in tests/flows/graphs/test_problems.py.
@@ -177,9 +175,8 @@ class GraphTarget(Target):
         """
         generator = torch.Generator().manual_seed(fold_seed(seed, RELABELLING_KEY))
         num_rounds = -(-num_instances // self.num_training)
-        permutations = [
-            torch.randperm(self.num_training, generator=generator) for _ in range(num_rounds)
-        ]
+        n = self.num_training
+        permutations = [torch.randperm(n, generator=generator) for _ in range(num_rounds)]
         graphs = torch.cat(permutations)[:num_instances]
         keys = torch.randint(1, 1 << 32, (num_instances,), generator=generator) * int(relabel)
         return (graphs + len(self.num_nodes) * keys).repeat_interleave(chains)
@@ -218,7 +215,11 @@ class GraphTarget(Target):
         mean = pair.abs().sum((-1, -2)) / adjacent.sum((-1, -2)).clamp(min=1)
         scale = torch.where(mean > 0, mean, 1)
         batch = GraphBatch(
-            adjacent, distances, mask, pair / scale[:, None, None], linear / scale[:, None]
+            adjacent,
+            distances,
+            mask,
+            pair / scale[:, None, None],
+            linear / scale[:, None],
         )
         units = torch.stack([scale.double(), self.offset[graph]], -1)
         return GraphInstances(self, batch, colours, self.num_nodes[graph], units)
@@ -229,7 +230,7 @@ class GraphTarget(Target):
         return self.instances(first).context()
 
     def _graph_structure(self) -> tuple[Tensor, Tensor]:
-        """Return distance classes [G, d, d] and colours uint8 [G, d] of all graphs, computed once."""
+        """Return distance classes [G, d, d] and colours [G, d] of all graphs, computed once."""
         if self._structure is None or self._structure[0].device != self.num_nodes.device:
             colours = torch.zeros(self.num_nodes.shape[0], self.sites, dtype=torch.uint8)
             for k, weights in enumerate(self.edge_weights.cpu().numpy()):
@@ -241,7 +242,7 @@ class GraphTarget(Target):
 
     @abstractmethod
     def quadratic_form(self, node_weights: Tensor, edge_weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return f [B, d] and symmetric P [B, d, d] of node weights [B, d] and edge weights [B, d, d]."""
+        """Return f [B, d] and symmetric P [B, d, d] of weights [B, d] and [B, d, d]."""
 
     def repair(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Return feasible solutions [B, d] of states [B, d], which are not changed."""
@@ -292,6 +293,7 @@ class GraphInstances(Target):
         return super().sample_initial(uniforms) * self.graph.mask
 
     def select(self, rows: Tensor) -> GraphInstances:
+        """Return the targets of some rows, by index or mask."""
         return GraphInstances(
             self.problem,
             self.graph.rows(rows),
@@ -301,6 +303,7 @@ class GraphInstances(Target):
         )
 
     def context(self) -> tuple[Any, ...]:
+        """Return the graphs of the rows, as networks read them."""
         return (self.graph,)
 
     def objective(self, x: Tensor) -> Tensor:
@@ -464,14 +467,16 @@ def make_graph_target(
     """
     for graph in graphs:
         reduce_problem(problem, graph)
-    weighted = any(
-        values is not None
-        for graph in graphs
-        for values in (graph.edge_weights, graph.node_weights, graph.offset)
-    )
+    optional = ("edge_weights", "node_weights", "offset")
+    weighted = any(getattr(graph, name) is not None for graph in graphs for name in optional)
     max_nodes = max(graph.num_nodes for graph in graphs)
     target = PROBLEMS[problem](
-        len(graphs), max_nodes, num_test, inverse_temperature, weighted, num_validation
+        len(graphs),
+        max_nodes,
+        num_test,
+        inverse_temperature,
+        weighted,
+        num_validation,
     )
     for k, graph in enumerate(graphs):
         n = graph.num_nodes
@@ -585,7 +590,11 @@ ACCEPTED_WEIGHTS: dict[str, tuple[str, ...]] = {
 
 
 def reduce_problem(
-    name: str, graph: Graph, colours: int = 3, *, unit_weights: bool = False
+    name: str,
+    graph: Graph,
+    colours: int = 3,
+    *,
+    unit_weights: bool = False,
 ) -> Problem:
     """Reduce a problem on a graph to "mis" or "maxcut".
 
@@ -662,7 +671,7 @@ def _reduce_colouring(graph: Graph, colours: int) -> Problem:
     numbers = np.arange(1, colours + 1, dtype=np.uint8)
 
     def decode(x: Array) -> Array:
-        """Return the colour of each node, 1, 2, ..., or 0 for none: [..., n * colours] -> [..., n]."""
+        """Return the colour of each node, 1, 2, ..., or 0 for none, [..., n]."""
         is_colour = x.reshape(*x.shape[:-1], -1, colours)
         return np.asarray((is_colour * numbers).sum(-1, dtype=np.uint8))
 
@@ -684,7 +693,7 @@ def _reduce_qubo(graph: Graph) -> Problem:
     base_graph = Graph(graph.name, n + 1, edges, weights)
 
     def decode(x: Array) -> Array:
-        """Return which nodes are on the other side than the extra node: [..., n + 1] -> [..., n]."""
+        """Return whether nodes are on the other side than the extra node, [..., n]."""
         return np.asarray(x[..., :-1] ^ x[..., -1:])
 
     return Problem("qubo", graph, "maxcut", base_graph, decode, -1, graph.offset or 0.0)

@@ -109,10 +109,10 @@ def _find_triangles(edges: NDArray[np.int64]) -> list[list[int]]:
 
     number = {frozenset(edge): k for k, edge in enumerate(edges.tolist())}
     graph = nx.Graph(edges.tolist())
-    return [
-        [number[frozenset(pair)] for pair in combinations(triangle, 2)]
-        for triangle in nx.all_triangles(graph)
-    ]
+    triangles = []
+    for nodes in nx.all_triangles(graph):
+        triangles.append([number[frozenset(pair)] for pair in combinations(nodes, 2)])
+    return triangles
 
 
 def solve_milp(problem: BaseProblem, graph: Graph, seconds: float) -> Solution:
@@ -218,7 +218,10 @@ def check_solver(name: str) -> None:
 
 
 def solve_exactly(
-    solver: str, problem: BaseProblem, graphs: Iterable[Graph], seconds: float
+    solver: str,
+    problem: BaseProblem,
+    graphs: Iterable[Graph],
+    seconds: float,
 ) -> list[Solution]:
     """Solve a problem on graphs, each in at most `seconds`.
 
@@ -234,9 +237,7 @@ def solve_exactly(
     return [EXACT_SOLVERS[solver](problem, graph, seconds) for graph in graphs]
 
 
-def objective_value(
-    problem: BaseProblem, graph: Graph, x: NDArray[Any]
-) -> NDArray[np.float64]:
+def objective_value(problem: BaseProblem, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]:
     """Return the weight of an independent set, or of a cut.
 
     References: Ou et al. 2025, eqs. 45 and 48.
@@ -269,7 +270,11 @@ def _are_integers(weights: NDArray[np.float64]) -> bool:
 
 
 def _make_solution(
-    problem: BaseProblem, graph: Graph, z: Any, bound: float | None, start: float
+    problem: BaseProblem,
+    graph: Graph,
+    z: Any,
+    bound: float | None,
+    start: float,
 ) -> Solution:
     """Build a solution from a solver's variables, and decide whether it is proved.
 
@@ -282,26 +287,19 @@ def _make_solution(
         bound: on the value in units of the largest weight; None if the solver has not finished.
         start: processor time at the start.
     """
-    if z is None:
-        x = np.zeros(graph.num_nodes, np.uint8)
-    else:
-        x = np.round(z[: graph.num_nodes]).astype(np.uint8)
+    nodes = np.zeros(graph.num_nodes) if z is None else z[: graph.num_nodes]
+    x = np.round(nodes).astype(np.uint8)
     value = float(objective_value(problem, graph, x))
     proved = False
     if bound is not None and z is not None:
         weights = _objective_weights(problem, graph)
         largest = float(np.abs(weights).max(initial=0))
-        if _are_integers(weights):
-            tolerance = INTEGER_GAP
-        else:
-            tolerance = ROUNDING * max(largest, abs(value))
+        tolerance = INTEGER_GAP if _are_integers(weights) else ROUNDING * max(largest, abs(value))
         proved = bound * largest <= value + tolerance
     return Solution(x, value, proved, time.process_time() - start)
 
 
-def greedy(
-    problem: BaseProblem, graph: Graph, num_tries: int, seconds: float, seed: int
-) -> Array:
+def greedy(problem: BaseProblem, graph: Graph, num_tries: int, seconds: float, seed: int) -> Array:
     """Return greedy solutions with ties broken at random, uint8 [tries, n].
 
     For "mis" the next node is that of the largest weight / (degree + 1) among the remaining
@@ -337,7 +335,9 @@ def greedy(
 
 
 def _greedy_independent_set(
-    neighbours: Sequence[Array], weights: Array, rng: np.random.Generator
+    neighbours: Sequence[Array],
+    weights: Array,
+    rng: np.random.Generator,
 ) -> Array:
     """Return an independent set, uint8 [n], by weight / (degree + 1) in the remaining graph.
 
@@ -413,10 +413,8 @@ def simulated_annealing(
         units = [np.abs(graph.node_weights_or_ones).mean() for graph in graphs]
         unweighted = bool((node_weights == 1).all())
     else:
-        units = [
-            np.sqrt(2 * (graph.edge_weights_or_ones**2).sum() / graph.num_nodes)
-            for graph in graphs
-        ]
+        squares = [(graph.edge_weights_or_ones**2).sum() for graph in graphs]
+        units = [np.sqrt(2 * total / size) for total, size in zip(squares, sizes, strict=True)]
         unweighted = bool((matrix.data == 1).all())
     unit_of_node = np.repeat(units, sizes)
     dtype: Any = np.float32 if unweighted else np.float64  # sums of ones are exact in float32
@@ -432,9 +430,8 @@ def simulated_annealing(
 
     # 3. Sweeps at a falling temperature.
     shape = (len(node_weights), num_chains)
-    if problem == "mis":
-        x = np.zeros(shape, dtype)  # weight of a selected node, else 0
-    else:
+    x = np.zeros(shape, dtype)  # mis: weight of a selected node, else 0
+    if problem == "maxcut":
         x = np.where(rng.random(shape) < 0.5, dtype(-1), dtype(1))  # spins
     best = np.zeros(shape, bool)
     best_value = np.zeros((len(graphs), num_chains))
@@ -447,10 +444,7 @@ def simulated_annealing(
         # a fixed order would favour some swaps
         for number in rng.permutation(len(classes)):
             nodes, rows, columns, unit = classes[number]
-            if problem == "mis":
-                gain = node_weights[nodes] - rows @ x
-            else:
-                gain = x[nodes] * (rows @ x)
+            gain = node_weights[nodes] - rows @ x if problem == "mis" else x[nodes] * (rows @ x)
             threshold = -rng.standard_exponential(gain.shape, dtype) * (temperature * unit)
             accepted = threshold < gain
             if problem == "mis":

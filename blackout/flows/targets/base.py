@@ -193,7 +193,7 @@ class Target(nn.Module):
         refuse(not finite, NOT_FINITE)
 
         brute_force = WrappedTarget(
-            SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density)
+            SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density),
         )
         checked = site[:NUM_CHECKED_SITES]
         difference = log_ratios[2:, :NUM_CHECKED_SITES] - brute_force.log_ratios_at(x[2:], checked)
@@ -340,6 +340,7 @@ class TargetSource:
 
     @property
     def name(self) -> str:
+        """Name of the target, for logs and directories."""
         return type(self.target).__name__.lower()
 
     @property
@@ -351,9 +352,16 @@ class TargetSource:
         return self.target.summary()
 
     def size(self, split: Split) -> int | None:
+        """Return the number of chains of a split; None for endless training batches."""
         return None if split == "train" else self.num_validation_chains
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+    def batch(
+        self,
+        split: Split,
+        index: Tensor,
+        augment: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return no data: chains are functions of their indices."""
         return {}
 
     def fingerprint(self, split: Split) -> str:
@@ -361,6 +369,7 @@ class TargetSource:
         return tensors_hash(self.name, self.target.state_dict())
 
     def to(self, device: torch.device) -> Source:
+        """Return itself: there are no data to move."""
         return self
 
 
@@ -435,12 +444,12 @@ def make_target(description: Any) -> Target:
         >>> make_target({"_target_": "blackout.flows.Ising", "size": 3}).sites
         9
     """
-    target = make(description, "target")
+    target = instantiate(description, "target")
     if isinstance(target, Target):
         return target
     if not hasattr(target, "log_density") or not hasattr(target, "levels"):
         raise UserError(
-            f"target: {type(target).__name__} must have log_density, levels, and sites or shape"
+            f"target: {type(target).__name__} must have log_density, levels, and sites or shape",
         )
     with error_context("target"):
         return WrappedTarget(target)

@@ -197,7 +197,9 @@ def _level_features(levels: int, num_cosines: int) -> Tensor:
 
 @component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
 def read_energy(
-    path: str | Path | None = None, ckpt: str | None = None, plane: bool = False
+    path: str | Path | None = None,
+    ckpt: str | None = None,
+    plane: bool = False,
 ) -> Target:
     """Read an energy network from an .npz file, or take the target of a trained model.
 
@@ -236,11 +238,10 @@ def _read_layers(path: str | Path) -> list[tuple[Tensor, Tensor]]:
     """Read and check weights and biases of a perceptron with one output; see `read_energy`."""
     advice = "python -m benchmarks.energy_discrepancy writes such a file"
     refuse(not Path(path).is_file(), f"target.path: {path} does not exist; {advice}")
-    arrays = {
-        name: torch.from_numpy(array)
-        for name, array in read_arrays(path).items()
-        if array.dtype.kind == "f"
-    }
+    arrays = {}
+    for name, array in read_arrays(path).items():
+        if array.dtype.kind == "f":
+            arrays[name] = torch.from_numpy(array)
     layers = list[tuple[Tensor, Tensor]]()
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
         layers.append((arrays[f"weight_{len(layers)}"], arrays[f"bias_{len(layers)}"]))
@@ -258,7 +259,8 @@ def _read_layers(path: str | Path) -> list[tuple[Tensor, Tensor]]:
             )
         input_size = len(bias)
     refuse(
-        input_size != 1, f"target.path: {path}: an energy must have one output, not {input_size}"
+        input_size != 1,
+        f"target.path: {path}: an energy must have one output, not {input_size}",
     )
     return layers
 

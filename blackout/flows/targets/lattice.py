@@ -126,7 +126,10 @@ class Potts(Target):
 
 
 def transfer_matrix(
-    bond: Tensor, field: Tensor, shape: Sequence[int], t: float = 1.0
+    bond: Tensor,
+    field: Tensor,
+    shape: Sequence[int],
+    t: float = 1.0,
 ) -> dict[str, float] | None:
     """Return log Z of rho^t, and E[-log rho], of a homogeneous model on a torus.
 
@@ -396,9 +399,7 @@ class Ising(Couplings):
         start, end = self.ranges.to(index.device).unbind(1)
         return _IsingInstances(self, start + fraction * (end - start))
 
-    def sample_instances(
-        self, num_instances: int, chains: int, seed: int, relabel: bool
-    ) -> Tensor:
+    def sample_instances(self, num_instances: int, chains: int, seed: int, relabel: bool) -> Tensor:
         """Draw indices to train on, int64 [num_instances * chains]: each `chains` times in a row.
 
         Args:
@@ -440,6 +441,7 @@ class Ising(Couplings):
         return (self.scale_parameters(parameters),)
 
     def description(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return its settings."""
         return settings
 
     def closed_form(self, t: float = 1.0) -> dict[str, float] | None:
@@ -449,10 +451,9 @@ class Ising(Couplings):
         frustrated = coupling < 0 and any(side % 2 for side in self.shape)
         within_limits = 0 < abs(coupling) * t < MAX_KAUFMAN_COUPLING and min(self.shape) > 2
         if within_limits and not field and not frustrated:
-            below, log_z, above = (
-                kaufman_log_z(abs(coupling) * t * scale, self.shape)
-                for scale in (1 - 1e-5, 1.0, 1 + 1e-5)
-            )
+            scales = (1 - 1e-5, 1.0, 1 + 1e-5)
+            strength = abs(coupling) * t
+            below, log_z, above = (kaufman_log_z(strength * scale, self.shape) for scale in scales)
             # minus the derivative of log Z with respect to t, by central differences
             return {"log_z": log_z, "mean_energy": (below - above) / 2e-5 / t}
         spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
@@ -556,17 +557,17 @@ class FixedComposition(Target):
         super().__init__(unrestricted.levels, unrestricted.shape)
         if len(counts) != self.levels or min(counts) < 0 or sum(counts) != self.sites:
             raise ValueError(
-                f"counts of the {self.levels} levels must add up to {self.sites}, "
-                f"not {list(counts)}"
+                f"counts of {self.levels} levels must add up to {self.sites}, not {list(counts)}",
             )
         self.unrestricted = unrestricted
         self.counts = torch.tensor(list(counts))
         # every site is exchanged with the next one and with a fixed distant one
         generator = torch.Generator().manual_seed(0)
         distant = torch.randperm(self.sites, generator=generator).tolist()
-        self._exchanges = [
-            (i, j) for i in range(self.sites) for j in ((i + 1) % self.sites, distant[i])
-        ]
+        self._exchanges = list[tuple[int, int]]()
+        for i in range(self.sites):
+            self._exchanges.append((i, (i + 1) % self.sites))
+            self._exchanges.append((i, distant[i]))
 
     @property
     def log_num_states(self) -> float:
@@ -602,7 +603,7 @@ class FixedComposition(Target):
             UserError: always.
         """
         raise UserError(
-            "a target of fixed composition moves by exchanges; draw it with blackout anneal"
+            "a target of fixed composition moves by exchanges; draw it with blackout anneal",
         )
 
     def gibbs_sweep(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:

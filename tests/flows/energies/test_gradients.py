@@ -18,7 +18,7 @@ from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import target_samples
 from blackout.flows.energies.family import max_gradient_z_score
-from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, score_couplings, fit_couplings
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, fit_couplings, score_couplings
 from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, PersistentChains
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
@@ -89,8 +89,10 @@ def test_weighted_chains_give_the_gradient_of_the_likelihood(make, moves, monkey
 
     assert float(off(FlowSamples(_CHAINS, max_enumerated_states=0)).max()) < 4
     if moves is None:  # without the weights it is the gradient of another law
-        fresh = model.fresh
-        monkeypatch.setattr(model, "draw_negative_chains", lambda number, seed: unweighted(draw_negative_chains(number, seed)))
+        draw_negative_chains = model.draw_negative_chains
+        monkeypatch.setattr(
+            model, "draw_negative_chains", lambda number, seed: unweighted(draw_negative_chains(number, seed))
+        )
         assert float(off(FlowSamples(_CHAINS, max_enumerated_states=0)).max()) > 8
 
 
@@ -103,7 +105,7 @@ def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  #
     assert torch.allclose(flat(found), exact_gradient(energy, data), atol=1e-5)
     heard = {}
     model.record = heard.__setitem__
-    model.look_at_data({"x0": data}, torch.tensor(-9.0))  # as chains that miss nearly everything say of log Z
+    model.record_data({"x0": data}, torch.tensor(-9.0))  # as chains that miss nearly everything say of log Z
     wanted = exact_values(energy)["log_z"] - energy.log_density(data)
     assert torch.allclose(heard["val/nll"], wanted.double(), atol=1e-5)
 
@@ -130,7 +132,7 @@ def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool) ->
 
 
 def test_couplings_of_another_number_of_sites_are_refused() -> None:
-    with pytest.raises(UserError, match="of a law of 9 sites, the energy has 4"):
+    with pytest.raises(UserError, match="of a target of 9 sites, the energy has 4"):
         score_couplings(PairEnergy(4), target_samples(Ising(3, 0.2), 10, 0, "law"))
 
 
@@ -193,7 +195,10 @@ def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refine
 def test_energy_discrepancy_perturbs_as_it_says_and_prefers_the_data(levels: int) -> None:
     torch.manual_seed(0)
     energy = EnergyNetwork(6, [16, 16], levels)
-    model, phase = EnergySampler(EnergyWithRates(energy, LESite(6, levels, 8, 1)), negative=EnergyDiscrepancy()), EnergyDiscrepancy()
+    model, phase = (
+        EnergySampler(EnergyWithRates(energy, LESite(6, levels, 8, 1)), negative=EnergyDiscrepancy()),
+        EnergyDiscrepancy(),
+    )
     data = torch.zeros(64, 6, dtype=torch.uint8)
     optimizer, losses = torch.optim.Adam(energy.parameters(), 1e-2), []
     for seed in range(40):

@@ -27,7 +27,8 @@ from tests.killed import killed_and_continued
 
 SMALL = (
     "family=energy", "callbacks.progress=null", "rates.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
-    "rollout.num_times=5", "rollout.chains=8", "rollout.group_size=8", "flow_steps=2", "batch_size=16", "negative.chains=16",
+    "rollout.num_times=5", "rollout.chains=8", "rollout.group_size=8", "flow_steps=2", "batch_size=16",
+    "negative.chains=16",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "simulation.num_steps=3", "trainer.limit_val_batches=1",
 )  # fmt: skip
@@ -94,8 +95,9 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     model = load_model(ckpt)
     assert isinstance(model.target, EnergyNetwork) and model.target.levels == levels
     flow = ["family=flow", "target=energy_network", f"target.ckpt={ckpt}", "rollout.num_times=4", "rollout.chains=8"]
-    again = run("train", *flow, "rollout.group_size=8", "callbacks.progress=null", "trainer.max_steps=2", "batch_size=8",
-                "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}", "run_id=b")  # fmt: skip
+    again = run("train", *flow, "rollout.group_size=8", "callbacks.progress=null", "trainer.max_steps=2",
+                "batch_size=8", "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}",
+                "run_id=b")  # fmt: skip
     assert again.code == 0, again.err
     (other,) = tmp_path.glob("*/b")
     x = torch.randint(levels, (7, 5))
@@ -137,7 +139,7 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
     model = family.assemble(
         {"model": described}, family.tensors(data), start="likelihood", rollout=Rollout(3, 8, group_size=8)
     )
-    assert torch.equal(model.energy.upper, wanted.upper) and not model.learned
+    assert torch.equal(model.energy.upper, wanted.upper) and not model.train_energy
     for number in range(12):
         position = torch.arange(8)
         loss = model.training_step({"x0": data.train[:8], "batch": number, "position": position})
@@ -154,7 +156,14 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkey
     monkeypatch.setattr(planar, "_SHOWN", 100)
     monkeypatch.setattr(planar, "uniform_weights", partial(planar.uniform_weights, number=1000))
     monkeypatch.setattr(planar, "entropy", partial(planar.entropy, number=400, centres=4000))
-    settings = [*SMALL, "family=energy", "dataset=planar", "energy.widths=[16]", "dataset.num_points=500", "pretraining_steps=3"]
+    settings = [
+        *SMALL,
+        "family=energy",
+        "dataset=planar",
+        "energy.widths=[16]",
+        "dataset.num_points=500",
+        "pretraining_steps=3",
+    ]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
     planar.run(argparse.Namespace(run=next(tmp_path.glob("*/a")), out=tmp_path / "shown", seed=0))
@@ -168,13 +177,13 @@ WRONG = {
     "dataset=counts dataset.path=HALVES": "HALVES", "dataset=planar dataset.density=lions": "dataset.density must be",
     "dataset=planar simulation=leap": "events", "dataset=planar loss@objective=leaps": "loss@objective=dnfs",
     "dataset=planar loss=leaps": "loss@objective",
-    "dataset=planar flow_steps=0": "inner",
-    "dataset=planar pretraining_steps=''": "pretraining",
+    "dataset=planar flow_steps=0": "flow_steps",
+    "dataset=planar pretraining_steps=''": "pretraining_steps",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
     "dataset=planar negative=discrepancy negative.perturb_probability=2": "negative.perturb_probability",
     "dataset=planar energy.l1=3": "no such option", "dataset=planar start=warm": "start must be likelihood or zero",
-    "dataset=planar energy.num_cosines=-1": "waves",
-    "~dataset target=ising number=1": "number", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
+    "dataset=planar energy.num_cosines=-1": "num_cosines",
+    "~dataset target=ising target_samples=1": "target_samples", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
 }  # fmt: skip
 
 

@@ -145,7 +145,11 @@ def test_saved_graphs_are_read_again(tmp_path: Path) -> None:
         graph = Graph("g", 4, np.array([[1, 2], [1, 3]]), weights)
         save_graph(graph, tmp_path / f"{k}.edges")
         (again,) = read_graphs(tmp_path / f"{k}.edges")
-        assert again.num_nodes == 4 and (again.edges == graph.edges).all() and (again.edge_weights_or_ones == graph.edge_weights_or_ones).all()
+        assert (
+            again.num_nodes == 4
+            and (again.edges == graph.edges).all()
+            and (again.edge_weights_or_ones == graph.edge_weights_or_ones).all()
+        )
 
 
 def test_energies_are_those_of_dimod(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import graph_problem, reduce_problem, make_graph_target
+from blackout.flows.graphs.problems import graph_problem, make_graph_target, reduce_problem
 from blackout.flows.graphs.solvers import greedy, objective_value, simulated_annealing, solve_exactly
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
@@ -116,7 +116,9 @@ def scores_of(network: LocallyEquivariant):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str) -> None:
     network, graphs = far_from_the_start(name), random_graphs("er", [5, 9], 6, 2, p=0.35)
-    target = make_graph_target("mis", [replace(weighted(g, k, k % 2 == 0), edge_weights=None) for k, g in enumerate(graphs)])
+    target = make_graph_target(
+        "mis", [replace(weighted(g, k, k % 2 == 0), edge_weights=None) for k, g in enumerate(graphs)]
+    )
     on, scores = target.instances(torch.arange(6)), scores_of(network)
     x = on.sample_initial(torch.rand(6, target.sites, generator=torch.Generator().manual_seed(1)))
     here = scores(States.evaluate(on, x), 0.4)
@@ -149,7 +151,8 @@ def test_padding_changes_nothing(name: str, refine: Refinement | None, simulatio
         alone, together = make_graph_target(problem, small), make_graph_target(problem, small + large)
         scores, chains = scores_of(far_from_the_start(name)), torch.arange(12)
         paths = [
-            simulation.run(target.instances(chains % 4), scores, chains, 0, refine=refine) for target in (alone, together)
+            simulation.run(target.instances(chains % 4), scores, chains, 0, refine=refine)
+            for target in (alone, together)
         ]
         d = alone.sites
         assert torch.equal(paths[0].states.x, paths[1].states.x[:, :d])
@@ -188,7 +191,9 @@ def test_relabelling_moves_nodes_and_keeps_the_law() -> None:
         best = [_optimum(Graph("", graph.num_nodes, e)) for e in (graph.edges, edges)]
         assert best[0] == best[1]
     x = torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
-    swept = moved.gibbs_sweep(moved.sample_initial(x), SampleStreams(0, torch.arange(50)).at(0).next_draw().uniform(x.shape), 1.0)
+    swept = moved.gibbs_sweep(
+        moved.sample_initial(x), SampleStreams(0, torch.arange(50)).at(0).next_draw().uniform(x.shape), 1.0
+    )
     independent = moved.colours[:, :, None] == moved.colours[:, None]
     assert not bool((independent & (moved.graph.adjacent > 0)).any()) and not bool(swept[moved.frozen_sites].any())
 
@@ -203,7 +208,9 @@ def weighted(graph: Graph, seed: int, whole: bool) -> Graph:
     """With weights of edges, some of them negative, and of nodes."""
     rng = np.random.default_rng(seed)
     edges, nodes = rng.normal(0, 3, len(graph.edges)), rng.normal(3, 2, graph.num_nodes)
-    return replace(graph, edge_weights=edges.round() if whole else edges, node_weights=nodes.round() if whole else nodes)
+    return replace(
+        graph, edge_weights=edges.round() if whole else edges, node_weights=nodes.round() if whole else nodes
+    )
 
 
 def enumerated_value(problem: str, graph: Graph, states: np.ndarray) -> np.ndarray:
@@ -248,7 +255,13 @@ def test_weighted_problems_by_enumeration(name: str) -> None:
             own_values = problem.sign * problem.value(objective_value(problem.base, problem.base_graph, x))
             back = enumerated_value(name, problem.graph, problem.decode(x).astype(float))
             assert np.allclose(own_values, back) and own_values.max() <= greatest + 1e-6
-        assert abs((problem.sign * problem.value(objective_value(problem.base, problem.base_graph, found[1]))).max() - greatest) < 1e-6
+        assert (
+            abs(
+                (problem.sign * problem.value(objective_value(problem.base, problem.base_graph, found[1]))).max()
+                - greatest
+            )
+            < 1e-6
+        )
 
 
 @pytest.mark.parametrize("problem", ("mis", "maxcut", "qubo"))

@@ -28,7 +28,8 @@ SMALL = (
     "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
     "network=lesite_graph_relayed", "network.relayed=4", "refine@rollout.refine=dmala",
     "target.nodes=[5,7]", "target.num_training=12", "target.num_test=3", "network.channels=8", "network.messages=4",
-    "rollout.num_times=5", "rollout.chains=16", "rollout.every_n_steps=4", "rollout.buffer_size=2", "rollout.relabel_nodes=true",
+    "rollout.num_times=5", "rollout.chains=16", "rollout.every_n_steps=4", "rollout.buffer_size=2",
+    "rollout.relabel_nodes=true",
     "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.gibbs_sweeps=1",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "family.monitor=val/value",
@@ -76,7 +77,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
 
 
 WRONG = {
-    "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
+    "rollout.chains=20": "multiple", "network=letf": "network", "target.p=2": "probability",
     "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "target.kind=ws": "ba",
     "rollout.resample_below=0.5 rollout.group_size=7": "multiple", "rollout.horizon=0": "horizon",
 }  # fmt: skip
@@ -106,7 +107,7 @@ def test_files_of_graphs(tmp_path: Path, folder: Path) -> None:
     assert [graph.name for graph in graphs] == [f"er{k}" for k in range(4)]
     expected = random_graphs("er", [6, 10], 4, 9, p=0.3)
     assert all(
-        np.array_equal(one.edges, two.edges) and one.nodes == two.nodes
+        np.array_equal(one.edges, two.edges) and one.num_nodes == two.num_nodes
         for one, two in zip(graphs, expected, strict=True)
     )
 
@@ -164,8 +165,8 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
     model = GraphFlow(
         LESite(6, 2, 8, 1, distances=CLASSES), target, Events(4), rollout=Rollout(5, 16, 4, 2), ema_decay=0.9
     )
-    original = States.of.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(States, "of", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x)))
+    original = States.evaluate.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(States, "evaluate", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x)))
     for number in range(8):
         model.training_step({"batch": number, "position": torch.arange(8), "index": torch.arange(8)})
     assert sum(rows) == 2 * 5 * 16  # two rollouts; estimates and eight steps take none
@@ -175,7 +176,7 @@ def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions
     """Independent sets of complete graphs have one node, which annealing finds; other targets have no solutions."""
     from blackout.flows.family import FlowFamily
     from blackout.flows.graphs.problems import make_graph_target
-    from blackout.flows.targets import TargetSource, Ising
+    from blackout.flows.targets import Ising, TargetSource
 
     complete = random_graphs("er", [6, 6], 3, 0, p=1.0)
     source = TargetSource(make_graph_target("mis", complete, num_test=2))
@@ -194,7 +195,9 @@ def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(tmp_path:
     from blackout.networks.equivariant import CLASSES
 
     target = graph_problem(problem, nodes=[5, 6], num_training=4, num_test=2)
-    draw = preview_graph_draw(GraphFlow(LESite(6, 2, 8, 1, distances=CLASSES), target, Events(2), rollout=Rollout(5, 8, 4)))
+    draw = preview_graph_draw(
+        GraphFlow(LESite(6, 2, 8, 1, distances=CLASSES), target, Events(2), rollout=Rollout(5, 8, 4))
+    )
     outputs = draw.outputs(0)
     assert outputs is not None
     for indices, samples in draw.batches(torch.arange(draw.rows(draw.samples_per_graph)), 0):
