@@ -180,7 +180,7 @@ def baseline_nats(source: StateData, num_test: int) -> dict[str, Baseline]:
     held_out = torch.cat([validation, test]).flatten(1).long().cpu()
     train = source.train[:].flatten(1).long().cpu()
     nats = _fit_baselines(train, held_out, source.max_count + 1)
-    return {name: Baseline.of(values, num_validation) for name, values in nats.items()}
+    return {name: Baseline.from_values(values, num_validation) for name, values in nats.items()}
 
 
 def _fit_baselines(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:

@@ -147,7 +147,7 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
     lines, _ = compare.compared([compare.read_table(tmp_path / "vertex_cover")] * 2)
     assert lines[0].best == 0
     for wrong, word in ((["mis", tmp_path / "nothing"], "no graphs"), (["mis"], "--ckpt"),
-                        (["mis", folder, "--chains", "0"], "--chains")):  # fmt: skip
+                        (["mis", folder, "--chains", "0"], "chains must be")):  # fmt: skip
         code, said = called(monkeypatch, capsys, *wrong)
         assert code == 2 and word in said.err and len(said.err.splitlines()) == 1
     if importlib.util.find_spec("ortools") is None:
