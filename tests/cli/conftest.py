@@ -126,7 +126,7 @@ def run(
     if str(ROOT) not in sys.path:
         monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(np, "loadtxt", read)
-    monkeypatch.setattr(importlib.import_module("blackout.diffusion.likelihood"), "PAIRS", 20)
+    monkeypatch.setattr(importlib.import_module("blackout.diffusion.likelihood_estimates"), "MIN_PAIRS", 20)
     monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
