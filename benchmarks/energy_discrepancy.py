@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, save_arrays
 from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
-from blackout.flows.energies.negative import discrepancy
-from blackout.flows.targets.energy_network import BITS, EnergyNetwork, encode
+from blackout.flows.energies.negative import energy_discrepancy
+from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, EnergyNetwork, encode
 
 _RATE, _NEGATIVES = 0.1, 32
 """Probability that a bit flips, each time, and negatives of every state."""
@@ -27,7 +27,7 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
     """The trained energy network, in eval mode."""
     torch.manual_seed(seed)
     generator, scale = torch.Generator().manual_seed(seed), code_scale(density)
-    network = EnergyNetwork(2 * BITS, widths)
+    network = EnergyNetwork(2 * BITS_PER_COORDINATE, widths)
     with torch.no_grad():  # as PyTorch starts a layer, not as energies beside a sampler begin
         first = network.layers[0]
         assert isinstance(first, nn.Linear)
@@ -41,7 +41,7 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
 
     for batch in encode(points, scale).split(batch_size):
         optimizer.zero_grad()
-        discrepancy(network.energy, batch, perturbed, _NEGATIVES).backward()
+        energy_discrepancy(network.energy, batch, perturbed, _NEGATIVES).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimizer.step()
     return network.requires_grad_(False).eval()
@@ -66,7 +66,7 @@ def run(given: argparse.Namespace) -> None:
         raise UserError("steps, batch size and widths must be at least 1, and lr positive and finite")
     out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", given=True)
     save(pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed), out)
-    print(f"{given.density}: energy network of {2 * BITS} bits in {out}")
+    print(f"{given.density}: energy network of {2 * BITS_PER_COORDINATE} bits in {out}")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """`python -m benchmarks.flow_intervals [--ckpt runs/flow_ising/<run_id>]`: do intervals of log Z hold the truth?
 
-Every case is drawn `--draws` times with other seeds, and judged as `sample.py` and `anneal` judge: how often the
-interval of 95 %, log_z_low to log_z_high, and log_z +- 1.96 log_z_error hold the exact value, how wide it is in the
-median, the root mean square of errors, and how many draws were flagged. Then draws of 64 samples of a law of first
+Every case is drawn `--draws` times with other seeds, and judged as `sample.py` and `anneal` do: how often the
+interval of 95 %, log_z_ci_low to log_z_ci_high, and log_z +- 1.96 log_z_error hold the exact value, how wide it is in
+the median, the root mean square of errors, and how many draws were flagged. Then draws of 64 samples of a law of first
 order that miss a mode: how often that is flagged. A trained flow adds cases of its own.
 """
 
@@ -19,14 +19,14 @@ from torch import Tensor
 from blackout import load_model
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import FlowSampler
-from blackout.flows.annealed_importance import anneal, group_size, temper
-from blackout.flows.diagnostics import judge
+from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
+from blackout.flows.diagnostics import check_estimates
 from blackout.flows.simulation import Events, Leap, Simulation
-from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, enumerated, exact_values
-from blackout.flows.weights import NORMAL, estimates, known_values
+from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, enumerate_states, exact_values
+from blackout.flows.weights import Z_95, estimate_target, exact_references
 from blackout.random import fold_seed
 
-CRITICAL = 0.2203434
+CRITICAL = 0.4406868
 _SAMPLES = 64
 """Of a draw that misses a mode."""
 
@@ -59,7 +59,7 @@ def annealed(target: Target, chains: int, sweeps: int, below: float | None = Non
 
     def draw(seed: int) -> Drawn:
         paths = anneal(target, chains, sweeps, seed, below, power=None)
-        groups = None if below is None else torch.arange(chains) // group_size(chains)
+        groups = None if below is None else torch.arange(chains) // resampling_group_size(chains)
         return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, groups)
 
     return draw
@@ -69,7 +69,7 @@ def tempered(target: Target, sets: int, temperatures: int, sweeps: int) -> Draw:
     """Parallel tempering."""
 
     def draw(seed: int) -> Drawn:
-        paths, of_sets, errors = temper(target, sets, temperatures, sweeps, seed)
+        paths, of_sets, errors = parallel_tempering(target, sets, temperatures, sweeps, seed)
         return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, of_sets, errors[-1])
 
     return draw
@@ -79,8 +79,8 @@ def flown(model: FlowSampler, chains: int, how: Simulation) -> Draw:
     """A trained flow."""
 
     def draw(seed: int) -> Drawn:
-        paths = model.paths(torch.arange(chains), seed, how)
-        groups = None if how.resample_below is None else torch.arange(chains) // how.group
+        paths = model.simulate(torch.arange(chains), seed, simulation=how)
+        groups = None if how.resample_below is None else torch.arange(chains) // how.group_size
         return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, groups)
 
     return draw
@@ -88,7 +88,7 @@ def flown(model: FlowSampler, chains: int, how: Simulation) -> Draw:
 
 def cases() -> dict[str, tuple[Target, Draw]]:
     """Annealing, SMC with few steps and much resampling, and tempering, on targets whose log Z is known."""
-    small, large, cold = Ising(4, CRITICAL), Ising(10, CRITICAL), Ising(4, 0.5)
+    small, large, cold = Ising(4, CRITICAL), Ising(10, CRITICAL), Ising(4, 1.0)
     glass, potts = SpinGlass(4), Potts(4, 3, math.log1p(3**0.5))
     generator = torch.Generator().manual_seed(0)
     bonds = torch.randn(16, 16, generator=generator).triu(1) * 0.2
@@ -115,8 +115,8 @@ def of_flow(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
     """The same of a trained flow."""
     ways: dict[str, tuple[int, Simulation]] = {
         "flow, 64 chains, 16 steps": (64, Events(16)),
-        "flow, 1,024 chains, 4 steps, below .95": (1024, Events(4, resample_below=0.95, group=64)),
-        "flow, 1,024 chains, 4 leaps, below .95": (1024, Leap(4, resample_below=0.95, group=64)),
+        "flow, 1,024 chains, 4 steps, below .95": (1024, Events(4, resample_below=0.95, group_size=64)),
+        "flow, 1,024 chains, 4 leaps, below .95": (1024, Leap(4, resample_below=0.95, group_size=64)),
     }
     return {name: (model.target, flown(model, *way)) for name, way in ways.items()}
 
@@ -124,14 +124,14 @@ def of_flow(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
 def judged(target: Target, drawn: Drawn, seed: int) -> tuple[dict[str, float], dict[str, str]]:
     """Estimates as they are reported, and flags."""
     x, weights, density, groups, error = drawn
-    values = estimates(target, x, weights, density, groups, error)
-    flags = judge(target, x, weights, values, fold_seed(seed, 13), groups)
+    values = estimate_target(target, x, weights, density, groups, error)
+    flags = check_estimates(target, x, weights, values, fold_seed(seed, 13), groups)
     return values, flags
 
 
 def missing(seen: Callable[[Tensor], Tensor]) -> Draw:
     """Exact samples of the states that are seen alone, with the weights that a draw without the others has."""
-    states, density = enumerated(FirstOrder())
+    states, density = enumerate_states(FirstOrder())
     kept = seen(2 * states.double().mean(1) - 1)
     states, density = states[kept], density[kept]
 
@@ -155,7 +155,7 @@ def run(given: argparse.Namespace) -> None:
     every = cases()
     if given.ckpt is not None:
         model = load_model(given.ckpt)
-        if not isinstance(model, FlowSampler) or "log_z_exact" not in known_values(model.target):
+        if not isinstance(model, FlowSampler) or "log_z_exact" not in exact_references(model.target):
             raise UserError("give a trained flow on one target whose log Z is known")
         every |= of_flow(model)
     print(f"{'case':56} {'ends':>6} {'error':>6} {'width':>7} {'off':>7} {'flagged':>8}")
@@ -166,10 +166,10 @@ def run(given: argparse.Namespace) -> None:
         for seed in range(given.first, given.first + given.draws):
             values, flags = judged(target, draw(seed), seed)
             away = values["log_z"] - known
-            ends += values["log_z_low"] <= known <= values["log_z_high"]
-            error += abs(away) <= NORMAL * values["log_z_error"]
+            ends += values["log_z_ci_low"] <= known <= values["log_z_ci_high"]
+            error += abs(away) <= Z_95 * values["log_z_error"]
             flagged += bool(flags)
-            widths.append(values["log_z_high"] - values["log_z_low"])
+            widths.append(values["log_z_ci_high"] - values["log_z_ci_low"])
             off.append(away)
         spread = float(torch.tensor(off).square().mean().sqrt())
         width = float(torch.tensor(widths).median())
@@ -187,14 +187,12 @@ def run(given: argparse.Namespace) -> None:
     for name, draw in missed.items():
         found = [judged(law, draw(seed), seed) for seed in range(given.first, given.first + given.draws)]
         flagged, named = (sum(test(flags) for _, flags in found) for test in (bool, lambda f: "missed_mode" in f))
-        held = sum(values["log_z_low"] <= known <= values["log_z_high"] for values, _ in found)
+        held = sum(values["log_z_ci_low"] <= known <= values["log_z_ci_high"] for values, _ in found)
         print(f"{name:40} {flagged:17} {named:12} {held:15}", flush=True)
 
 
 def main() -> None:
-    parser = CommandParser(
-        prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1]
-    )
+    parser = CommandParser(prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("--ckpt", help="a trained flow, for cases of its own")
     parser.add_argument("--draws", type=int, default=40, help="of every case")
     parser.add_argument("--first", type=int, default=0, help="seed of the first draw")

@@ -26,8 +26,8 @@ from benchmarks.measure import arguments, report
 from benchmarks.planar import uniform_weights
 from blackout import load_model
 from blackout.flows.simulation import Events, Paths
-from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.flows.weights import effective_sample_size, estimates, known_values, log_mean_exp, weighted_mean
+from blackout.flows.targets import Target, can_enumerate, enumerate_states
+from blackout.flows.weights import effective_sample_size, estimate_target, exact_references, log_mean_exp, weighted_mean
 
 ROOT = Path(__file__).parents[1]
 _MOVED = ("family=flow", "network.heat_bath=true")
@@ -35,8 +35,8 @@ _OURS = (
     "family=flow", "network.heat_bath=true", "rollout.refine=null", "rollout.resample_below=null"
 )  # fmt: skip
 ROWS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-    "Ising 4x4, .1": ((*_OURS, "target.sigma=0.1", "trainer.max_steps=600"), (16,)),
-    "Ising 4x4, .22035": (("experiment=flow_ising", "target.sigma=0.22035"), (64, 16)),
+    "Ising 4x4, .1": ((*_OURS, "target.coupling=0.2", "trainer.max_steps=600"), (16,)),
+    "Ising 4x4, .22035": (("experiment=flow_ising", "target.coupling=0.4407"), (64, 16)),
     "Potts q = 3 4x4, critical": ((*_MOVED, "target=potts", "trainer.max_steps=1200"), (16,)),
     "spin glass 4x4": ((*_MOVED, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200"), (16,)),
     "moons energy network": (
@@ -88,7 +88,7 @@ def of_sites(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
     """(an event of every chain [n], its exact probability) for sites, and pairs where states can be enumerated."""
     found = sites_and_pairs(x, target.levels)
     if can_enumerate(target):
-        states, log_density = enumerated(target)
+        states, log_density = enumerate_states(target)
         parts = zip(states.split(1 << 14), torch.softmax(log_density, 0).split(1 << 14), strict=True)
         exact = sum(share @ sites_and_pairs(part, target.levels) for part, share in parts)
         yield from zip(found.T, exact.tolist(), strict=True)
@@ -101,7 +101,7 @@ def worst_mean(target: Target, paths: Paths) -> float:
 
     The error of an event is that of its exact probability: an estimated one fails for rare events.
     """
-    x, weights, known = paths.states.x, paths.log_weights, known_values(target)
+    x, weights, known = paths.states.x, paths.log_weights, exact_references(target)
     if not known:
         return math.nan
     worst = [0.0]
@@ -117,7 +117,7 @@ def worst_mean(target: Target, paths: Paths) -> float:
 
 def log_partition(target: Target, quick: bool) -> float:
     """The exact log Z, or else by a million uniform states."""
-    known = known_values(target)
+    known = exact_references(target)
     if "log_z_exact" in known:
         return known["log_z_exact"]
     return float(log_mean_exp(uniform_weights(target, 0, 1000 if quick else 1_000_000)))
@@ -134,7 +134,7 @@ def measured(name: str, seeds: int, chains: int, energy: Path, scratch: Path, qu
         log_z = log_partition(model.target, quick)
         for steps in all_steps:
             paths = Events(steps).run(model.target, model.rates(), torch.arange(chains), 1)
-            values = estimates(model.target, paths.states.x, paths.log_weights, paths.states.log_density)
+            values = estimate_target(model.target, paths.states.x, paths.log_weights, paths.states.log_density)
             row = {"ess": values["ess"], "log Z off": values["log_z"] - log_z, "its error": values["log_z_error"]}
             found[steps].append(row | {"worst mean": worst_mean(model.target, paths), "CPU s": seconds})
             print(f"{name}, {steps} steps, seed {seed}: {found[steps][-1]}", flush=True)

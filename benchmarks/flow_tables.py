@@ -4,7 +4,7 @@
     estimators   of d log Z / dt in training: plain, Stein, Stein with the best coefficient (Fig. 1)
     samplers     a trained flow against chains of single-site moves and annealed importance sampling (Fig. 13)
     ratios       exact against first-order log-ratios of an energy network in training (Fig. 9)
-    balance      the squared residual, trajectory balance, a GFlowNet that sets site after site, and annealing
+    balance      the squared forward_residual, trajectory balance, a GFlowNet that sets site after site, and annealing
     leaps        DNFS with leTF, LEAPS with leConv and a GFlowNet on a larger Ising model (Figs 5, 15)
     padded       LEAPS with leConv, 32 bits of an energy padded to 6x6, against LEAPS with leTF (Fig. 12)
     couplings    of an Ising model learned by the flow and by persistent chains of three kinds (Table 4)
@@ -34,16 +34,16 @@ from benchmarks.planar import uniform_weights
 from benchmarks.proposals import GradientDMALA, LocallyInformed, taylor_ratios
 from blackout.flows import FlowSampler
 from blackout.flows.annealed_importance import anneal
-from blackout.flows.energies.data import known_samples
-from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found
+from blackout.flows.energies.data import target_samples
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, score_couplings
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
-from blackout.flows.path import States, residual
+from blackout.flows.path import States, forward_residual
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
-from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
+from blackout.flows.replay import ReplayBatch, ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
+from blackout.flows.weights import effective_sample_size, estimate_target, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import HollowBody, StateEncoding, UnitTimeEmbedding
 from blackout.random import SampleStreams
@@ -69,25 +69,27 @@ class TrajectoryBalance(EstimatedPartition):
 
     def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """(squared differences from the mean of paths, [paths], the share of log-ratios that are clipped)."""
-        log_ratios = batch.t[:, None, None] * batch.ratios
-        scores = network(batch.x, batch.t, batch.ratios)
-        xi = residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip)).view(-1, self.points)
+        log_ratios = batch.t[:, None, None] * batch.log_ratios
+        net_rates = network(batch.x, batch.t, batch.log_ratios)
+        xi = forward_residual(batch.dlogp_dt, net_rates, log_ratios.clamp(max=self.clip)).view(-1, self.points)
         weight = torch.trapezoid(xi, batch.t.view(-1, self.points), dim=1)
         return (weight - weight.mean()).square(), (log_ratios > self.clip).float().mean()
 
 
-def paths_of(replay: Replay, uniforms: Tensor) -> ReplayBatch:
+def paths_of(replay: ReplayBuffer, uniforms: Tensor) -> ReplayBatch:
     """Whole paths of chains that follow one another in a rollout, by uniforms [b, 3]: two, or about b states."""
     points, chains = replay.x.shape[1:3]
-    slot, first = int(uniforms[0, 0] * min(int(replay.made), len(replay.x))), int(uniforms[0, 1] * chains)
+    slot, first = int(uniforms[0, 0] * min(int(replay.num_rollouts), len(replay.x))), int(uniforms[0, 1] * chains)
     chain = (first + torch.arange(max(2, len(uniforms) // points))) % chains
 
     def flat(kept: Tensor) -> Tensor:
         return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
 
-    t, slopes = replay.times[slot].float().repeat(len(chain)), flat(replay.slopes)
-    law = torch.zeros(len(slopes), dtype=torch.int64)
-    return ReplayBatch(flat(replay.x), t, flat(replay.ratios), slopes, torch.zeros_like(slopes), law)
+    t = replay.times[slot].float().repeat(len(chain))
+    dlogp_dt = flat(replay.dlogp_dt)
+    instance = torch.zeros(len(dlogp_dt), dtype=torch.int64)
+    unused = torch.zeros_like(dlogp_dt)
+    return ReplayBatch(flat(replay.x), t, flat(replay.log_ratios), dlogp_dt, unused, instance)
 
 
 class Training:
@@ -109,8 +111,8 @@ class Training:
         self.objective, self.batch = objective or EstimatedPartition(), batch
         self.network, self.target = network, target
         self.averaged = deepcopy(network).eval().requires_grad_(False)
-        self.rollout = Rollout(points=32, chains=128) if rollout is None else rollout
-        self.replay = Replay(self.rollout, target.levels, target.sites)
+        self.rollout = Rollout(num_times=32, chains=128) if rollout is None else rollout
+        self.replay = ReplayBuffer(self.rollout, target.levels, target.sites)
         self.optimizer, self.lr = torch.optim.AdamW(network.parameters(), lr), lr
         self.losses: list[float] = []
 
@@ -119,12 +121,12 @@ class Training:
         began, number = time.process_time(), 0
         generator = torch.Generator().manual_seed(seed)
         while (used := (time.process_time() - began) / seconds) < 1:
-            if number % self.rollout.every == 0:
+            if number % self.rollout.every_n_steps == 0:
                 roll_out(self.rollout, self.target, self._rates, seed + number, self.replay)
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
             u = torch.rand(self.batch, 3, generator=generator).double()
             whole = isinstance(self.objective, TrajectoryBalance)
-            seen = paths_of(self.replay, u) if whole else self.replay.pick(u)
+            seen = paths_of(self.replay, u) if whole else self.replay.sample(u)
             loss = self.objective(self.network, seen)[0].mean()
             self.optimizer.zero_grad()
             loss.backward()
@@ -139,7 +141,7 @@ class Training:
 
     def _rates(self, states: States, t: float) -> Tensor:
         with torch.no_grad():
-            return self.network(states.x, torch.full((len(states.x),), t), states.ratios.float()).double()
+            return self.network(states.x, torch.full((len(states.x),), t), states.log_ratios.float()).double()
 
     @property
     def last_loss(self) -> float:
@@ -158,7 +160,7 @@ def drawn(model: FlowSampler, simulation: Simulation, chains: int, seed: int = 1
 def described(target: Target, paths: Paths) -> dict[str, float]:
     """ESS, and how far log Z, energy and the means of the sites are from the exact values."""
     exact = exact_values(target) or {}
-    found = estimates(target, paths.states.x, paths.log_weights, paths.states.log_density)
+    found = estimate_target(target, paths.states.x, paths.log_weights, paths.states.log_density)
     row = {"ess": found["ess"], "log Z off": found["log_z"] - exact.get("log_z", math.nan)}
     energy = exact.get("mean_energy", math.nan)
     row["energy off, %"] = 100 * (found["mean_energy"] / energy - 1)
@@ -172,10 +174,10 @@ def site_means(paths: Paths, exact: float) -> float:
     return float((means - exact).square().mean().sqrt())
 
 
-def magnetisation(size: int, sigma: float, bias: float) -> float:
+def magnetisation(size: int, coupling: float, field: float) -> float:
     """The exact mean spin of a lattice, by the derivative of log Z with respect to the field."""
     step = 1e-4
-    up, down = (exact_values(Ising(size, sigma, bias + by)) or {} for by in (step, -step))
+    up, down = (exact_values(Ising(size, coupling, field + by)) or {} for by in (step, -step))
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
 
 
@@ -237,8 +239,8 @@ class LEAttention(LocallyEquivariant):
 def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for size in (4,) if quick else (4, 5):
-        sites, lattice, sigma, bias = size**2, [size, size], 0.2, 0.2
-        target = Ising(size, sigma, bias)
+        sites, lattice, coupling, field = size**2, [size, size], 0.4, 0.2
+        target = Ising(size, coupling, field)
         makers: Mapping[str, Callable[[], LocallyEquivariant]] = {
             "lesite": partial(LESite, sites, 2, 32, lattice=lattice),
             "lemlp": partial(LEMLP, sites, 2, 64),
@@ -246,7 +248,7 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             "leconv": partial(LEConvolution, 2, lattice, 20, [3, 3, 3]),
             "letf": partial(LETransformer, sites, 2, 32, 2, 4),
         }
-        exact = magnetisation(size, sigma, bias)
+        exact = magnetisation(size, coupling, field)
         for name, make in makers.items():
             torch.manual_seed(0)
             training = Training(make(), target)
@@ -262,7 +264,7 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 class OptimalStein(Rollout):
     """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
 
-    def slope(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
+    def estimate_dlogz_dt(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
         centred = control - control.mean(-1, keepdim=True)
         variance = centred.square().sum(-1)
         beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
@@ -272,14 +274,16 @@ class OptimalStein(Rollout):
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows, rollouts = [], {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
     rollouts["stein_optimal"] = OptimalStein(32, 128)
-    for sigma in (0.1,) if quick else (0.1, 0.2203434):
+    for coupling in (0.2,) if quick else (0.2, 0.4406868):
         for name, rollout in rollouts.items():
             torch.manual_seed(0)
-            target = Ising(4, sigma)
+            target = Ising(4, coupling)
             training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, rollout)
             model = training.run(seconds)
             paths, _ = drawn(model, Events(16), chains)
-            rows.append({"sigma": sigma, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)})
+            rows.append(
+                {"coupling": coupling, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)}
+            )
     return rows
 
 
@@ -296,7 +300,7 @@ def annealed_weights(target: Target, chains: int, sweeps: int, seed: int) -> Ten
 def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
     """Unweighted chains of `moves` at the target itself, from uniform noise."""
     streams = SampleStreams(seed, torch.arange(chains))
-    states = States.uniform(target, streams.step(0).next_draw().uniform((chains, target.sites)))
+    states = States.initial(target, streams.step(0).next_draw().uniform((chains, target.sites)))
     none = torch.zeros(chains, dtype=torch.int64)
     for k in range(steps):
         states = moves(target, states, 1.0, streams.step(k + 1))
@@ -305,8 +309,8 @@ def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int 
 
 def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for size, sigma in ((4, 0.2203434),) if quick else ((4, 0.2203434), (10, 0.1)):
-        target = Ising(size, sigma)
+    for size, coupling in ((4, 0.4406868),) if quick else ((4, 0.4406868), (10, 0.2)):
+        target = Ising(size, coupling)
         torch.manual_seed(0)
         rollout = Rollout(32, 128, refine=Gibbs(), resample_below=0.7) if size > 4 else Rollout(32, 128)
         model = Training(LESite(size**2, 2, 32, lattice=[size, size]), target, rollout).run(seconds)
@@ -323,7 +327,7 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             began = time.process_time()
             paths = run()
             used = time.process_time() - began
-            row = {"lattice": f"{size}x{size}, {sigma:.2g}", "sampler": name, **described(target, paths)}
+            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "sampler": name, **described(target, paths)}
             if name.startswith(("Gibbs", "locally", "DMALA")):
                 row |= {"ess": math.nan, "log Z off": math.nan}
             rows.append(row | {"CPU s": used, "and of training": seconds if name.startswith("flow") else 0.0})
@@ -354,7 +358,7 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         model = training.run(seconds)
         assert isinstance(model.network, LocallyEquivariant)
         paths, _ = drawn(FlowSampler(model.network, energy), Events(16), chains)
-        found = estimates(energy, paths.states.x, paths.log_weights, paths.states.log_density)
+        found = estimate_target(energy, paths.states.x, paths.log_weights, paths.states.log_density)
         row = {"ratios in training": name, "steps": len(training.losses), "loss": training.last_loss}
         rows.append(row | {"ess": found["ess"], "log Z off": found["log_z"] - log_z})
     return rows
@@ -407,8 +411,8 @@ def gflownet(target: Target, seconds: float, chains: int, seed: int) -> Tensor:
 
 def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for sigma in (0.1,) if quick else (0.1, 0.2203434):
-        target = Ising(4, sigma)
+    for coupling in (0.2,) if quick else (0.2, 0.4406868):
+        target = Ising(4, coupling)
         exact = (exact_values(target) or {})["log_z"]
 
         def flow(objective: EstimatedPartition, batch: int, seed: int, target: Ising = target) -> Tensor:
@@ -426,7 +430,7 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         for name, method in methods.items():
             began, weights = time.process_time(), [method(seed) for seed in range(1 if quick else 2)]
             ess = [float(effective_sample_size(one)) for one in weights]
-            row = {"sigma": sigma, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
+            row = {"coupling": coupling, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
             row["log Z off, worst"] = max((float(log_mean_exp(one)) - exact for one in weights), key=abs)
             rows.append(row | {"CPU s": (time.process_time() - began) / len(weights)})
     return rows
@@ -434,7 +438,7 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 
 def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     size = 4 if quick else 10
-    target, lattice, rows = Ising(size, 0.1), [size, size], []
+    target, lattice, rows = Ising(size, 0.2), [size, size], []
     makers: dict[str, tuple[Callable[[], LocallyEquivariant], EstimatedPartition]] = {
         "DNFS, leTF": (lambda: LETransformer(size**2, 2, 32, 2, 4), EstimatedPartition()),
         "LEAPS, leConv": (lambda: LEConvolution(2, lattice, 20, [3, 3, 3], partition=True), LearnedPartition()),
@@ -506,8 +510,11 @@ def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int,
     """(the average of an energy of pairs, steps of it) after so many CPU seconds, as with recipe=energy/couplings."""
     torch.manual_seed(0)
     energy = PairEnergy(sites, l1=0.01)
-    pair = Pair(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
-    rollout, how = Rollout(17, 64, every=1, kept=1, refine=Gibbs()), Events(16, resample_below=0.5, group=256)
+    pair = EnergyWithRates(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
+    rollout, how = (
+        Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs()),
+        Events(16, resample_below=0.5, group_size=256),
+    )
     model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
     optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
     began, number, steps = time.process_time(), 0, 0
@@ -545,8 +552,8 @@ def pseudolikelihood(data: Tensor, sites: int) -> PairEnergy:
 
 def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
-    for size, sigma in ((3, 0.1),) if quick else ((4, 0.1), (4, 0.2203434)):
-        source = known_samples(Ising(size, sigma), 2000, 0, "ising")
+    for size, coupling in ((3, 0.2),) if quick else ((4, 0.2), (4, 0.4406868)):
+        source = target_samples(Ising(size, coupling), 2000, 0, "ising")
         assert isinstance(source.train, Tensor)
         data = source.train.flatten(1)
         makers: dict[str, Callable[[], NegativeSampler]] = {
@@ -557,16 +564,16 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         }
         for name, make in makers.items():
             energy, steps = learned(make(), data, seconds, size**2, size)
-            found = couplings_found(energy, source)
-            row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": name, "steps": steps}
-            rows.append(row | {"-log RMSE": found["minus_log_rmse"], "CPU s": seconds})
+            found = score_couplings(energy, source)
+            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": name, "steps": steps}
+            rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": seconds})
         began = time.process_time()
-        found = couplings_found(pseudolikelihood(data, size**2), source)
+        found = score_couplings(pseudolikelihood(data, size**2), source)
         used = time.process_time() - began
-        row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
-        rows.append(row | {"-log RMSE": found["minus_log_rmse"], "CPU s": used})
+        row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
+        rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": used})
         row |= {"negative phase": "J = 0", "steps": 0}
-        rows.append(row | {"-log RMSE": found["minus_log_rmse_of_zero"], "CPU s": 0.0})
+        rows.append(row | {"-log RMSE": found["neg_log_rmse_zero_couplings"], "CPU s": 0.0})
     return rows
 
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from blackout import load_model
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.flows import Clusters, FlowSampler
-from blackout.flows.annealed_importance import anneal, group_size, temper
-from blackout.flows.refinement import Refinement, attracts
+from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
+from blackout.flows.refinement import Refinement, is_ferromagnetic
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target
-from blackout.flows.weights import estimates, known_values
+from blackout.flows.weights import estimate_target, exact_references
 
 _CHAINS = 1024
 _LADDER = (64, 256, 1024, 4096, 16384)
@@ -39,11 +39,7 @@ Drawn = tuple[Paths, Tensor | None, float | None]
 def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
     """What a method draws with a seed, by name."""
     target, indices = model.target, torch.arange(_CHAINS)
-    groups = indices // group_size(_CHAINS)
-
-    def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
-        paths, sets, errors = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
-        return paths, sets, errors[-1]
+    groups = indices // resampling_group_size(_CHAINS)
 
     def annealed(sweeps: int, refine: Refinement | None, seed: int) -> Drawn:
         return anneal(target, _CHAINS, sweeps, seed, refine=refine, power=None), None, None
@@ -51,12 +47,16 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
     def resampled(sweeps: int, seed: int) -> Drawn:
         return anneal(target, _CHAINS, sweeps, seed, 0.5, power=None), groups, None
 
-    found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
+    def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
+        paths, sets, errors = parallel_tempering(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine)
+        return paths, sets, errors[-1]
+
+    found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.simulate(indices, seed), None, None)}
     for sweeps in _LADDER:
         found[f"AIS, {sweeps} sweeps"] = partial(annealed, sweeps, None)
         found[f"SMC, {sweeps} sweeps"] = partial(resampled, sweeps)
     found["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
-    if attracts(target):
+    if is_ferromagnetic(target):
         for sweeps in _LADDER[:3]:
             found[f"AIS, {sweeps} sweeps of clusters"] = partial(annealed, sweeps, Clusters())
         found["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
@@ -79,7 +79,7 @@ def rate(target: Target, draw: Callable[[int], Drawn], seconds: float) -> tuple[
         torch.cat(part)
         for part in zip(*((p.states.x, p.log_weights, p.states.log_density) for p in parts), strict=True)
     )
-    values = estimates(target, x, weights, density, torch.cat(groups) if groups else None, error)
+    values = estimate_target(target, x, weights, density, torch.cat(groups) if groups else None, error)
     return len(x) * values["ess"] / spent, values["ess"], values["log_z"]
 
 
@@ -93,7 +93,7 @@ def run(given: argparse.Namespace) -> None:
     if not isinstance(model, FlowSampler) or not given.seconds > 0 or not given.training >= 0:
         raise UserError("give a trained flow, and seconds above 0")
     torch.set_num_threads(1)
-    exact, rates = known_values(model.target).get("log_z_exact", math.nan), {}
+    exact, rates = exact_references(model.target).get("log_z_exact", math.nan), {}
     print(f"{'method':32} {'ESS':>7} {'log Z off':>10} {'effective samples a CPU s':>26}")
     for name, draw in methods(model).items():
         draw(0)  # what is compiled is compiled before the clock runs

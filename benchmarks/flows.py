@@ -17,9 +17,9 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from blackout.flows.graphs.problems import graph_problem
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import GraphFlow
-from blackout.flows.path import States, residual
+from blackout.flows.path import States, forward_residual
 from blackout.flows.refinement import DMALA
-from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.replay import ReplayBuffer, Rollout, roll_out
 from blackout.flows.targets import Ising, Target
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
 from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
@@ -39,21 +39,21 @@ class Epochs:
     ) -> None:
         self.network, self.target = network, target
         self.points, self.chains, self.steps, self.batch = sizes
-        self.rollout = Rollout(points=self.points, chains=self.chains, kept=1, group=self.chains)
-        self.replay = Replay(self.rollout, target.levels, target.sites)
+        self.rollout = Rollout(num_times=self.points, chains=self.chains, buffer_size=1, group_size=self.chains)
+        self.replay = ReplayBuffer(self.rollout, target.levels, target.sites)
         self.optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
         self.objective = EstimatedPartition()
 
     def ours(self) -> None:
         """A rollout whose rates give d log Z / dt, kept with its energies."""
 
-        def scores(states: States, t: float) -> Tensor:
+        def net_rates(states: States, t: float) -> Tensor:
             with torch.no_grad():
-                return self.network(states.x, torch.full((len(states.x),), t), states.ratios.float()).double()
+                return self.network(states.x, torch.full((len(states.x),), t), states.log_ratios.float()).double()
 
-        roll_out(self.rollout, self.target, scores, 0, self.replay)
+        roll_out(self.rollout, self.target, net_rates, 0, self.replay)
         for _ in range(self.steps):
-            squared, _ = self.objective(self.network, self.replay.pick(torch.rand(self.batch, 3).double()))
+            squared, _ = self.objective(self.network, self.replay.sample(torch.rand(self.batch, 3).double()))
             self._step(squared.mean())
 
     def written_out(self) -> None:
@@ -74,9 +74,9 @@ class Epochs:
             self._step((self._xi(everything[k, m], times[k]) - estimates[k]).square().mean())
 
     def _xi(self, x: Tensor, t: Tensor) -> Tensor:
-        states = States.of(self.target, x)
-        f, ratios = states.dlogp_dt.float(), states.ratios.float()
-        return residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
+        states = States.evaluate(self.target, x)
+        f, ratios = states.dlogp_dt.float(), states.log_ratios.float()
+        return forward_residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
 
     def _step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -87,8 +87,8 @@ class Epochs:
 def on_graphs(quick: bool) -> Callable[[], None]:
     """An epoch of maximum independent set, with `recipe=flow/sets`."""
     graphs, points, steps, batch = (3, 3, 2, 8) if quick else (24, 33, 40, 160)
-    target = graph_problem("mis", number=graphs, held_out=1)
-    rollout = Rollout(points=points, chains=8 * graphs, every=steps, kept=1, refine=DMALA(1, 0.4))
+    target = graph_problem("mis", num_training=graphs, num_test=1)
+    rollout = Rollout(num_times=points, chains=8 * graphs, every_n_steps=steps, buffer_size=1, refine=DMALA(1, 0.4))
     network = LESite(
         target.sites,
         levels=2,
@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    quick, target = options.quick, Ising(4, 0.2)
+    quick, target = options.quick, Ising(4, 0.4)
     sizes = ((4, 8, 2, 4),) if quick else ()
     letf = Epochs(LETransformer(16, 2, 8 if quick else 64, 1 if quick else 3), target, *sizes)
     lesite = Epochs(LESite(16, 2, 8 if quick else 32, lattice=[4, 4]), target, *sizes)

@@ -124,9 +124,11 @@ def save_graph(graph: Graph, file: Path) -> None:
     """
     if graph.node_weights is not None:
         raise ValueError(f"{graph.name}: an edge list has no weights of nodes")
-    weights = [""] * len(graph.edges) if graph.weights is None else [f" {w!r}" for w in graph.weights.tolist()]
+    weights = (
+        [""] * len(graph.edges) if graph.edge_weights is None else [f" {w!r}" for w in graph.edge_weights.tolist()]
+    )
     edges = [f"{i} {j}{w}" for (i, j), w in zip(graph.edges.tolist(), weights, strict=True)]
-    file.write_text("\n".join([f"# nodes: {graph.nodes}, first: 0", *edges]) + "\n")
+    file.write_text("\n".join([f"# nodes: {graph.num_nodes}, first: 0", *edges]) + "\n")
 
 
 def run(given: argparse.Namespace) -> None:

@@ -21,10 +21,10 @@ from blackout.files import save_picture
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
 from blackout.flows.model import ChainSampler
-from blackout.flows.simulation import Paths, run_backwards
+from blackout.flows.simulation import Paths, run_reverse
 from blackout.flows.targets import Target
-from blackout.flows.targets.energy_network import BITS, Learned, decode, encode
-from blackout.flows.weights import jackknife, log_mean_exp
+from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, LearnedEnergy, decode, encode
+from blackout.flows.weights import jackknife_error, log_mean_exp
 from blackout.training.export import load_model
 
 _POINTS, _TIMES, _ANNEALED = 512, 6, 64
@@ -86,11 +86,11 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
     """
     gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
     indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
-    _, backwards = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
-    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
+    _, backwards = run_reverse(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
+    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS_PER_COORDINATE - 1) / scale
     rows = (
-        ("the chain, from noise", [states.x for states in observed.states_at], True),
-        ("Gibbs chains, annealed\nwith the law p_t", [states.x for states in gibbs.states_at], True),
+        ("the chain, from noise", [states.x for states in observed.recorded_states], True),
+        ("Gibbs chains, annealed\nwith the law p_t", [states.x for states in gibbs.recorded_states], True),
         ("the reverse chain,\nfrom their ends", backwards, False),
     )
     for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
@@ -105,7 +105,7 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
 
 
 @torch.no_grad()
-def save_landscape(target: Learned, source: StateData, x: Tensor, path: Path) -> None:
+def save_landscape(target: LearnedEnergy, source: StateData, x: Tensor, path: Path) -> None:
     """Held-out points, -E over the plane, and samples."""
     scale = code_scale(source.name)
     data = decode(source.test[:_SHOWN].flatten(1), scale).numpy()
@@ -165,22 +165,24 @@ def run(given: argparse.Namespace) -> None:
         UserError: another model.
     """
     model = load_model(given.run)
-    source: Any = model.require_source() if isinstance(getattr(model, "target", None), Learned) else None
+    source: Any = model.require_source() if isinstance(getattr(model, "target", None), LearnedEnergy) else None
     density = given.density if source is None else source.name
-    if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS or density not in DENSITIES:
+    if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS_PER_COORDINATE or density not in DENSITIES:
         raise UserError(f"{given.run} is neither a flow of target=planar nor an energy of dataset=planar")
     given.out.mkdir(parents=True, exist_ok=True)
-    paths = model.paths(torch.arange(_SHOWN), given.seed, observe=True)
+    paths = model.simulate(torch.arange(_SHOWN), given.seed, record=True)
     scale = code_scale(density)
     save_trajectories(model, paths, scale, given.out / "trajectories.png", given.seed)
-    if isinstance(model.target, Learned):
+    if isinstance(model.target, LearnedEnergy):
         save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
         value, error = entropy(source.name)
         print(f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; an NLL below it is a wrong log Z")
         test = source.test[:_SHOWN].flatten(1)
         weights = uniform_weights(model.target, given.seed)
         nll = float(model.target.energy(test).double().mean().detach()) + float(log_mean_exp(weights))
-        print(f"NLL by uniform states {nll:.3f} +- {jackknife(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}")
+        print(
+            f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}"
+        )
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.flows.path import States
-from blackout.flows.refinement import DMALA, Refinement, accept
+from blackout.flows.refinement import DMALA, Refinement, metropolis_accept
 from blackout.flows.targets import EnergyNetwork, Target
-from blackout.flows.targets.base import of_flips
+from blackout.flows.targets.base import flip_log_ratios
 from blackout.random import StepStreams, cumulative_probabilities
 
 
@@ -20,7 +20,7 @@ def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
     with torch.enable_grad():
         inputs = x.to(next(network.parameters()).dtype).requires_grad_()
         (slope,) = torch.autograd.grad(-network.energy(inputs).sum(), inputs)
-    return of_flips(slope * (1 - 2 * inputs.detach()), x)
+    return flip_log_ratios(slope * (1 - 2 * inputs.detach()), x)
 
 
 def first_order(states: States) -> Tensor:
@@ -28,14 +28,14 @@ def first_order(states: States) -> Tensor:
     target = states.target
     if isinstance(target, EnergyNetwork) and target.levels == 2:
         return taylor_ratios(target, states.x).double()
-    return states.ratios
+    return states.log_ratios
 
 
 class GradientDMALA(DMALA):
     """DMALA as published [Zhang 2022]: by first-order ratios."""
 
-    def _law(self, states: States, t: float) -> Tensor:
-        return super()._law(replace(states, known=first_order(states)), t)
+    def _log_proposal(self, states: States, t: float) -> Tensor:
+        return super()._log_proposal(replace(states, cached_log_ratios=first_order(states)), t)
 
 
 class LocallyInformed(Refinement):
@@ -62,16 +62,16 @@ class LocallyInformed(Refinement):
         x = states.x.clone()
         before = x[rows, site].long()
         x[rows, site] = state.to(x.dtype)
-        proposed = States.of(target, x)
+        proposed = States.evaluate(target, x)
         back = self._logits(proposed, t)
         log_ratio = back[rows, site * target.levels + before] - back.logsumexp(-1)
         log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
-        return accept(states, proposed, t, log_ratio, u[:, 1])
+        return metropolis_accept(states, proposed, t, log_ratio, u[:, 1])
 
     def _logits(self, states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
         own = F.one_hot(states.x.long(), states.target.levels).bool()
-        frozen = states.target.frozen
+        frozen = states.target.frozen_sites
         impossible = own if frozen is None else own | frozen[..., None]
-        ratios = first_order(states) if self.gradients else states.ratios
+        ratios = first_order(states) if self.gradients else states.log_ratios
         return (t * ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)

@@ -7,7 +7,7 @@ import torch
 from blackout.confidence_intervals import interval
 from blackout.diffusion.likelihood_estimates import Estimate
 from blackout.flows.targets import Ising
-from blackout.flows.weights import estimates
+from blackout.flows.weights import estimate_target
 
 
 def check(low, high, truth):
@@ -49,9 +49,9 @@ def test_of_log_z_and_of_weighted_means(n, repeats):
     x = torch.zeros(n, target.sites, dtype=torch.uint8)
     found = []
     for z in torch.from_numpy(source.normal(size=(repeats, n))):
-        found.append(estimates(target, x, s * z - s * s / 2, z))
-    check([v["log_z_low"] for v in found], [v["log_z_high"] for v in found], 0.0)
-    check([v["mean_energy_low"] for v in found], [v["mean_energy_high"] for v in found], -s)
+        found.append(estimate_target(target, x, s * z - s * s / 2, z))
+    check([v["log_z_ci_low"] for v in found], [v["log_z_ci_high"] for v in found], 0.0)
+    check([v["mean_energy_ci_low"] for v in found], [v["mean_energy_ci_high"] for v in found], -s)
 
 
 def test_what_has_no_spread_has_no_width_and_one_image_says_nothing():

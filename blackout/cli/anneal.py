@@ -28,7 +28,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "settings",
         nargs="*",
-        help="settings of the target, such as size=10 sigma=0.2 or path=mine.npz",
+        help="settings of the target, such as size=10 coupling=0.4 or path=mine.npz",
     )
     parser.add_argument(
         "--composition",

@@ -1,4 +1,4 @@
-"""Discrete neural flow samplers: continuous-time Markov chains trained to carry noise to an unnormalised law."""
+"""Discrete neural flow samplers: Markov chains trained to sample unnormalised distributions."""
 
 from blackout.flows.family import FlowFamily
 from blackout.flows.graphs import MIS, MaxCut, Qubo, graph_problem
@@ -19,8 +19,27 @@ from blackout.flows.targets import (
 )
 
 __all__ = [
-    "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
-    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Potts", "Qubo",
-    "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
+    "DMALA",
+    "MIS",
+    "Clusters",
+    "Couplings",
+    "EnergyNetwork",
+    "EstimatedPartition",
+    "Events",
+    "FlowFamily",
+    "FlowSampler",
+    "Gibbs",
+    "Ising",
+    "Leap",
+    "LearnedPartition",
+    "MaxCut",
+    "Potts",
+    "Qubo",
+    "Rollout",
+    "Single",
+    "SpinGlass",
+    "Target",
+    "graph_problem",
+    "read_couplings",
     "read_energy",
-]  # fmt: skip
+]

@@ -1,4 +1,7 @@
-"""The path of a flow by moves alone: annealed importance sampling, sequential Monte Carlo; long Gibbs chains."""
+"""Baselines without a network: annealed importance sampling, SMC and parallel tempering.
+
+They follow the same path as a flow, p_t proportional to rho^t eta^(1 - t), by MCMC moves alone.
+"""
 
 from __future__ import annotations
 
@@ -15,221 +18,352 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.flows.path import States
-from blackout.flows.refinement import COMPILED, Gibbs, Refinement
-from blackout.flows.simulation import RESAMPLING, Paths, record, resampled
-from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.flows.weights import NORMAL
+from blackout.flows.refinement import USE_NUMBA, Gibbs, Refinement
+from blackout.flows.simulation import RESAMPLING_KEY, Paths, Resampling
+from blackout.flows.targets import Target, can_enumerate, enumerate_states
+from blackout.flows.weights import Z_95
 from blackout.random import SampleStreams, fold_seed
 
-_BETWEEN, _KEPT, _SWAPS = 4, 16, 14
-"""Sweeps of parallel tempering between two exchanges, states of every replica that are kept, and the key of swaps."""
-_PILOTS, _PILOTED = 64, 15
-"""Chains, and least sweeps, of the run that spaces times, and its key."""
+NUM_RECORDS = 32  # times at which annealed chains are recorded, about
+NUM_GROUPS = 16  # of resampled chains, from whose variance errors are estimated
+SWEEPS_BETWEEN_SWAPS = 4  # of parallel tempering
+NUM_KEPT_STATES = 16  # of each replica of parallel tempering
+SWAP_KEY = 14  # separates the draws of the swaps from other uses of a seed
+PILOT_KEY = 15  # likewise of the pilot run that chooses times
+NUM_PILOT_CHAINS = 64
+MIN_PILOT_SWEEPS = 64
+UNIFORM_FRACTION = 0.2  # of the times that are placed independently of the pilot run
+NUM_FINE_TIMES = 1025  # grid on which the density of the times is computed
+MIN_SPREAD = 1e-9  # smallest standard deviation of a pilot's gains
 
 
 def anneal(
     target: Target,
-    chains: int,
-    sweeps: int,
+    num_chains: int,
+    num_sweeps: int,
     seed: int = 0,
     resample_below: float | None = None,
     refine: Refinement | None = None,
     power: float | None = 1.0,
 ) -> Paths:
-    """Annealed importance sampling [Neal 2001]; sequential Monte Carlo [Del Moral 2006] where chains are resampled.
+    """Run annealed importance sampling, or sequential Monte Carlo if chains are resampled.
 
-    w += (t_{k+1} - t_k) f(x), then moves at t_{k+1}; chains are resampled in groups, so that groups are independent.
+    A step adds (t_{k+1} - t_k) f(x) to the log-weights and then moves at t_{k+1}. Chains are
+    resampled in `NUM_GROUPS` groups, so that groups are independent.
+
+    References: Neal 2001; Del Moral et al. 2006.
 
     Args:
-        target: the law.
-        chains: number of weighted samples.
-        sweeps: number of intermediate laws, with one application of `refine` at each.
+        target: the distribution.
+        num_chains: number of weighted samples.
+        num_sweeps: number of intermediate distributions, with one call of `refine` at each.
         seed: of all draws.
-        resample_below: ESS, as a share, below which chains are resampled; None for never.
-        refine: moves at every law; None for a Gibbs sweep.
-        power: t_k = 1 - (1 - k / sweeps)^power; above 1 more sweeps near the target, where the energy fluctuates more.
-            None for times as `spaced` has them.
+        resample_below: ESS, as a fraction, below which chains are resampled; None for AIS.
+        refine: moves at every intermediate distribution; None for a Gibbs sweep.
+        power: t_k = 1 - (1 - k / num_sweeps)^power; above 1 more sweeps are near the target, where
+            the energy fluctuates more. None for `adaptive_times`.
 
     Returns:
-        Paths of states [chains, d] and log-weights [chains], observed some thirty times on their way.
+        States [num_chains, d] and log-weights [num_chains], recorded at about 32 times.
+
+    Example:
+        >>> from blackout.flows import Ising
+        >>> from blackout.flows.weights import log_mean_exp
+        >>> paths = anneal(Ising(size=3, coupling=0.2), num_chains=512, num_sweeps=32)
+        >>> abs(log_mean_exp(paths.log_weights).item() - 6.6697) < 0.1
+        True
     """
-    numbers, size = torch.arange(chains, device=target.device), group_size(chains)
-    streams = SampleStreams(seed, numbers)
-    states = States.uniform(target, streams.step(0).next_draw().uniform((chains, target.sites)))
-    weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
-    none = torch.zeros(chains, dtype=torch.int64, device=target.device)
-    paths = Paths(states, weights, none, none)
-    left = torch.linspace(1, 0, sweeps + 1, dtype=torch.float64)
-    times = spaced(target, sweeps, seed, refine) if power is None else 1 - left**power
-    walk, seen = _walk(target, refine), max(1, sweeps // 32)
-    block, drawn_by = seen if resample_below is None else 1, fold_seed(seed, RESAMPLING)
-    for k in range(0, sweeps, block):
-        if k % seen == 0:
-            record(paths, float(times[k]), weights, states)
+    # 1. Times of the path.
+    if power is None:
+        times = adaptive_times(target, num_sweeps, seed, refine)
+    else:
+        times = 1 - torch.linspace(1, 0, num_sweeps + 1, dtype=torch.float64) ** power
+
+    # 2. States at t = 0.
+    indices = torch.arange(num_chains, device=target.device)
+    streams = SampleStreams(seed, indices)
+    uniforms = streams.step(0).next_draw().uniform((num_chains, target.sites))
+    states = States.initial(target, uniforms)
+    log_weights = torch.zeros(num_chains, dtype=torch.float64, device=target.device)
+    zeros = torch.zeros(num_chains, dtype=torch.int64, device=target.device)
+    paths = Paths(states, log_weights, jumps=zeros, evaluations=zeros)
+
+    # 3. Sweeps in blocks, which end where chains are recorded or may be resampled.
+    run_sweeps = _make_annealing(target, refine)
+    record_interval = max(1, num_sweeps // NUM_RECORDS)
+    block_size = record_interval if resample_below is None else 1
+    for k in range(0, num_sweeps, block_size):
+        if k % record_interval == 0:
+            paths.record(float(times[k]), log_weights, states)
         if resample_below is not None and k:
-            states, weights = resampled(states, weights, numbers, drawn_by, k, resample_below, size)
-        states, gain = walk(states, times[k : k + block + 1], streams, k + 1)
-        weights = weights + gain
-    record(paths, 1.0, weights, states)
-    return replace(paths, states=states, log_weights=weights)
+            resampling = Resampling(
+                indices,
+                fold_seed(seed, RESAMPLING_KEY),
+                resample_below,
+                resampling_group_size(num_chains),
+            )
+            states, log_weights = resampling(states, log_weights, k)
+        states, gain = run_sweeps(states, times[k : k + block_size + 1], streams, k + 1)
+        log_weights = log_weights + gain
+    paths.record(1.0, log_weights, states)
+    return replace(paths, states=states, log_weights=log_weights)
 
 
-def spaced(target: Target, sweeps: int, seed: int = 0, refine: Refinement | None = None) -> Tensor:
-    """Times 0, ..., 1 of a path that has to get through a transition on its way, float64 [sweeps + 1].
+def adaptive_times(
+    target: Target,
+    num_sweeps: int,
+    seed: int = 0,
+    refine: Refinement | None = None,
+) -> Tensor:
+    """Choose times 0, ..., 1 that are dense where weights fluctuate, float64 [num_sweeps + 1].
 
-    A fifth of them are 1 - (1 - s)^2. The others go where the work of a short run of such times fluctuates: as many to
-    each of its parts as the standard deviation of the weights that it gains, which is large where log rho varies much,
-    and where chains are slow. Ours (tests/flows/test_annealing.py), after the equal lengths of
-    [Crooks 2007].
+    A fifth of the times are 1 - (1 - s)^2. The others are placed in proportion to the standard
+    deviation of the gains of the log-weights in a short pilot run, which is large at transitions,
+    where log rho varies much and chains are slow.
+
+    References: this project, after the equal lengths of Crooks 2007; checked in
+    tests/flows/test_annealing.py.
 
     Args:
-        target, sweeps, seed, refine: see `anneal`.
+        target: the distribution.
+        num_sweeps: number of intermediate distributions.
+        seed: of the run; the pilot has a different one.
+        refine: moves; None for Gibbs sweeps.
     """
-    pilot = anneal(target, _PILOTS, max(_PILOTS, sweeps // 8), fold_seed(seed, _PILOTED), refine=refine, power=2)
-    spread = torch.stack(pilot.log_weights_at).diff(dim=0).std(1).double().clamp(min=1e-9).cpu()
-    told = F.pad(spread.cumsum(0) / spread.sum(), (1, 0))
-    fine = 1 - np.linspace(1, 0, 1025) ** 2
-    share = 0.8 * np.interp(fine, pilot.times, told) + 0.2 * (1 - np.sqrt(1 - fine))
-    return torch.from_numpy(np.interp(np.linspace(0, 1, sweeps + 1), share, fine))
+    # 1. Standard deviations of the gains in a pilot run.
+    pilot_sweeps = max(MIN_PILOT_SWEEPS, num_sweeps // 8)
+    pilot_seed = fold_seed(seed, PILOT_KEY)
+    pilot = anneal(target, NUM_PILOT_CHAINS, pilot_sweeps, pilot_seed, refine=refine, power=2)
+    gains = torch.stack(pilot.recorded_log_weights).diff(dim=0)
+    spread = gains.std(1).double().clamp(min=MIN_SPREAD).cpu()
+    cumulative = F.pad(spread.cumsum(0) / spread.sum(), (1, 0))
+
+    # 2. Cumulative density of the times, and its inverse.
+    fine_times = 1 - np.linspace(1, 0, NUM_FINE_TIMES) ** 2
+    adaptive = np.interp(fine_times, pilot.times, cumulative)
+    uniform = 1 - np.sqrt(1 - fine_times)
+    density = (1 - UNIFORM_FRACTION) * adaptive + UNIFORM_FRACTION * uniform
+    positions = np.linspace(0, 1, num_sweeps + 1)
+    return torch.from_numpy(np.interp(positions, density, fine_times))
 
 
-def temper(
-    target: Target, sets: int, temperatures: int, sweeps: int, seed: int = 0, refine: Refinement | None = None
+def parallel_tempering(
+    target: Target,
+    num_sets: int,
+    num_temperatures: int,
+    num_sweeps: int,
+    seed: int = 0,
+    refine: Refinement | None = None,
 ) -> tuple[Paths, Tensor, list[float]]:
-    """Parallel tempering [Hukushima 1996]: replicas at all times of the path at once, which change places.
+    """Run parallel tempering: replicas at all times of the path, which are exchanged.
 
-    log Z is the sum of Bennett's estimates between neighbours, with the geometric mean as bridge [Bennett 1976], from
-    the second half of the sweeps of all sets; its errors are those of a jackknife over the sets.
+    log Z is the sum of Bennett's estimates between neighbouring times, with the geometric mean as
+    bridge, from the second half of the sweeps; its errors are a jackknife over the sets.
+
+    References: Hukushima and Nemoto 1996; Bennett 1976.
 
     Args:
-        target: the law.
-        sets: of replicas, independent of each other.
-        temperatures: times 1 - (1 - k / K)^2, k = 0, ..., K; each has one replica of every set.
-        sweeps: of every replica, or moves of `refine`; neighbours are exchanged after every other one.
+        target: the distribution.
+        num_sets: independent sets of replicas.
+        num_temperatures: times 1 - (1 - k / K)^2, k = 0, ..., K, one replica per set at each.
+        num_sweeps: of every replica, or moves of `refine`; replicas are exchanged after every
+            fourth one.
         seed: of all draws.
-        refine: other moves than a Gibbs sweep.
+        refine: moves in place of a Gibbs sweep.
 
     Returns:
-        Kept states of every temperature, whose weights are the estimate of log Z there for all of them; which set each
-        is of, int64 [N]; and the errors of log Z at the temperatures.
+        Kept states of every temperature, whose log-weights are the estimate of log Z there; the
+        set of each, int64 [N]; and the errors of log Z at the temperatures.
     """
-    rounds, size, walk = max(4, sweeps // _BETWEEN), (temperatures, sets), _walk(target, refine)
-    times = 1 - torch.linspace(1, 0, temperatures, dtype=torch.float64) ** 2
-    at = times[:, None].repeat(1, _BETWEEN + 1)
-    own = SampleStreams(seed, torch.arange(temperatures * sets, device=target.device))
-    swaps = SampleStreams(fold_seed(seed, _SWAPS), torch.arange(sets, device=target.device))
-    states = States.uniform(target, own.step(0).next_draw().uniform((temperatures * sets, target.sites)))
-    seen, kept = list[Tensor](), list[Tensor]()
-    for k in range(rounds):
-        states, _ = walk(states, at, own, 1 + k * _BETWEEN)
-        density, place = states.log_density.view(size), torch.arange(temperatures * sets).view(size)
-        first = torch.arange(k % 2, temperatures - 1, 2)
-        gain = times.diff()[first, None] * (density[first] - density[first + 1])
-        uniforms = swaps.step(k).next_draw().uniform((sets, temperatures)).T[first]
-        swap = uniforms.log() < gain
-        one, two = place[first], place[first + 1]
-        place[first], place[first + 1] = torch.where(swap, two, one), torch.where(swap, one, two)
-        states = states.rows(place.flatten())
-        if k >= rounds // 2:
-            seen.append(states.dlogp_dt.view(size))
-            if (rounds - 1 - k) % max(1, rounds // (2 * _KEPT)) == 0:
-                kept.append(states.x.view(*size, -1))
-    f, half = torch.stack(seen), times.diff()[:, None] / 2
-    up, down = (_and_without(torch.logsumexp(part, 0)) for part in (half * f[:, :-1], -half * f[:, 1:]))
-    log_z = F.pad((up - down).cumsum(0), (0, 0, 1, 0))  # [K + 1, 1 + sets]: of all sets, and without each of them
-    apart = log_z[:, 1:] - log_z[:, 1:].mean(1, keepdim=True)
-    wider = float(stats.t.ppf(0.975, sets - 1)) / NORMAL
-    errors = wider * ((sets - 1) / sets * apart.square().sum(1)).sqrt()
-    none, last = torch.zeros(len(kept) * sets, dtype=torch.int64), log_z[-1, :1].repeat(len(kept) * sets)
-    paths = Paths(states, last, none, none)
-    for t, x, value in zip(times.tolist(), torch.cat(kept, 1), log_z[:, :1], strict=True):
-        paths.states = States.of(target, x)
-        record(paths, t, value.expand_as(last), paths.states)
-    return paths, torch.arange(sets).repeat(len(kept)), errors.tolist()
+    num_rounds = max(4, num_sweeps // SWEEPS_BETWEEN_SWAPS)
+    size = (num_temperatures, num_sets)
+    num_replicas = num_temperatures * num_sets
+    run_sweeps = _make_annealing(target, refine)
+    times = 1 - torch.linspace(1, 0, num_temperatures, dtype=torch.float64) ** 2
+    constant_times = times[:, None].repeat(1, SWEEPS_BETWEEN_SWAPS + 1)
+
+    # 1. Start all replicas at t = 0 of the path.
+    streams = SampleStreams(seed, torch.arange(num_replicas, device=target.device))
+    set_indices = torch.arange(num_sets, device=target.device)
+    swap_streams = SampleStreams(fold_seed(seed, SWAP_KEY), set_indices)
+    uniforms = streams.step(0).next_draw().uniform((num_replicas, target.sites))
+    states = States.initial(target, uniforms)
+
+    dlogp_dt = list[Tensor]()
+    kept_states = list[Tensor]()
+    for k in range(num_rounds):
+        # 2. Sweep every replica at its time.
+        first_draw = 1 + k * SWEEPS_BETWEEN_SWAPS
+        states, _ = run_sweeps(states, constant_times, streams, first_draw)
+
+        # 3. Exchange neighbours, alternately (0, 1), (2, 3), ... and (1, 2), (3, 4), ...
+        log_density = states.log_density.view(size)
+        lower = torch.arange(k % 2, num_temperatures - 1, 2)
+        difference = log_density[lower] - log_density[lower + 1]
+        log_acceptance = times.diff()[lower, None] * difference
+        uniforms = swap_streams.step(k).next_draw().uniform((num_sets, num_temperatures))
+        swapped = uniforms.T[lower].log() < log_acceptance
+        rows = torch.arange(num_replicas).view(size)
+        lower_rows = rows[lower]
+        upper_rows = rows[lower + 1]
+        rows[lower] = torch.where(swapped, upper_rows, lower_rows)
+        rows[lower + 1] = torch.where(swapped, lower_rows, upper_rows)
+        states = states.select(rows.flatten())
+
+        # 4. Keep states of the second half.
+        if k >= num_rounds // 2:
+            dlogp_dt.append(states.dlogp_dt.view(size))
+            interval = max(1, num_rounds // (2 * NUM_KEPT_STATES))
+            if (num_rounds - 1 - k) % interval == 0:
+                kept_states.append(states.x.view(*size, -1))
+
+    log_z, errors = _bennett_log_z(torch.stack(dlogp_dt), times)
+    num_kept = len(kept_states) * num_sets
+    zeros = torch.zeros(num_kept, dtype=torch.int64)
+    paths = Paths(states, log_z[-1].repeat(num_kept), jumps=zeros, evaluations=zeros)
+    for t, x, value in zip(times.tolist(), torch.cat(kept_states, 1), log_z, strict=True):
+        paths.states = States.evaluate(target, x)
+        paths.record(t, value.expand(num_kept), paths.states)
+    return paths, torch.arange(num_sets).repeat(len(kept_states)), errors
 
 
-def _and_without(sums: Tensor) -> Tensor:
-    """log of the sum of all sets and of those without each one, [K, 1 + N], from logs of the sets' sums [K, N].
+def _bennett_log_z(dlogp_dt: Tensor, times: Tensor) -> tuple[Tensor, list[float]]:
+    """Estimate log Z at all times, [K + 1], from f of the replicas, with jackknife errors.
 
-    Of the jackknife [Efron 1981] of `temper`.
+    References: Bennett 1976, with the geometric mean as bridge; Efron 1981.
+
+    Args:
+        dlogp_dt: f, [rounds, K + 1, sets].
+        times: [K + 1].
     """
-    total = sums.logsumexp(1, keepdim=True)
-    return torch.cat([total, total + torch.log1p(-(sums - total).exp())], 1)
+    num_sets = dlogp_dt.shape[2]
+    half_steps = times.diff()[:, None] / 2
+    forward = torch.logsumexp(half_steps * dlogp_dt[:, :-1], 0)
+    backward = torch.logsumexp(-half_steps * dlogp_dt[:, 1:], 0)
+    differences = _add_leave_one_out(forward) - _add_leave_one_out(backward)
+    # [K + 1, 1 + sets]: of all sets, and without each of them
+    log_z = F.pad(differences.cumsum(0), (0, 0, 1, 0))
+    deviations = log_z[:, 1:] - log_z[:, 1:].mean(1, keepdim=True)
+    variance = (num_sets - 1) / num_sets * deviations.square().sum(1)
+    t_over_normal = float(stats.t.ppf(0.975, num_sets - 1)) / Z_95
+    return log_z[:, 0], (t_over_normal * variance.sqrt()).tolist()
 
 
-_Walk: TypeAlias = Callable[[States, Tensor, SampleStreams, int], tuple[States, Tensor]]
-"""States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
+def _add_leave_one_out(log_sums: Tensor) -> Tensor:
+    """Return the log of the sum over all sets, and over all but each one: [K, N] -> [K, 1 + N].
 
-Given states, times, streams and `first`: the draws of the first move are those of the streams' step `first`. Times
-[L, K + 1] are those of L parts of the chains, each as many.
-"""
-
-
-def _walk(target: Target, refine: Refinement | None) -> _Walk:
-    """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one.
-
-    Annealed importance sampling [Neal 2001] of states [B, d]: see `_Walk`.
+    References: Efron 1981.
     """
-    pairs = target.pairs()
-    if refine is not None or pairs is None or target.device.type != "cpu" or not COMPILED:
-        return partial(_one_by_one, refine or Gibbs())
-    from blackout.flows.numba_sweeps import Sweeps  # only here: numba is loaded late
+    total = log_sums.logsumexp(1, keepdim=True)
+    without = total + torch.log1p(-(log_sums - total).exp())
+    return torch.cat([total, without], 1)
 
-    sites = Sweeps(*pairs, target.log_start, torch.cat(target.independent_sites()))
 
-    def compiled(states: States, times: Tensor, streams: SampleStreams, first: int) -> tuple[States, Tensor]:
-        """`_one_by_one` of states [B, d] at times [K + 1], compiled: see `Sweeps.swept`."""
-        keys = torch.stack([streams.step(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
-        x, log_density, gain = sites.swept(states.x, states.log_density, keys, times)
+# (states, times, streams, first) -> states at t_K, and gains of the log-weights [B].
+# Times are [K + 1], or [L, K + 1] for L equal parts of the chains; the draws of the first move are
+# those of step `first` of the streams.
+_Annealing: TypeAlias = Callable[[States, Tensor, SampleStreams, int], tuple[States, Tensor]]
+
+
+def _make_annealing(target: Target, refine: Refinement | None) -> _Annealing:
+    """Return the function that weights and moves states along given times.
+
+    Gibbs sweeps of pair models on the CPU are compiled; everything else is `_anneal_stepwise`,
+    with the same draws.
+
+    References: Neal 2001.
+    """
+    terms = target.pairwise_terms()
+    if refine is not None or terms is None or target.device.type != "cpu" or not USE_NUMBA:
+        return partial(_anneal_stepwise, refine or Gibbs())
+    from blackout.flows.numba_sweeps import CompiledGibbs  # numba is slow to import
+
+    pair, field = terms
+    order = torch.cat(target.independent_sites())
+    compiled_gibbs = CompiledGibbs(pair, field, target.log_initial, order)
+
+    def anneal_compiled(
+        states: States,
+        times: Tensor,
+        streams: SampleStreams,
+        first: int,
+    ) -> tuple[States, Tensor]:
+        """Run `CompiledGibbs.run` on states [B, d], and add the gain of log eta."""
+        num_sweeps = times.shape[-1] - 1
+        keys = torch.stack([streams.step(first + k).next_draw().keys for k in range(num_sweeps)])
+        x, log_density, gain = compiled_gibbs.run(states.x, states.log_density, keys, times)
         span = (times[..., -1] - times[..., 0]).reshape(-1)
-        gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
+        span_of_chains = span.repeat_interleave(len(gain) // len(span))
+        gain = gain + target.log_num_states * span_of_chains
         return States(x, log_density, target), gain
 
-    return compiled
+    return anneal_compiled
 
 
-def _one_by_one(
-    moves: Refinement, states: States, times: Tensor, streams: SampleStreams, first: int
+def _anneal_stepwise(
+    refine: Refinement, states: States, times: Tensor, streams: SampleStreams, first: int
 ) -> tuple[States, Tensor]:
-    """States [B, d] at t_K and gains of their log-weights [B], w += (t_{k+1} - t_k) f(x) [Neal 2001]; see `_Walk`."""
-    gain, target = torch.zeros_like(states.log_density), states.target
+    """Add (t_{k+1} - t_k) f(x) to the log-weights and move at t_{k+1}; see `_Annealing`.
+
+    References: Neal 2001.
+    """
+    target = states.target
+    gain = torch.zeros_like(states.log_density)
     if times.ndim == 2:
-        parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
-        moved = [_one_by_one(moves, states.rows(own), t, streams.select(own), first) for own, t in parts]
-        x, density = (torch.cat(part) for part in zip(*((s.x, s.log_density) for s, _ in moved), strict=True))
-        return States(x, density, target), torch.cat([gained for _, gained in moved])
-    for k, (before, t) in enumerate(pairwise(times.tolist())):
-        gain = gain + (t - before) * states.dlogp_dt
-        states = moves(target, states, t, streams.step(first + k))
+        results = [
+            _anneal_stepwise(refine, states.select(rows), part_times, streams.select(rows), first)
+            for rows, part_times in zip(
+                torch.arange(len(gain)).view(len(times), -1),
+                times,
+                strict=True,
+            )
+        ]
+        x = torch.cat([part.x for part, _ in results])
+        log_density = torch.cat([part.log_density for part, _ in results])
+        return States(x, log_density, target), torch.cat([part_gain for _, part_gain in results])
+    for k, (start, end) in enumerate(pairwise(times.tolist())):
+        gain = gain + (end - start) * states.dlogp_dt
+        states = refine(target, states, end, streams.step(first + k))
     return states, gain
 
 
-def group_size(chains: int) -> int:
-    """So many chains, a number, are resampled together that there are sixteen groups, from whose spread errors are
-    told.
+def resampling_group_size(num_chains: int) -> int:
+    """Return the size of groups that are resampled together, so that there are 16 groups.
 
-    Ours (tests/flows/test_weights.py counts how often intervals of resampled chains hold the truth).
+    References: this project; coverage of the errors is checked in tests/flows/test_weights.py.
     """
-    return max(2, chains // 16)
+    return max(2, num_chains // NUM_GROUPS)
 
 
-def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refinement | None = None) -> Tensor:
-    """Samples of a law, uint8 [number, d] on the CPU: exact where it can be enumerated, else the ends of long chains.
+def draw_reference_samples(
+    target: Target,
+    num_samples: int,
+    num_sweeps: int,
+    seed: int,
+    refine: Refinement | None = None,
+) -> Tensor:
+    """Draw samples of a target, uint8 [num_samples, d] on the CPU.
 
-    Ours (tests/flows/test_annealing.py).
+    They are exact where the target can be enumerated, otherwise ends of independent MCMC chains.
+
+    References: this project; checked in tests/flows/test_annealing.py.
 
     Args:
-        target: the law.
-        number: of samples, each of a chain of its own.
-        sweeps: of Gibbs, or moves of `refine`.
+        target: the distribution.
+        num_samples: number of samples, each from its own chain.
+        num_sweeps: of Gibbs, or moves of `refine`.
         seed: of all draws.
-        refine: another move.
+        refine: moves in place of a Gibbs sweep.
     """
     if can_enumerate(target):
-        states, log_density = enumerated(target)
-        share = torch.softmax(log_density, 0).cpu()
-        return states.cpu()[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
-    streams = SampleStreams(seed, torch.arange(number, device=target.device))
-    chains = States.uniform(target, streams.step(0).next_draw().uniform((number, target.sites)))
-    chains, _ = _walk(target, refine)(chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
+        states, log_density = enumerate_states(target)
+        probabilities = torch.softmax(log_density, 0).cpu()
+        generator = torch.Generator().manual_seed(seed)
+        index = torch.multinomial(probabilities, num_samples, True, generator=generator)
+        return states.cpu()[index]
+    streams = SampleStreams(seed, torch.arange(num_samples, device=target.device))
+    uniforms = streams.step(0).next_draw().uniform((num_samples, target.sites))
+    chains = States.initial(target, uniforms)
+    times = torch.ones(num_sweeps + 1, dtype=torch.float64)
+    chains, _ = _make_annealing(target, refine)(chains, times, streams, 1)
     return chains.x.cpu()

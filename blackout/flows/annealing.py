@@ -18,18 +18,23 @@ from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import save_arrays, write_json
-from blackout.flows.annealed_importance import anneal, group_size, temper
-from blackout.flows.diagnostics import judge, said
-from blackout.flows.plots import named, save_diagnostics, save_path
+from blackout.flows.annealed_importance import (
+    anneal,
+    parallel_tempering,
+    resampling_group_size,
+)
+from blackout.flows.diagnostics import check_estimates, format_flags
+from blackout.flows.plots import sample_arrays, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.simulation import Paths
-from blackout.flows.targets import Conserved, Target, make_target, read_energy
+from blackout.flows.targets import FixedComposition, Target, make_target, read_energy
 from blackout.flows.targets.base import NOT_FINITE
-from blackout.flows.weights import estimates, known_values
+from blackout.flows.weights import estimate_target, exact_references
 from blackout.random import fold_seed
 
 CHECK_KEY = 13  # key of the runs that check an annealing, among the uses of a seed
 MIN_CHAINS_PER_TEMPERATURE = 4
+# name of a target -> its class or function in `blackout.flows`
 TARGETS = {
     "ising": "Ising",
     "potts": "Potts",
@@ -37,7 +42,6 @@ TARGETS = {
     "couplings": "read_couplings",
     "energy_network": "read_energy",
 }
-"""Name of a target -> its class or function in `blackout.flows`."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,12 @@ class Annealing:
     """An annealing of a target.
 
     Args:
-        target: the law to be sampled.
+        target: the distribution.
         chains: number of chains; with tempering, of replicas at all temperatures together.
         sweeps: Gibbs sweeps, or moves of clusters, of every chain.
         moves: how chains move; clusters are for ferromagnets.
         tempering: number of temperatures of parallel tempering; None for annealing.
-        resample_below: effective sample size, as a share, below which chains are resampled (SMC).
+        resample_below: ESS, as a fraction, below which chains are resampled (SMC); None for never.
         seed: of all random numbers.
 
     Raises:
@@ -83,15 +87,15 @@ class Annealing:
     def __post_init__(self) -> None:
         refuse(self.chains < 2, f"chains must be at least 2, not {self.chains}")
         refuse(self.sweeps < 1, f"sweeps must be at least 1, not {self.sweeps}")
-        share = self.resample_below
-        if share is not None and not 0 < share <= 1:
-            raise UserError(f"resample below must be in (0, 1], not {share}")
+        threshold = self.resample_below
+        if threshold is not None and not 0 < threshold <= 1:
+            raise UserError(f"resample below must be in (0, 1], not {threshold}")
         if self.tempering is not None:
-            refuse(share is not None, "tempering does not resample: leave out one of the two")
-            most = self.chains // MIN_CHAINS_PER_TEMPERATURE
+            refuse(threshold is not None, "tempering does not resample: leave out one of the two")
+            max_temperatures = self.chains // MIN_CHAINS_PER_TEMPERATURE
             refuse(
-                not 2 <= self.tempering <= most,
-                f"tempering must be from 2 temperatures to {most}, a quarter of the chains, "
+                not 2 <= self.tempering <= max_temperatures,
+                f"tempering must be 2 to {max_temperatures} temperatures, a quarter of the chains, "
                 f"not {self.tempering}",
             )
 
@@ -117,21 +121,23 @@ class Annealing:
         refuse(not bool(torch.isfinite(paths.log_weights).all()), NOT_FINITE)
 
         # 2. Estimate, and look for signs that estimates cannot be trusted.
-        arrays = named(paths, self.target.shape)
-        del arrays["jumps"], arrays["evaluations"]
+        arrays = sample_arrays(paths, self.target.shape)
+        del arrays["jumps"]
+        del arrays["evaluations"]
         x = arrays["samples"].flatten(1)
         log_weights = arrays["log_weights"]
         error = errors[-1] if errors else None
-        values = estimates(self.target, x, log_weights, arrays["log_density"], groups, error)
-        values |= known_values(self.target)
+        log_density = arrays["log_density"]
+        values = estimate_target(self.target, x, log_weights, log_density, groups, error)
+        values |= exact_references(self.target)
         check_seed = fold_seed(self.seed, CHECK_KEY)
-        flags = judge(self.target, x, log_weights, values, check_seed, groups)
+        flags = check_estimates(self.target, x, log_weights, values, check_seed, groups)
 
         # 3. Write.
         save_arrays(folder / "samples.npz", **arrays)
         save_diagnostics(self.target, arrays, paths, values, folder / "diagnostics.png")
-        observations = paths.observed(self.target)
-        path = save_path(self.target, paths.times, observations, folder, groups, errors or None)
+        observables = paths.observables(self.target)
+        path = save_path(self.target, paths.times, observables, folder, groups, errors or None)
         content: dict[str, Any] = {
             "values": values,
             "method": self.method,
@@ -141,22 +147,35 @@ class Annealing:
             "num_samples": self.chains,
             "cpu_seconds": seconds,
             "seed": self.seed,
-            **said(flags),
+            **format_flags(flags),
         }
         write_json(content, folder / "metrics.json")
-        return AnnealingResult(values, seconds, said(flags)["warning"] if flags else None)
+        return AnnealingResult(values, seconds, format_flags(flags).get("warning"))
 
     def _sample(self, moves: Clusters | None) -> tuple[Paths, Tensor | None, list[float]]:
         """Return paths, the group of every chain, and standard errors of log Z of tempering."""
         if self.tempering is not None:
             sets = self.chains // self.tempering
-            return temper(self.target, sets, self.tempering, self.sweeps, self.seed, moves)
+            return parallel_tempering(
+                self.target,
+                sets,
+                self.tempering,
+                self.sweeps,
+                self.seed,
+                moves,
+            )
         paths = anneal(
-            self.target, self.chains, self.sweeps, self.seed, self.resample_below, moves, power=None
+            self.target,
+            self.chains,
+            self.sweeps,
+            self.seed,
+            self.resample_below,
+            moves,
+            power=None,
         )
         if self.resample_below is None:
             return paths, None, []
-        return paths, torch.arange(self.chains) // group_size(self.chains), []
+        return paths, torch.arange(self.chains) // resampling_group_size(self.chains), []
 
 
 def load_target(
@@ -184,8 +203,8 @@ def load_target(
         )
         path = name if is_dotted else f"blackout.flows.{TARGETS[name]}"
         target = make_target({"_target_": path, **settings})
-    target.try_once()
+    target.check()
     if composition is not None:
         with error_context("composition"):
-            target = Conserved(target, composition)
+            target = FixedComposition(target, composition)
     return target

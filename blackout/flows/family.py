@@ -1,4 +1,4 @@
-"""The family of discrete neural flow samplers: from a target to a model, and back from its description."""
+"""The family of discrete neural flow samplers: models from settings, and from descriptions."""
 
 from __future__ import annotations
 
@@ -17,112 +17,170 @@ from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
 from blackout.flows.annealing import TARGETS, Annealing, load_target
-from blackout.flows.draw import preview, requested
-from blackout.flows.graphs.draw import preview_graphs, requested_graphs
+from blackout.flows.draw import build_draw, preview_draw
+from blackout.flows.graphs.draw import build_graph_draw, preview_graph_draw
 from blackout.flows.graphs.graph_solver import METHODS, GraphSolver, load_problems
-from blackout.flows.graphs.problems import TAKES, GraphTarget, Problem, problem_of
-from blackout.flows.graphs.solvers import EXACT, annealed
+from blackout.flows.graphs.problems import (
+    ACCEPTED_WEIGHTS,
+    GraphTarget,
+    Problem,
+    reduce_problem,
+)
+from blackout.flows.graphs.solvers import EXACT_SOLVERS, simulated_annealing
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.model import FlowSampler, GraphFlow, LawsFlow
+from blackout.flows.model import AmortisedFlow, FlowSampler, GraphFlow
 from blackout.flows.replay import Rollout
-from blackout.flows.targets import EnergySource, make_target
+from blackout.flows.targets import Target, TargetSource, make_target
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily
 
-_ANNEALED = 0.7
-"""Share of a run in which the horizon grows."""
-_SWEEPS, _SECONDS = 1000, 0.01
-"""Of simulated annealing beside solutions: sweeps at most, seconds a graph."""
+DEFAULT_VALIDATION_CHAINS = 512
+HORIZON_FRACTION = 0.7  # of a run in which the horizon grows to 1
+MAX_MESSAGE_LENGTH = 200  # characters of PyTorch's message about tensors that do not fit
+
+# baseline next to the solutions of graphs
+ANNEALING_SWEEPS = 1000
+ANNEALING_SECONDS_PER_GRAPH = 0.01
 
 
 @component("family")
 @dataclass(frozen=True)
 class FlowFamily(ComponentFamily):
-    """Samplers of unnormalised laws on discrete states, trained without data.
+    """Samplers of unnormalised targets on discrete states, trained without data.
 
     Args:
-        monitor: the validation metric by which the best checkpoint is chosen; more is better.
+        monitor: validation metric that selects the best checkpoint; more is better.
     """
 
     monitor: str = "val/ess"
     parts = ("target", "network", "simulation")
-    annealing_targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
-    """Targets that `blackout anneal` knows by name."""
-    graph_problems: ClassVar[tuple[str, ...]] = tuple(TAKES)
-    """Problems of `blackout solve`."""
+    annealing_targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)  # of `blackout anneal`, by name
+    graph_problems: ClassVar[tuple[str, ...]] = tuple(ACCEPTED_WEIGHTS)  # of `blackout solve`
     graph_methods: ClassVar[tuple[str, ...]] = METHODS
-    exact_graph_methods: ClassVar[tuple[str, ...]] = tuple(EXACT)
+    exact_graph_methods: ClassVar[tuple[str, ...]] = tuple(EXACT_SOLVERS)
     title = "A discrete neural flow sampler"
-    usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too"
+    usage = "x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives log Z too"
 
-    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> EnergySource:
-        """The target in the settings, or of a trained model.
+    def source(
+        self,
+        settings: Plain,
+        description: Plain | None = None,
+        trusted: tuple[str, ...] = (),
+    ) -> TargetSource:
+        """Return the target of the settings, or of a trained model's description, as a source.
 
         Raises:
-            UserError: there is none, or it cannot be made.
+            UserError: there is no target, or it cannot be built.
         """
-        chosen = description["model"]["target"] if description is not None else settings.get("target")
-        refuse(not chosen, "target=... must be given")
-        return EnergySource(make_target(chosen), int(settings.get("validation_samples", 512)))
+        target = settings.get("target") if description is None else description["model"]["target"]
+        refuse(not target, "target=... must be given, such as target=ising")
+        num_chains = settings.get("validation_samples", DEFAULT_VALIDATION_CHAINS)
+        return TargetSource(make_target(target), int(num_chains))
 
-    def described_parts(self, settings: Plain, source: EnergySource) -> dict[str, Any]:
-        """Target, network and simulation with all their arguments; a target from a file by its shape."""
+    def described_parts(self, settings: Plain, source: TargetSource) -> dict[str, Any]:
+        """Return the descriptions of target, network and simulation with all their arguments.
+
+        A target from a file is described by its shape.
+        """
         network = complete_description(settings["network"], source.facts, "network")
         if getattr(find_target(settings["loss"], "loss"), "learns_partition", False):
             network["partition"] = True
-        target = complete_description(remove_paths(source.target.description(dict(settings["target"]))), {}, "target")
+        target = remove_paths(source.target.description(dict(settings["target"])))
         simulation = complete_description(settings["simulation"], source.facts, "simulation")
-        return {"target": target, "network": network, "simulation": simulation}
+        return {
+            "target": complete_description(target, {}, "target"),
+            "network": network,
+            "simulation": simulation,
+        }
 
-    def tensors(self, source: EnergySource) -> dict[str, Tensor]:
-        """The target's, which travel with the model."""
+    def tensors(self, source: TargetSource) -> dict[str, Tensor]:
+        """Return the target's tensors, which are saved with the model."""
         return {f"target.{name}": value for name, value in source.target.state_dict().items()}
 
-    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> FlowSampler:
-        """Target, with its tensors, network and simulation together."""
-        described = description["model"]
-        target = make_target(described["target"])
-        own = {name.removeprefix("target."): value for name, value in tensors.items() if name.startswith("target.")}
-        try:
-            target.load_state_dict(own)
-        except RuntimeError as error:
-            raise UserError(f"target: its tensors do not fit: {' '.join(str(error).split())[:200]}") from None
-        network = instantiate(described["network"], "network")
+    def assemble(
+        self,
+        description: Plain,
+        tensors: Mapping[str, Tensor],
+        **training: Any,
+    ) -> FlowSampler:
+        """Build a model from its description and the target's tensors.
+
+        Raises:
+            UserError: tensors that do not fit, or a network that is not locally equivariant.
+        """
+        parts = description["model"]
+        target = make_target(parts["target"])
+        _load_target(target, tensors)
+        network = instantiate(parts["network"], "network")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
-            raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp or leconv")
-        flow = LawsFlow if target.many else FlowSampler
-        sampler = GraphFlow if isinstance(target, GraphTarget) else flow
-        return sampler(network, target, instantiate(described["simulation"], "simulation"), **training)
+            advice = "choose lesite, letf, lemlp or leconv"
+            raise UserError(f"network: {name} is not locally equivariant: {advice}")
+        model_class = FlowSampler
+        if isinstance(target, GraphTarget):
+            model_class = GraphFlow
+        elif target.amortised:
+            model_class = AmortisedFlow
+        return model_class(
+            network,
+            target,
+            instantiate(parts["simulation"], "simulation"),
+            **training,
+        )
 
     def training(self, settings: Plain) -> dict[str, Any]:
-        """Objective and rollout; the horizon of a rollout grows over a share of the run unless it says otherwise."""
-        loss, rollout = instantiate(settings["loss"], "loss"), instantiate(settings["rollout"], "rollout")
-        if not isinstance(loss, EstimatedPartition) or not isinstance(rollout, Rollout):
-            raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
+        """Return objective and rollout; by default the horizon grows for 70 % of the run.
+
+        Raises:
+            UserError: a loss or rollout of another family.
+        """
+        loss = instantiate(settings["loss"], "loss")
+        rollout = instantiate(settings["rollout"], "rollout")
+        if not isinstance(loss, EstimatedPartition):
+            raise UserError("loss: family=flow needs loss=dnfs or loss=leaps")
+        if not isinstance(rollout, Rollout):
+            raise UserError("rollout: family=flow needs blackout.flows.Rollout")
         if rollout.horizon_steps is None:
-            rollout = replace(rollout, horizon_steps=int(_ANNEALED * settings["trainer"]["max_steps"]))
+            horizon_steps = int(HORIZON_FRACTION * settings["trainer"]["max_steps"])
+            rollout = replace(rollout, horizon_steps=horizon_steps)
         return {"objective": loss, "rollout": rollout}
 
     def draw(self, model: FlowSampler, request: Plain) -> Draw:
-        """Weighted samples; of graphs solutions."""
-        return requested_graphs(model, request) if isinstance(model, GraphFlow) else requested(model, request)
+        """Return the requested draw: weighted samples, or solutions of graphs."""
+        if isinstance(model, GraphFlow):
+            return build_graph_draw(model, request)
+        return build_draw(model, request)
 
     def preview(self, model: FlowSampler, num_samples: int, num_steps: int | None = None) -> Draw:
-        """Samples with estimates from more of them than are shown."""
-        return preview_graphs(model) if isinstance(model, GraphFlow) else preview(model, model.rollout)
+        """Return the draw of pictures during and after training."""
+        if isinstance(model, GraphFlow):
+            return preview_graph_draw(model)
+        return preview_draw(model, model.rollout)
 
-    def baselines(self, source: EnergySource, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
-        """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""
+    def baselines(
+        self,
+        source: TargetSource,
+        size: int,
+        settings: Plain,
+    ) -> dict[str, dict[str, Baseline]]:
+        """Return the values of one chain of simulated annealing for the test graphs, if any."""
         target = source.target
         if not isinstance(target, GraphTarget):
             return {}
-        problems = [problem_of(target.problem, target.graph(number)) for number in target.numbers.tolist()]
-        graphs = [problem.graph for problem in problems]
-        found = annealed(problems[0].base, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
-        values = [problem.best_of(x) for problem, x in zip(problems, found, strict=True)]
-        return {"test/value": {"anneal": Baseline(torch.tensor(values, dtype=torch.float64))}}
+        graphs = [target.graph(index) for index in target.test_instances.tolist()]
+        problems = [reduce_problem(target.problem, graph) for graph in graphs]
+        solutions = simulated_annealing(
+            problems[0].base,
+            [problem.base_graph for problem in problems],
+            num_chains=1,
+            num_sweeps=ANNEALING_SWEEPS,
+            seconds=ANNEALING_SECONDS_PER_GRAPH * len(graphs),
+            seed=0,
+        )
+        values = [problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)]
+        baseline = Baseline(torch.tensor(values, dtype=torch.float64))
+        return {"test/value": {"anneal": baseline}}
 
     def annealing(
         self,
@@ -155,3 +213,19 @@ class FlowFamily(ComponentFamily):
     ) -> list[Problem]:
         """Return a problem on the graphs in files or of a trained flow, see `load_problems`."""
         return load_problems(name, graphs, ckpt, colours, unit_weights)
+
+
+def _load_target(target: Target, tensors: Mapping[str, Tensor]) -> None:
+    """Load the tensors called `target.*` into a target.
+
+    Raises:
+        UserError: they do not fit.
+    """
+    prefix = "target."
+    names = [name for name in tensors if name.startswith(prefix)]
+    state = {name.removeprefix(prefix): tensors[name] for name in names}
+    try:
+        target.load_state_dict(state)
+    except RuntimeError as error:  # missing or unexpected names, or other shapes
+        message = " ".join(str(error).split())[:MAX_MESSAGE_LENGTH]
+        raise UserError(f"target: its tensors do not fit: {message}") from None

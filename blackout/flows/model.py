@@ -1,5 +1,7 @@
-"""The model: a target, rates that carry noise to it, and how they are trained. It contains no formula: those of the
-rates are the network's.
+"""Models: a target, the rates that carry the uniform distribution to it, and their training.
+
+Formulas are elsewhere: those of the path in `path`, of the loss in `losses`, of the rates in the
+network.
 """
 
 from __future__ import annotations
@@ -12,164 +14,217 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError, ensure
-from blackout.flows.graphs.problems import GraphTarget, OnGraphs
+from blackout.flows.graphs.problems import GraphInstances, GraphTarget
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
-from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
-from blackout.flows.simulation import Events, Paths, Scores, Simulation
+from blackout.flows.replay import ReplayBatch, ReplayBuffer, Rollout, roll_out
+from blackout.flows.simulation import Events, NetRates, Paths, Simulation
 from blackout.flows.targets import Target
-from blackout.flows.weights import effective_sample_size, known_values, log_mean_exp
+from blackout.flows.weights import effective_sample_size, exact_references, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Drawn, Watch
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
-# keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, _VALIDATION, _TEST = 0, 1, 3, 6
+# keys that separate the uses of one seed; 2 is the key of dropout
+BATCH_KEY = 0
+ROLLOUT_KEY = 1
+VALIDATION_KEY = 3
+TEST_KEY = 6
 
-
-BATCH = 1024
-"""Chains simulated together unless the caller says otherwise."""
+BATCH_SIZE = 1024  # chains simulated together unless the caller chooses
 
 
 class ChainSampler(Model):
-    """A target and rates that carry noise to it: what trained flows and energies with a flow inside have in common."""
+    """A target with rates: what trained flows and energies with a flow inside have in common."""
 
     target: Target
     simulation: Simulation
     objective: EstimatedPartition
     rollout: Rollout | None
-    replay_buffer: Replay | None
+    replay_buffer: ReplayBuffer | None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return self.target.shape
 
-    def rates(self, trained: bool = False) -> Scores:
-        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones.
+    def rates(self, *, trained: bool = False) -> NetRates:
+        """Return the net rates G as simulations call them, in float64.
 
-        G(tau, i | x): rates out [G]_+ and in [-G]_+.
+        Args:
+            trained: use the weights in training instead of their average.
         """
         network = self.network if trained else self.averaged
         dtype = next(network.parameters()).dtype
 
-        def scores(states: States, t: float) -> Tensor:
+        def net_rates(states: States, t: float) -> Tensor:
             with torch.no_grad():
                 times = torch.full((len(states.x),), t, dtype=dtype, device=states.x.device)
-                return network(states.x, times, states.ratios.to(dtype), *states.target.context()).double()
+                log_ratios = states.log_ratios.to(dtype)
+                g = network(states.x, times, log_ratios, *states.target.context())
+                return g.double()
 
-        return scores
+        return net_rates
 
-    def known(self) -> dict[str, float]:
-        """What is said beside the estimates from samples: exact values, as far as they are within reach."""
-        return known_values(self.target)
+    def exact_references(self) -> dict[str, float]:
+        """Return values that are shown next to the estimates: exact ones, where known."""
+        return exact_references(self.target)
 
-    def learn(self, network: nn.Module, batch: Mapping[str, Any], due: bool) -> Tensor:
-        """The mean squared residual of rates over states of the replay buffer, after a new rollout where one is due.
+    def training_loss(self, network: nn.Module, batch: Mapping[str, Any], due: bool) -> Tensor:
+        """Return the mean squared residual over states of the replay buffer, a scalar.
 
-        A scalar; b states, one for each position, int64 [b] [Ou 2025, Algorithm 1].
+        References: Ou et al. 2025, Algorithm 1.
+
+        Args:
+            network: the rates in training.
+            batch: with the training step `batch` and `position`, int64 [b].
+            due: whether a rollout is made first.
         """
-        rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
-        assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
-        if due or int(replay.made) == 0:
-            self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
-        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).step(batch["batch"])
-        seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
-        squared, clipped = self.objective(network, self.informed(seen))
-        loss = squared.mean()
+        rollout = self.rollout
+        replay_buffer = self.replay_buffer
+        assert rollout is not None and replay_buffer is not None
+        assert isinstance(network, LocallyEquivariant)
+        step = batch["batch"]
+        if due or int(replay_buffer.num_rollouts) == 0:
+            self.roll_out(rollout, replay_buffer, fold_seed(self.seed, ROLLOUT_KEY, step), step)
+        position = batch["position"].to(self.device)
+        streams = SampleStreams(fold_seed(self.seed, BATCH_KEY), position).step(step)
+        uniforms = streams.next_draw().uniform((len(position), 3))
+        replay_batch = self.add_context(replay_buffer.sample(uniforms))
+        squared_residuals, clipped_fraction = self.objective(network, replay_batch)
+        loss = squared_residuals.mean()
         self.log("train/loss", loss.detach())
-        self.log("train/share_clipped", clipped)
+        self.log("train/clipped_fraction", clipped_fraction)
         return loss
 
-    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
-        """Make a rollout before the batch of this number."""
-        roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
+        """Make a rollout before a training step."""
+        roll_out(rollout, self.target, self.rates(trained=True), seed, replay_buffer, step)
 
-    def informed(self, seen: ReplayBatch) -> ReplayBatch:
-        """The same with what the network is told about laws, where there are many."""
-        return seen
+    def add_context(self, batch: ReplayBatch) -> ReplayBatch:
+        """Add what identifies the target of each row, for families of targets."""
+        return batch
 
-    def paths(
+    def simulate(
         self,
         indices: Tensor,
         seed: int,
+        *,
         simulation: Simulation | None = None,
         refine: Refinement | None = None,
         watch: Watch | None = None,
-        observe: bool = False,
+        record: bool = False,
     ) -> Paths:
-        """Chains with these numbers, int64 [b], on the model's device; of groups that are resampled, these members.
+        """Simulate the chains with these indices, int64 [b], on the model's device.
 
         Args:
-            indices, seed: the random numbers of chain k are a function of (seed, k); where there is resampling, the
-                chain also depends on its group.
-            simulation, refine: the model's own simulation and no moves, unless given.
-            watch, observe: see `Simulation.run`.
+            indices: of the chains; with resampling their whole groups are simulated.
+            seed: chain k is a function of (seed, k), and of its group if it is resampled.
+            simulation: in place of the model's own.
+            refine: moves after every step.
+            watch: see `Simulation.run`.
+            record: see `Simulation.run`.
         """
-        how, whole = simulation or self.simulation, indices
-        if how.resample_below is not None:  # whole groups, of which these are part
-            first = (indices // how.group).unique() * how.group
-            whole = (first[:, None] + torch.arange(how.group)).flatten()
-        paths = how.run(self.target, self.rates(), whole.to(self.device), seed, refine, watch, observe)
-        return paths if len(whole) == len(indices) else paths.rows(torch.searchsorted(whole, indices).to(self.device))
+        simulation = simulation or self.simulation
+        simulated = indices
+        if simulation.resample_below is not None:
+            group_size = simulation.group_size
+            first = (indices // group_size).unique() * group_size
+            simulated = (first[:, None] + torch.arange(group_size)).flatten()
+        paths = simulation.run(
+            self.target,
+            self.rates(),
+            simulated.to(self.device),
+            seed,
+            refine=refine,
+            watch=watch,
+            record=record,
+        )
+        if len(simulated) == len(indices):
+            return paths
+        return paths.select(torch.searchsorted(simulated, indices).to(self.device))
 
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
-        """Unweighted output of the chain, `samples` [b, *shape], with `log_weights` float64 [b].
+        """Yield indices [b] and final states `samples` [b, *shape] with `log_weights` float64 [b].
 
-        Samples are of the target only as far as ESS is 1.
+        The samples have the target's distribution only if the ESS is 1.
         """
-        for part in indices.split(batch_size or BATCH) if len(indices) else ():
-            paths = self.paths(part, seed)
-            yield part, {"samples": paths.states.x.view(-1, *self.shape), "log_weights": paths.log_weights}
+        if len(indices) == 0:
+            return
+        for part in indices.split(batch_size or BATCH_SIZE):
+            paths = self.simulate(part, seed)
+            samples = paths.states.x.view(-1, *self.shape)
+            yield part, {"samples": samples, "log_weights": paths.log_weights}
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS and log Z of the group of chains with the batch's numbers, int64 [b] [Ou 2025, eqs. 30 and 38].
+        """Record ESS and log Z of the chains with the indices of a batch, int64 [b].
 
-        Chains of a test are others than those of validations, which may have chosen a checkpoint.
+        A test has other chains than validations, which may have chosen the checkpoint.
+
+        References: Ou et al. 2025, eqs. 30 and 38.
         """
-        indices, seed = batch["index"].to(self.device), self.chain_seed(batch)
+        indices = batch["index"].to(self.device)
+        seed = self.chain_seed(batch)
         with torch.autocast(self.device.type, enabled=False):
-            log_weights = self.simulation.run(self.target, self.rates(), indices, seed, self.moves).log_weights
-            self.look_at_data(batch, log_mean_exp(log_weights))
-        self.record("val/ess", effective_sample_size(log_weights).expand(len(indices)))
-        self.record("val/log_z", log_mean_exp(log_weights).expand(len(indices)))
+            paths = self.simulation.run(
+                self.target,
+                self.rates(),
+                indices,
+                seed,
+                refine=self.validation_refinement,
+            )
+            log_z = log_mean_exp(paths.log_weights)
+            self.record_data(batch, log_z)
+        self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
+        self.record("val/log_z", log_z.expand(len(indices)))
 
     def chain_seed(self, batch: Mapping[str, Any]) -> int:
-        """The seed of the chains of a validation or test."""
-        return fold_seed(self.seed, _TEST if is_test(batch) else _VALIDATION)
+        """Return the seed of the chains of a validation or test."""
+        return fold_seed(self.seed, TEST_KEY if is_test(batch) else VALIDATION_KEY)
 
-    def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
-        """Record what there is to say of a batch that has data."""
+    def record_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+        """Record metrics of the data in a batch, if there are data."""
 
     @property
-    def moves(self) -> Refinement | None:
+    def validation_refinement(self) -> Refinement | None:
         """Moves of the chains of a validation."""
         return None
 
     @property
     def validation_cost(self) -> int:
+        """Network evaluations per chain of a validation."""
         return self.simulation.num_steps
 
     def example(self) -> tuple[Any, ...]:
+        """Return arguments of one network evaluation for one state."""
         x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
-        ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
-        return x, torch.zeros(1, device=self.device), ratios, *self.target.context()
+        log_ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
+        return x, torch.zeros(1, device=self.device), log_ratios, *self.target.context()
 
 
 class FlowSampler(ChainSampler):
-    """A continuous-time Markov chain from uniform noise to an unnormalised law.
+    """Discrete neural flow sampler: a continuous-time Markov chain to an unnormalised target.
+
+    References: Ou et al. 2025.
 
     Args:
         network: (x [B, d], t [B], log-ratios [B, d, S]) -> G [B, d, S], locally equivariant.
-        target: the law.
-        simulation: how samples are drawn by default.
-        objective: what is minimised.
-        rollout: how states to learn from are made; None for a model that is only used.
-        ema_decay: None for a model without an average (a loaded one).
-        seed: with the number of the step it decides everything a training step draws.
+        target: the distribution.
+        simulation: of samples by default.
+        objective: training loss.
+        rollout: settings of the rollouts; None for a model that is not trained.
+        ema_decay: of the average of the weights; None for none.
+        seed: with the training step it determines all random numbers of training.
+
+    Example:
+        >>> from blackout.flows import Ising
+        >>> from blackout.networks import LESite
+        >>> model = FlowSampler(LESite(sites=9, levels=2, channels=8), Ising(size=3))
+        >>> [samples["samples"].shape for _, samples in model.eval().batches(torch.arange(4))]
+        [torch.Size([4, 3, 3])]
     """
 
     means: ClassVar[tuple[str, ...]] = ("val/ess", "val/log_z")
@@ -185,135 +240,201 @@ class FlowSampler(ChainSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        self.target, self.rollout = target.requires_grad_(False), rollout
-        self.simulation, self.objective = simulation, objective
-        self.replay_buffer = None if rollout is None else Replay(rollout, target.levels, target.sites, target.many)
+        self.target = target.requires_grad_(False)
+        self.rollout = rollout
+        self.simulation = simulation
+        self.objective = objective
+        self.replay_buffer = None
+        if rollout is not None:
+            self.replay_buffer = ReplayBuffer(
+                rollout,
+                target.levels,
+                target.sites,
+                target.amortised,
+            )
 
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """See `learn`."""
+        """Return the loss of a training step; see `training_loss`."""
         assert self.rollout is not None
-        with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
-            return self.learn(self.network, batch, batch["batch"] % self.rollout.every == 0)
+        due = batch["batch"] % self.rollout.every_n_steps == 0
+        # the residual is a difference of large numbers
+        with torch.autocast(self.device.type, enabled=False):
+            return self.training_loss(self.network, batch, due)
 
     def try_once(self) -> None:
         """Evaluate target and network once.
 
         Raises:
-            UserError: see `Target.try_once`.
+            UserError: see `Target.check`.
         """
-        self.rates(trained=True)(States.of(self.target, self.target.try_once()), 0.5)
+        states = States.evaluate(self.target, self.target.check())
+        self.rates(trained=True)(states, 0.5)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The target's."""
+        """Return the target's tensors, which are saved with the model."""
         return {f"target.{name}": value for name, value in self.target.state_dict().items()}
 
 
-class LawsFlow(FlowSampler):
-    """One network for many laws, which it is told, with a normaliser for each of them. As a sampler, of one of them.
+class AmortisedFlow(FlowSampler):
+    """One network for a family of targets, with a d log Z_t / dt for each instance.
 
-    Args: as for `FlowSampler`; the target is an `Ising` with ranges, or a `GraphTarget`.
+    `simulate` and `batches` draw from the target as a single one.
+
+    References: this project; checked in tests/flows/test_training.py.
+
+    Args:
+        args, kwargs: see `FlowSampler`; the target is an `Ising` with ranges or a `GraphTarget`.
 
     Raises:
-        ValueError: a rollout whose chains, or whose groups that are resampled, are not those of whole laws.
+        ValueError: rollout.chains, or the groups that are resampled, are not multiples of
+            rollout.chains_per_instance.
     """
 
     means: ClassVar[tuple[str, ...]] = ("val/ess",)
     target: Any
-    each = 64
-    """Chains of every law in a validation."""
+    validation_chains_per_instance = 64
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if (rollout := self.rollout) is not None:
-            sizes = [rollout.chains] if rollout.resample_below is None else [rollout.chains, rollout.group]
-            if any(size % rollout.chains_per_law for size in sizes):
-                raise ValueError(f"rollout.chains and group, {sizes}, are no multiples of {rollout.chains_per_law}")
+        rollout = self.rollout
+        if rollout is None:
+            return
+        sizes = {"chains": rollout.chains}
+        if rollout.resample_below is not None:
+            sizes["group_size"] = rollout.group_size
+        for name, size in sizes.items():
+            ensure(
+                size % rollout.chains_per_instance == 0,
+                f"rollout.{name} must be a multiple of rollout.chains_per_instance, "
+                f"{rollout.chains_per_instance}, not {size}",
+            )
 
-    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
-        """Some laws, drawn for this rollout, each with chains of its own."""
-        laws = rollout.chains // rollout.chains_per_law
-        law = self.target.drawn(laws, rollout.chains_per_law, seed, rollout.relabel).to(self.device)
-        replay.law[replay.slot] = law
-        roll_out(rollout, self.target.of(law), self.rates(trained=True), seed, replay, number, laws)
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
+        """Make a rollout of some instances, each with `chains_per_instance` chains."""
+        num_instances = rollout.chains // rollout.chains_per_instance
+        index = self.target.sample_instances(
+            num_instances, rollout.chains_per_instance, seed, rollout.relabel_nodes
+        ).to(self.device)
+        replay_buffer.instance[replay_buffer.next_slot] = index
+        target = self.target.instances(index)
+        net_rates = self.rates(trained=True)
+        roll_out(rollout, target, net_rates, seed, replay_buffer, step, num_instances)
 
-    def informed(self, seen: ReplayBatch) -> ReplayBatch:
-        return replace(seen, context=self.target.of(seen.law).context())
+    def add_context(self, batch: ReplayBatch) -> ReplayBatch:
+        """Add what identifies the target of each row."""
+        return replace(batch, context=self.target.instances(batch.instance).context())
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """ESS [Ou 2025, eq. 38] of the chains of each law, with the batch's numbers, int64 [b]."""
-        numbers = self.target.numbers if is_test(batch) else self.target.validation_numbers
-        indices, numbers = batch["index"].to(self.device), numbers.to(self.device)
-        law = numbers[indices // self.each % len(numbers)]
+        """Record the ESS of the chains of each instance; the batch has their indices, int64 [b].
+
+        References: Ou et al. 2025, eq. 38.
+        """
+        if is_test(batch):
+            instances = self.target.test_instances.to(self.device)
+        else:
+            instances = self.target.validation_instances.to(self.device)
+        chains = batch["index"].to(self.device)
+        row = chains // self.validation_chains_per_instance % len(instances)
+        index = instances[row]
+        target = self.target.instances(index)
         with torch.autocast(self.device.type, enabled=False):
-            paths = self.simulation.run(self.target.of(law), self.rates(), indices, self.chain_seed(batch))
-        self.look_at(paths)
+            paths = self.simulation.run(target, self.rates(), chains, self.chain_seed(batch))
+        self.record_paths(paths)
         ess = torch.zeros_like(paths.log_weights)
-        for one in law.unique():
-            ess[law == one] = effective_sample_size(paths.log_weights[law == one])
+        for instance in index.unique():
+            rows = index == instance
+            ess[rows] = effective_sample_size(paths.log_weights[rows])
         self.record("val/ess", ess)
 
-    def look_at(self, paths: Paths) -> None:
-        """Record what else there is to say of the chains of a validation."""
+    def record_paths(self, paths: Paths) -> None:
+        """Record further metrics of the chains of a validation."""
 
     def try_once(self) -> None:
-        """Evaluate target and network once."""
-        on = self.target.of(torch.zeros(2, dtype=torch.int64, device=self.device))
-        states = States.uniform(on, torch.rand(2, self.target.sites, device=self.device))
+        """Evaluate target and network once.
+
+        Raises:
+            UserError: the network cannot be conditioned on the instance.
+        """
+        index = torch.zeros(2, dtype=torch.int64, device=self.device)
+        target = self.target.instances(index)
+        states = States.initial(target, torch.rand(2, self.target.sites, device=self.device))
         try:
             self.rates(trained=True)(states, 0.5)
-        except TypeError as error:
+        except TypeError as error:  # the network takes no further arguments
             name = type(self.network).__name__
-            raise UserError(f"network: {name} cannot be told of many laws: take lesite, or legf for graphs") from error
+            raise UserError(
+                f"network: {name} cannot be conditioned on a target's parameters; "
+                "choose network=lesite, or lesite_graph or legf for graphs"
+            ) from error
 
 
-class GraphFlow(LawsFlow):
-    """A continuous-time Markov chain from uniform states of the nodes of a graph to a law on them.
+class GraphFlow(AmortisedFlow):
+    """One flow for a problem on many graphs.
 
-    Args: as for `LawsFlow`; the target is a `GraphTarget`.
+    References: Ou et al. 2025, section 4.3.
+
+    Args:
+        args, kwargs: see `FlowSampler`; the target is a `GraphTarget`.
 
     Raises:
-        ValueError: a simulation that resamples, or as for `LawsFlow`.
+        ValueError: a simulation with resampling, or see `AmortisedFlow`.
     """
 
     means = ("val/value", "val/ess")
     target: GraphTarget
-    each = 8
+    validation_chains_per_instance = 8
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        ensure(self.simulation.resample_below is None, "simulation.resample_below is for one law, not for graphs")
+        ensure(
+            self.simulation.resample_below is None,
+            "simulation.resample_below must be null for graphs",
+        )
 
-    def look_at(self, paths: Paths) -> None:
-        """Mean value of solutions without refinement."""
-        on = paths.states.target
-        assert isinstance(on, OnGraphs)
-        self.record("val/value", on.solutions(paths.states.x)[1])
+    def record_paths(self, paths: Paths) -> None:
+        """Record the mean value of the repaired solutions."""
+        target = paths.states.target
+        assert isinstance(target, GraphInstances)
+        _, values = target.solutions(paths.states.x)
+        self.record("val/value", values)
 
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
-        """Solutions of the test graphs, one of each in turn, without refinement; see `ended`."""
+        """Yield indices [b] and solutions of the test graphs in turn; see `solution_arrays`."""
+        if len(indices) == 0:
+            return
         self.target.to(self.device)
-        for part in indices.split(batch_size or BATCH) if len(indices) else ():
-            law = self.target.numbers[part % len(self.target.numbers)]
-            on = self.target.of(law.to(self.device))
-            yield part, ended(self.simulation.run(on, self.rates(), part.to(self.device), seed), law)
+        graphs = self.target.test_instances
+        for part in indices.split(batch_size or BATCH_SIZE):
+            graph = graphs[part % len(graphs)]
+            target = self.target.instances(graph.to(self.device))
+            paths = self.simulation.run(target, self.rates(), part.to(self.device), seed)
+            yield part, solution_arrays(paths, graph)
 
 
 def is_test(batch: Mapping[str, Any]) -> bool:
-    """Whether a batch is of test data, rather than of validation data."""
+    """Return whether a batch is of test data, rather than of validation data."""
     return batch.get("split") == "test"
 
 
-def ended(paths: Paths, law: Tensor) -> dict[str, Tensor]:
-    """The solutions that chains on graphs with these numbers, int64 [b], end in.
+def solution_arrays(paths: Paths, graph: Tensor) -> dict[str, Tensor]:
+    """Return the repaired solutions of chains on graphs with these indices, int64 [b].
 
     Returns:
-        samples and solutions uint8 [b, d], graph and nodes int64 [b], value and log_weights float64 [b].
+        `samples` and `solutions` uint8 [b, d], `graph` and `nodes` int64 [b], `value` and
+        `log_weights` float64 [b].
     """
-    on, x = paths.states.target, paths.states.x
-    assert isinstance(on, OnGraphs)
-    solutions, value = on.solutions(x)
-    found = {"samples": x, "solutions": solutions, "value": value, "log_weights": paths.log_weights}
-    return found | {"graph": law, "nodes": on.nodes}
+    target = paths.states.target
+    assert isinstance(target, GraphInstances)
+    x = paths.states.x
+    solutions, value = target.solutions(x)
+    return {
+        "samples": x,
+        "solutions": solutions,
+        "value": value,
+        "log_weights": paths.log_weights,
+        "graph": graph,
+        "nodes": target.num_nodes,
+    }

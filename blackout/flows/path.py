@@ -1,9 +1,12 @@
-"""The path of laws from uniform noise to the target, p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3], the
-forward equation's residual at its states, and the Stein control variate.
+"""The path from the uniform distribution to the target, p_t proportional to rho^t eta^(1 - t).
 
-Rates carry this path if they satisfy the Kolmogorov forward equation. Its residual at a state needs no evaluation
-elsewhere: rates out of x are [G]_+, those into x from its neighbours [-G]_+, by local equivariance. The integral of the
-residual along a chain is what weights are made of. On its way the path is the law at every higher temperature.
+Rates carry this path if they satisfy the Kolmogorov forward equation. By local equivariance its
+residual at a state x needs no evaluation at other states: with the net rates
+G(tau, i | x) = R(tau, i | x) - R(x_i, i | y) p_t(y) / p_t(x), y = Swap(x, i, tau), the rates out
+of x are [G]_+ and the rates from its neighbours into x are [-G]_+. Importance weights are the
+integral of the residual along a chain. At time t the path is the target at temperature 1 / t.
+
+References: Ou et al. 2025, section 3.
 """
 
 from __future__ import annotations
@@ -16,210 +19,268 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.flows.targets import Target, exact_values
-from blackout.flows.weights import estimated, weighted_mean
+from blackout.flows.weights import estimate_means, weighted_mean
 
-_STRAY = 0.1
-"""Probability that a site starts elsewhere than in the state that its path begins about."""
+CHANGE_PROBABILITY = 0.1  # that a site differs from the centre at t = 0 of a `PathFromState`
 
 
 @dataclass
 class States:
-    """States, and what the target says about each of them; evaluated once, and ratios only if they are asked for.
+    """States with their log-density; log-ratios are evaluated on demand, once.
 
     Args:
         x: integers [B, d].
         log_density: log rho, float64 [B].
-        target: the law, or the laws of the rows.
-        scores: G at some time, float64 [B, d, S], where a step has left it for the next one.
-        known: the ratios, where they have been evaluated.
+        target: of all rows, or with a target for each row.
+        net_rates: G at some time, float64 [B, d, S], where a step has left it for the next one.
+        cached_log_ratios: float64 [B, d, S], where they have been evaluated.
     """
 
     x: Tensor
     log_density: Tensor
     target: Target
-    scores: Tensor | None = None
-    known: Tensor | None = None
+    net_rates: Tensor | None = None
+    cached_log_ratios: Tensor | None = None
 
     @classmethod
-    def of(cls, target: Target, x: Tensor) -> States:
+    def evaluate(cls, target: Target, x: Tensor) -> States:
         """Evaluate the target at states [B, d]."""
         return cls(x, target.log_density(x).double(), target)
 
     @classmethod
-    def uniform(cls, target: Target, uniforms: Tensor) -> States:
-        """States drawn from eta by uniforms [B, d]."""
-        return cls.of(target, target.uniform(uniforms))
+    def initial(cls, target: Target, uniforms: Tensor) -> States:
+        """Draw states at t = 0 by uniforms [B, d]."""
+        return cls.evaluate(target, target.sample_initial(uniforms))
 
     @property
-    def ratios(self) -> Tensor:
-        """log rho of every neighbour relative to that of the state, float64 [B, d, S]; evaluated once.
+    def log_ratios(self) -> Tensor:
+        """Log-ratios of all neighbours, float64 [B, d, S]; see `Target.log_ratios`.
 
-        [Ou 2025, appendix C.2].
+        References: Ou et al. 2025, appendix C.2.
         """
-        if self.known is None:
-            self.known = self.target.log_ratios(self.x).double()
-        return self.known
+        if self.cached_log_ratios is None:
+            self.cached_log_ratios = self.target.log_ratios(self.x).double()
+        return self.cached_log_ratios
 
     @property
     def dlogp_dt(self) -> Tensor:
-        """f = d log p~_t / dt = log rho + log of the number of states, the same at all times; [B].
+        """f = d log p~_t / dt = log rho - log eta, [B]; the same at all times.
 
-        [Ou 2025, eq. 8], of this path.
+        References: Ou et al. 2025, eq. 8, of this path.
         """
-        return self.log_density + self.target.log_volume
+        return self.log_density + self.target.log_num_states
 
-    def rows(self, which: Tensor) -> States:
-        """Some of them, by number, int64 [b], or mask, bool [B]."""
-        scores, known = (None if part is None else part[which] for part in (self.scores, self.known))
-        return States(self.x[which], self.log_density[which], self.target.rows(which), scores, known)
+    def select(self, rows: Tensor) -> States:
+        """Return some rows, by index, int64 [b], or mask, bool [B]."""
+        net_rates = None if self.net_rates is None else self.net_rates[rows]
+        log_ratios = None if self.cached_log_ratios is None else self.cached_log_ratios[rows]
+        return States(
+            self.x[rows],
+            self.log_density[rows],
+            self.target.select(rows),
+            net_rates,
+            log_ratios,
+        )
 
-    def updated(self, which: Tensor, others: States) -> States:
-        """A copy with other states at these rows, int64 [b] or bool [B], and without scores."""
-        index = torch.nonzero(which).flatten() if which.dtype == torch.bool else which
-        pairs = ((self.x, others.x), (self.log_density, others.log_density))
-        x, log_density = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
-        known = None if self.known is None else self.known.index_copy(0, index, others.ratios)
-        return States(x, log_density, self.target, None, known)
+    def replace(self, rows: Tensor, states: States) -> States:
+        """Return a copy with other states at these rows, int64 [b] or bool [B], without G."""
+        index = torch.nonzero(rows).flatten() if rows.dtype == torch.bool else rows
+        x = self.x.index_copy(0, index, states.x)
+        log_density = self.log_density.index_copy(0, index, states.log_density)
+        log_ratios = None
+        if self.cached_log_ratios is not None:
+            log_ratios = self.cached_log_ratios.index_copy(0, index, states.log_ratios)
+        return States(x, log_density, self.target, None, log_ratios)
 
 
-class Near(Target):
-    """A law whose path begins in a product law b about a state in place of noise: p_t ~ rho^t b^(1 - t). Ours
-    (tests/flows/test_annealing.py).
+class PathFromState(Target):
+    """A target whose path starts near a given state instead of the uniform distribution.
+
+    p_t is proportional to rho^t b^(1 - t), b a product distribution around the state.
+
+    References: this project; checked in tests/flows/test_annealing.py.
 
     Args:
-        inner: the law.
+        inner: the target.
         centre: the state, uint8 [d].
     """
 
-    log_volume = 0.0
-    log_start: Tensor
+    log_num_states = 0.0  # b is normalised
+    log_initial: Tensor
 
     def __init__(self, inner: Target, centre: Tensor) -> None:
-        """log b of the state and of those beside it, [d, S]: see the class."""
         super().__init__(inner.levels, inner.shape)
-        self.inner, self.centre = inner, centre
-        away = math.log(_STRAY / (self.levels - 1))
-        self.log_start = away + F.one_hot(centre.long(), self.levels).double() * (math.log1p(-_STRAY) - away)
+        self.inner = inner
+        self.centre = centre
+        log_changed = math.log(CHANGE_PROBABILITY / (self.levels - 1))
+        log_same = math.log1p(-CHANGE_PROBABILITY)
+        is_centre = F.one_hot(centre.long(), self.levels).double()
+        self.log_initial = log_changed + is_centre * (log_same - log_changed)
 
-    def uniform(self, uniforms: Tensor) -> Tensor:
-        """States drawn from b of the class by uniforms [B, d]: uint8 [B, d]."""
-        other = (uniforms / _STRAY * (self.levels - 1)).long() + 1
-        return torch.where(uniforms < _STRAY, (self.centre + other) % self.levels, self.centre).to(torch.uint8)
+    def sample_initial(self, uniforms: Tensor) -> Tensor:
+        """Draw states from b by uniforms [B, d]: uint8 [B, d]."""
+        # below the threshold the quotient is uniform again: which other value
+        shift = (uniforms / CHANGE_PROBABILITY * (self.levels - 1)).long() + 1
+        changed = (self.centre + shift) % self.levels
+        return torch.where(uniforms < CHANGE_PROBABILITY, changed, self.centre).to(torch.uint8)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log rho - log b of states [B, d], what the path of the class gains along its way: float64 [B]."""
-        start = (F.one_hot(x.long(), self.levels) * self.log_start).sum((-1, -2))
-        return self.inner.log_density(x).double() - start
+        """Return log rho - log b of states [B, d], the derivative of log p~_t: float64 [B]."""
+        log_b = (F.one_hot(x.long(), self.levels) * self.log_initial).sum((-1, -2))
+        return self.inner.log_density(x).double() - log_b
 
-    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
-        """log p_t(. | x without i) of rho^t b^(1 - t) up to a constant, float64 [B, n, S]: see `Target.conditional`."""
-        return self.inner.conditional(x, where, t) + (1 - t) * self.log_start[where]
+    def conditional_logits(self, x: Tensor, sites: Tensor, t: float) -> Tensor:
+        """Return log p_t(x_i | other sites) + constant of rho^t b^(1 - t): float64 [B, n, S]."""
+        return self.inner.conditional_logits(x, sites, t) + (1 - t) * self.log_initial[sites]
 
-    def pairs(self) -> tuple[Tensor, Tensor] | None:
-        """(w [d, d], f [d, S]) of log rho - log b: see `Target.pairs`."""
-        pairs = self.inner.pairs()
-        return None if pairs is None else (pairs[0], pairs[1] - self.log_start)
-
-
-def outgoing(scores: Tensor) -> Tensor:
-    """Rates R(tau, i | x) = [G(tau, i | x)]_+, [B, d, S] [Ou 2025, section 3.2]."""
-    return scores.clamp(min=0)
+    def pairwise_terms(self) -> tuple[Tensor, Tensor] | None:
+        """Return (w, f) of log rho - log b; see `Target.pairwise_terms`."""
+        terms = self.inner.pairwise_terms()
+        return None if terms is None else (terms[0], terms[1] - self.log_initial)
 
 
-def incoming(scores: Tensor) -> Tensor:
-    """Rates R(x_i, i | Swap(x, i, tau)) = [-G(tau, i | x)]_+, [B, d, S] [Ou 2025, eqs. 9 and 10]."""
-    return (-scores).clamp(min=0)
+def outgoing_rates(net_rates: Tensor) -> Tensor:
+    """Return the rates R(tau, i | x) = [G(tau, i | x)]_+, [B, d, S].
+
+    References: Ou et al. 2025, section 3.2.
+    """
+    return net_rates.clamp(min=0)
 
 
-def stein(scores: Tensor, log_ratios: Tensor) -> Tensor:
-    """g = sum_y R(x, y) p(y) / p(x), the Stein control variate: its mean under p_t is 0 for any rates.
+def incoming_rates(net_rates: Tensor) -> Tensor:
+    """Return the rates R(x_i, i | Swap(x, i, tau)) = [-G(tau, i | x)]_+, [B, d, S].
 
-    [Ou 2025, eq. 17], with the rates of eq. 10.
+    References: Ou et al. 2025, eqs. 9 and 10.
+    """
+    return (-net_rates).clamp(min=0)
+
+
+def stein_control_variate(net_rates: Tensor, log_ratios: Tensor) -> Tensor:
+    """Return g = sum_y R(x, y) p_t(y) / p_t(x), whose mean under p_t is 0 for any rates: [B].
+
+    References: Ou et al. 2025, eq. 17, with the rates of eq. 10.
 
     Args:
-        scores: G, [B, d, S].
-        log_ratios: log p_t(y) / p_t(x), of that shape.
-
-    Returns:
-        [B].
+        net_rates: G, [B, d, S].
+        log_ratios: log p_t(y) / p_t(x), [B, d, S].
     """
-    return (incoming(scores) * log_ratios.exp() - outgoing(scores)).sum((-1, -2))
+    inflow = incoming_rates(net_rates) * log_ratios.exp()
+    return (inflow - outgoing_rates(net_rates)).sum((-1, -2))
 
 
-def residual(dlogp_dt: Tensor, scores: Tensor, log_ratios: Tensor) -> Tensor:
-    """xi = f - g; constant in x, and equal to d log Z_t / dt, if and only if the rates carry p_t [Ou 2025, eq. 8].
+def forward_residual(dlogp_dt: Tensor, net_rates: Tensor, log_ratios: Tensor) -> Tensor:
+    """Return the residual xi = f - g of the Kolmogorov forward equation, [B].
 
-    Args:
-        dlogp_dt: f, [B].
-        scores: G, [B, d, S].
-        log_ratios: log p_t(y) / p_t(x), of that shape.
+    It is constant in x, and equal to d log Z_t / dt, if and only if the rates carry p_t.
 
-    Returns:
-        [B].
-    """
-    return dlogp_dt - stein(scores, log_ratios)
-
-
-def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The integral of xi over [a, b] while neither state nor G changes and log-ratios grow as t Delta.
-
-    Ours; the laws of flows compare it with quadrature.
+    References: Ou et al. 2025, eq. 8.
 
     Args:
         dlogp_dt: f, [B].
-        scores: G, [B, d, S].
-        ratios: Delta, the log-ratios at t = 1, of that shape.
-        a, b: times [B].
-
-    Returns:
-        [B], float64.
+        net_rates: G, [B, d, S].
+        log_ratios: log p_t(y) / p_t(x), [B, d, S].
     """
-    length = b - a
-    growth = exponential_integral(ratios, a[:, None, None], length[:, None, None])
-    return (dlogp_dt + outgoing(scores).sum((-1, -2))) * length - (incoming(scores) * growth).sum((-1, -2))
+    return dlogp_dt - stein_control_variate(net_rates, log_ratios)
 
 
-def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0.
+def integrated_residual(
+    dlogp_dt: Tensor,
+    net_rates: Tensor,
+    log_ratios: Tensor,
+    start: Tensor,
+    end: Tensor,
+) -> Tensor:
+    """Return the integral of xi over [start, end], float64 [B], while x and G stay the same.
 
-    Of `integrated_residual`; shapes broadcast, of ratios [B, d, S] and times [B, 1, 1] to [B, d, S].
+    References: this project; checked in tests/verification/test_flow_laws.py.
+
+    Args:
+        dlogp_dt: f, [B].
+        net_rates: G, [B, d, S].
+        log_ratios: those of the target, at t = 1, [B, d, S]; at time t they are t times these.
+        start: times [B].
+        end: times [B].
     """
-    safe = torch.where(ratios == 0, 1.0, ratios)
-    return torch.where(ratios == 0, length, (start * safe).exp() * torch.expm1(length * safe) / safe)
+    length = end - start
+    growth = integrate_exponential(log_ratios, start[:, None, None], length[:, None, None])
+    outflow = outgoing_rates(net_rates).sum((-1, -2))
+    inflow = (incoming_rates(net_rates) * growth).sum((-1, -2))
+    return (dlogp_dt + outflow) * length - inflow
 
 
-def along_path(
-    target: Target, times: list[float], at: Tensor, groups: Tensor | None = None, errors: list[float] | None = None
+def integrate_exponential(exponent: Tensor, start: Tensor, length: Tensor) -> Tensor:
+    """Return the integral of e^(exponent s) over s in [start, start + length]; shapes broadcast.
+
+    References: this project; checked in tests/verification/test_flow_laws.py.
+    """
+    nonzero = torch.where(exponent == 0, 1.0, exponent)
+    integral = (start * nonzero).exp() * torch.expm1(length * nonzero) / nonzero
+    return torch.where(exponent == 0, length, integral)
+
+
+def estimate_along_path(
+    target: Target,
+    times: list[float],
+    observables: Tensor,
+    groups: Tensor | None = None,
+    log_z_errors: list[float] | None = None,
 ) -> list[dict[str, float]]:
-    """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
+    """Estimate properties of rho^t, the target at temperature 1 / t, at every time t > 0.
 
-    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity` t^2
-    Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with `_error`,
-    and `_exact` where log Z and energy are known. Ours (tests/flows/test_weights.py compares rows with enumeration).
+    A row has `t`, `ess`, `log_z`, `free_energy` = -log Z(t) / t, the mean `energy` -log rho,
+    `heat_capacity` = t^2 Var(energy), every statistic of the target and d times its variance,
+    `<statistic>_susceptibility`, each with `_error`; `log_z_exact` and `energy_exact` where known.
+
+    References: this project; checked in tests/flows/test_weights.py.
 
     Args:
-        target: the law.
+        target: the distribution.
         times: t_0, ..., t_K.
-        at: of all chains at these times, [N, K + 1, 2 + q]: see `Paths.observed`.
-        groups: int64 [N], which chains were resampled together; None where none were.
-        errors: of log Z at these times, where the states have no weights of their own.
+        observables: of all chains at these times, [N, K + 1, 2 + q]; see `Paths.observables`.
+        groups: int64 [N], chains that were resampled together; None for none.
+        log_z_errors: at these times, where the states have no weights of their own.
     """
-    names, rows = ["energy", *target.statistics(torch.zeros(1, target.sites, dtype=torch.uint8))], []
+    no_states = torch.zeros(1, target.sites, dtype=torch.uint8)
+    names = ["energy", *target.statistics(no_states)]
+    rows = []
     for k, t in enumerate(times):
-        if not t:
+        if t == 0:
             continue
-        w, values = at[:, k, 0].double(), dict(zip(names, at[:, k, 1:].double().unbind(-1), strict=True))
-        found, row = estimated(values, w, groups, None if errors is None else errors[k]), {"t": t}
-        log_z = found["log_z"] + (1 - t) * float(target.log_volume)
-        row |= {"ess": found["ess"], "log_z": log_z, "log_z_error": found["log_z_error"]}
-        row |= {"free_energy": -log_z / t, "free_energy_error": found["log_z_error"] / t}
-        for name, value in values.items():
-            row |= {end: found[f"mean_{end}"] for end in (name, f"{name}_error")}
-            spread = weighted_mean((value - found[f"mean_{name}"]).square(), w, groups)
-            scale, of = (t**2, "heat_capacity") if name == "energy" else (target.sites, f"susceptibility_of_{name}")
-            row |= {of: scale * spread[0], f"{of}_error": scale * spread[1]}
-        known = exact_values(target, t) or {}
-        exact = {"log_z": "log_z_exact", "mean_energy": "energy_exact"}
-        row |= {exact[name]: known[name] for name in exact if name in known}
+        # 1. log Z of rho^t, whose path starts from a distribution with Z = 1.
+        w = observables[:, k, 0].double()
+        quantities = dict(zip(names, observables[:, k, 1:].double().unbind(-1), strict=True))
+        log_z_error = None if log_z_errors is None else log_z_errors[k]
+        values = estimate_means(quantities, w, groups, log_z_error)
+        log_z = values["log_z"] + (1 - t) * float(target.log_num_states)
+        row = {
+            "t": t,
+            "ess": values["ess"],
+            "log_z": log_z,
+            "log_z_error": values["log_z_error"],
+            "free_energy": -log_z / t,
+            "free_energy_error": values["log_z_error"] / t,
+        }
+
+        # 2. Means and variances.
+        for name, quantity in quantities.items():
+            mean = values[f"mean_{name}"]
+            row[name] = mean
+            row[f"{name}_error"] = values[f"mean_{name}_error"]
+            variance, variance_error = weighted_mean((quantity - mean).square(), w, groups)
+            if name == "energy":
+                response = "heat_capacity"
+                scale: float = t**2
+            else:
+                response = f"{name}_susceptibility"
+                scale = target.sites
+            row[response] = scale * variance
+            row[f"{response}_error"] = scale * variance_error
+
+        # 3. Exact values.
+        exact = exact_values(target, t) or {}
+        if "log_z" in exact:
+            row["log_z_exact"] = exact["log_z"]
+        if "mean_energy" in exact:
+            row["energy_exact"] = exact["mean_energy"]
         rows.append(row)
     return rows

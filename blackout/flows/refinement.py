@@ -1,4 +1,4 @@
-"""Moves that leave p_t invariant: Gibbs sweeps, clusters, and discrete Langevin proposals (DMALA)."""
+"""MCMC moves that leave p_t invariant: Gibbs sweeps, cluster moves, discrete Langevin (DMALA)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from blackout.flows.path import States
 from blackout.flows.targets import Target
 from blackout.random import StepStreams
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-"""Whether numba may compile moves."""
+# whether numba may compile moves; numba reads the same variable
+USE_NUMBA = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 class Refinement(ABC):
-    """Some moves at a fixed time.
+    """Some MCMC moves at a fixed time.
 
     Args:
-        moves: how many each time.
+        moves: number of moves each time.
 
     Raises:
         ValueError: fewer than one.
@@ -34,39 +34,43 @@ class Refinement(ABC):
         self.moves = moves
 
     def __call__(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """States [B, d] moved at time t; their scores are gone."""
+        """Move states [B, d] at time t; the result has no net rates."""
         for _ in range(self.moves):
             states = self.move(target, states, t, stream)
         return states
 
     @abstractmethod
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """One move of every state, [B, d]."""
+        """Make one move of every state, [B, d]."""
 
 
 class Gibbs(Refinement):
-    """Sweeps: every site is drawn from its conditional law p_t(. | x without i), independent sites together.
+    """Gibbs sweeps: every site is drawn from p_t(x_i | other sites), independent sites together.
 
-    [Geman and Geman 1984].
+    References: Geman and Geman 1984.
 
     Args:
         moves: number of sweeps.
     """
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """A sweep of states [B, d] by uniforms of that shape: see `Target.swept`."""
-        return States.of(target, target.swept(states.x, stream.next_draw().uniform(tuple(states.x.shape)), t))
+        """Make one sweep of states [B, d]; see `Target.gibbs_sweep`."""
+        uniforms = stream.next_draw().uniform(tuple(states.x.shape))
+        return States.evaluate(target, target.gibbs_sweep(states.x, uniforms, t))
 
 
 class Clusters(Refinement):
-    """Clusters of equal states, bound with probability 1 - e^(-t w) a bond, drawn together: for ferromagnets.
+    """Swendsen-Wang or Wolff cluster moves, for ferromagnets.
 
-    [Swendsen 1987], in fields too, every cluster from its own law; `single` moves the cluster of one site to another
-    state, which is the move of [Wolff 1989] without a field.
+    A bond w between equal values is active with probability 1 - e^(-t w). Swendsen-Wang draws
+    every cluster of active bonds anew, with a field from the cluster's conditional distribution.
+    Wolff moves the cluster of one random site to another value, without a field.
+
+    References: Swendsen and Wang 1987; Wolff 1989.
 
     Args:
-        moves: how many each time.
-        single: one cluster of every state in place of all of them.
+        moves: number of moves each time.
+        single: Wolff's move of a single cluster.
     """
 
     def __init__(self, moves: int = 1, single: bool = False) -> None:
@@ -74,36 +78,69 @@ class Clusters(Refinement):
         self.single = single
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """One move of states [B, d] as in [Swendsen 1987] or, of single clusters, [Wolff 1989]: see the class."""
-        pairs = target.pairs()
-        if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
-            field = ", single ones no field" if self.single else ""
-            raise UserError(f"refine: clusters need pairs that attract each other{field}, and numba: use refine=gibbs")
-        from blackout.flows.numba_sweeps import draw_clusters  # only here: numba is loaded late
+        """Make one move of every state, [B, d].
 
-        one, two = torch.triu(pairs[0]).cpu().nonzero(as_tuple=True)
-        bonds = one.numpy(), two.numpy(), pairs[0].cpu()[one, two].numpy()
-        keys = np.stack([stream.next_draw().keys.cpu().numpy() for _ in range(2 + self.single)])
-        x, density = states.x.cpu().numpy().copy(), states.log_density.cpu().numpy().copy()
-        bound = -np.expm1(-t * bonds[2])
-        draw_clusters(keys, x, density, *bonds, bound, pairs[1].cpu().contiguous().numpy(), t, self.single)
-        return States(torch.from_numpy(x).to(states.x), torch.from_numpy(density).to(states.log_density), target)
+        Raises:
+            UserError: the target is no ferromagnet, has a field with `single`, or numba is off.
+        """
+        terms = target.pairwise_terms()
+        if terms is None or not is_ferromagnetic(target):
+            raise UserError(
+                "refine=clusters needs a ferromagnet (target=ising) and numba; use refine=gibbs",
+            )
+        pair, field = terms
+        if self.single and bool((field != field[:, :1]).any()):
+            raise UserError(
+                "refine.single=true needs a target without a field; use refine.single=false",
+            )
+        from blackout.flows.numba_sweeps import cluster_move  # numba is slow to import
+
+        # 1. Bonds, each once, and their probabilities of being active.
+        pair = pair.cpu()
+        first, second = torch.triu(pair).nonzero(as_tuple=True)
+        bond_weights = pair[first, second].numpy()
+        probabilities = -np.expm1(-t * bond_weights)
+
+        # 2. Keys of the draws of bonds, of clusters and, for a single one, of its new value.
+        num_draws = 3 if self.single else 2
+        keys = np.stack([stream.next_draw().keys.cpu().numpy() for _ in range(num_draws)])
+
+        # 3. Move copies in place.
+        x = states.x.cpu().numpy().copy()
+        log_density = states.log_density.cpu().numpy().copy()
+        cluster_move(
+            keys,
+            x,
+            log_density,
+            first.numpy(),
+            second.numpy(),
+            bond_weights,
+            probabilities,
+            field.cpu().contiguous().numpy(),
+            t,
+            self.single,
+        )
+        moved = torch.from_numpy(x).to(states.x)
+        return States(moved, torch.from_numpy(log_density).to(states.log_density), target)
 
 
-def attracts(target: Target) -> bool:
-    """Whether log rho is a sum over pairs that gain by being equal, so that clusters move it; they are compiled."""
-    pairs = target.pairs()
-    return COMPILED and pairs is not None and bool((pairs[0] >= 0).all())
+def is_ferromagnetic(target: Target) -> bool:
+    """Return whether cluster moves apply: pairs that gain by being equal, and numba is enabled."""
+    terms = target.pairwise_terms()
+    return USE_NUMBA and terms is not None and bool((terms[0] >= 0).all())
 
 
 class DMALA(Refinement):
-    """Every site moves independently, tau in proportion to exp(Delta_t / 2 - 1{tau != x_i} / (2 alpha)), then accepted.
+    """Discrete Metropolis-adjusted Langevin: every site moves independently, then all or none.
 
-    [Zhang 2022], with exact log-ratios in place of gradients.
+    Site i proposes tau with probability proportional to exp(l_t / 2 - 1{tau != x_i} / (2 alpha)),
+    l_t the exact log-ratio in place of the gradient's approximation.
+
+    References: Zhang et al. 2022.
 
     Args:
-        moves: how many each time.
-        alpha: step size; larger moves more sites together.
+        moves: number of moves each time.
+        alpha: step size; a larger one moves more sites together.
 
     Raises:
         ValueError: alpha not positive.
@@ -115,30 +152,51 @@ class DMALA(Refinement):
         self.alpha = alpha
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        """One proposal for states [B, d], drawn from `_law`, and its acceptance by [Hastings 1970]."""
-        u = stream.next_draw().uniform((len(states.x), target.sites))
-        accepted = stream.next_draw().uniform((len(states.x), 1))[:, 0]
-        law = self._law(states, t)
-        drawn = (law.exp()[..., :-1].cumsum(-1) <= u[..., None]).sum(-1)
-        proposed = States.of(target, drawn.to(states.x.dtype))
-        forward = law.gather(-1, proposed.x.long()[..., None]).sum((-1, -2))
-        backward = self._law(proposed, t).gather(-1, states.x.long()[..., None]).sum((-1, -2))
-        return accept(states, proposed, t, backward - forward, accepted)
+        """Propose states [B, d] and accept or reject them.
 
-    def _law(self, states: States, t: float) -> Tensor:
-        """Log-probabilities of every site's proposals, [B, d, S], the softmax of the class over tau [Zhang 2022]."""
-        own = F.one_hot(states.x.long(), states.target.levels)
-        logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
-        if (frozen := states.target.frozen) is not None:
-            logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
+        References: Zhang et al. 2022; Hastings 1970.
+        """
+        u = stream.next_draw().uniform((len(states.x), target.sites))
+        acceptance_uniforms = stream.next_draw().uniform((len(states.x), 1))[:, 0]
+
+        log_proposal = self._log_proposal(states, t)
+        cumulative = log_proposal.exp()[..., :-1].cumsum(-1)
+        values = (cumulative <= u[..., None]).sum(-1)
+        proposed = States.evaluate(target, values.to(states.x.dtype))
+
+        forward = log_proposal.gather(-1, proposed.x.long()[..., None]).sum((-1, -2))
+        reverse_proposal = self._log_proposal(proposed, t)
+        backward = reverse_proposal.gather(-1, states.x.long()[..., None]).sum((-1, -2))
+        return metropolis_accept(states, proposed, t, backward - forward, acceptance_uniforms)
+
+    def _log_proposal(self, states: States, t: float) -> Tensor:
+        """Return the log-probabilities of each site's proposals, [B, d, S]."""
+        is_current = F.one_hot(states.x.long(), states.target.levels)
+        logits = t * states.log_ratios / 2 - (1 - is_current) / (2 * self.alpha)
+        frozen = states.target.frozen_sites
+        if frozen is not None:
+            logits = logits.masked_fill(frozen[..., None] & (is_current == 0), -torch.inf)
         return logits.log_softmax(-1)
 
 
-def accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
-    """Metropolis and Hastings [Hastings 1970]: log_ratio is that of the proposals, backward over forward, [B].
+def metropolis_accept(
+    states: States,
+    proposed: States,
+    t: float,
+    log_proposal_ratio: Tensor,
+    u: Tensor,
+) -> States:
+    """Accept or reject proposals so that rho^t stays invariant.
 
-    Accepted where log u < t (log rho' - log rho) + log_ratio, u uniform [B], which keeps rho^t.
+    References: Hastings 1970.
+
+    Args:
+        states: current states [B, d].
+        proposed: proposals [B, d].
+        t: time.
+        log_proposal_ratio: log of the backward over the forward proposal probability, [B].
+        u: uniforms [B].
     """
-    gain = t * (proposed.log_density - states.log_density) + log_ratio
-    accepted = u.log() < gain
-    return states.updated(accepted, proposed.rows(accepted))
+    log_acceptance = t * (proposed.log_density - states.log_density) + log_proposal_ratio
+    accepted = u.log() < log_acceptance
+    return states.replace(accepted, proposed.select(accepted))

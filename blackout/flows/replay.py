@@ -1,8 +1,9 @@
-"""What training learns from: states of the last rollouts and the slopes d log Z_t / dt that these estimate, kept as
-state of the run [Ou 2025, Algorithm 1].
+"""Rollouts that training learns from, and the replay buffer that keeps the latest ones.
 
-A rollout is simulated with the rates being trained; the rates it needs also give the estimate of d log Z_t / dt, so
-that nothing is evaluated twice: one pass in place of the algorithm's two.
+A rollout is simulated with the rates in training. The same network evaluations give the estimate
+of d log Z_t / dt, so that one pass takes the place of the algorithm's two.
+
+References: Ou et al. 2025, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -18,203 +19,322 @@ from torch import Tensor, nn
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.errors import refuse
 from blackout.files import memory
-from blackout.flows.path import States, outgoing, residual, stein
+from blackout.flows.path import States, forward_residual, outgoing_rates, stein_control_variate
 from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Leap, Scores, resampled
+from blackout.flows.simulation import Leap, NetRates, Resampling
 from blackout.flows.targets import Target
 from blackout.random import SampleStreams, fold_seed
 
-_RESAMPLING = 1
+RESAMPLING_KEY = 1  # separates the draws of the resampling from other uses of a seed
+BYTES_PER_LOG_RATIO = 4  # float32
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """How states to learn from are made.
+    """Settings of the rollouts.
 
     Args:
-        points: times of the grid, 0 and 1 among them.
+        num_times: times of the grid, including 0 and 1.
         chains: simulated together, on all processes.
-        every: batches between two rollouts.
-        kept: rollouts that are kept.
+        every_n_steps: training steps between two rollouts.
+        buffer_size: number of rollouts that are kept.
         refine: moves after every step that leave p_t invariant; None for none.
-        resample_below: resample a group whose ESS falls below this share; None for never.
-        group: chains that are simulated on one process, and resampled together where they are of one law.
-        estimator: of d log Z_t / dt.
+        resample_below: resample a group whose ESS falls below this fraction; None for never.
+        group_size: chains simulated on one process, and resampled together if they have the same
+            target.
+        estimator: of d log Z_t / dt: "stein" with the Stein control variate, "plain" without.
         clip: largest log-ratio l_t that training exponentiates.
-        horizon: the path is followed up to this time at first; p_t at the end is the target at a temperature of 1 / t,
-            so that a horizon that grows is annealing [Ou 2025, appendix E.3], and what was learned before stays right.
-        horizon_steps: batches after which it is 1, linearly; None for 70 % of the run, which the family fills in.
-        chains_per_law: of a target that is many laws: chains of each law that is drawn for a rollout.
-        relabel: nodes of graphs, at random in every rollout.
+        horizon: last time of the grid at first. p_t there is the target at temperature 1 / t, so
+            that a growing horizon is annealing, and earlier states remain valid.
+        horizon_steps: training steps in which the horizon grows linearly to 1; None for 70 % of
+            the run, which the family fills in.
+        chains_per_instance: chains of each instance of a family of targets in a rollout.
+        relabel_nodes: permute the nodes of graphs at random in every rollout.
+
+    References: Ou et al. 2025, Algorithm 1; horizon: appendix E.3.
 
     Raises:
-        ValueError: a number that is too small, or a share outside (0, 1].
+        ValueError: a number out of range.
     """
 
-    points: int = 64
+    num_times: int = 64
     chains: int = 256
-    every: int = 100
-    kept: int = 4
+    every_n_steps: int = 100
+    buffer_size: int = 4
     refine: Refinement | None = None
     resample_below: float | None = None
-    group: int = 64
+    group_size: int = 64
     estimator: Literal["plain", "stein"] = "stein"
     clip: float = 5.0
     horizon: float = 1.0
     horizon_steps: int | None = 0
-    chains_per_law: int = 8
-    relabel: bool = False
+    chains_per_instance: int = 8
+    relabel_nodes: bool = False
 
     def __post_init__(self) -> None:
-        if self.points < 2 or min(self.chains, self.every, self.kept) < 1 or self.group < 2 or not self.clip > 0:
-            raise ValueError("rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2, a positive clip")
+        minima = {
+            "num_times": 2,
+            "chains": 1,
+            "every_n_steps": 1,
+            "buffer_size": 1,
+            "group_size": 2,
+            "chains_per_instance": 2,
+        }
+        for name, minimum in minima.items():
+            value = getattr(self, name)
+            if value < minimum:
+                raise ValueError(f"rollout.{name} must be at least {minimum}, not {value}")
+        if not self.clip > 0:
+            raise ValueError(f"rollout.clip must be positive, not {self.clip}")
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
-            raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
-        if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:
-            raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
+            raise ValueError(
+                f"rollout.resample_below must be in (0, 1], or null, not {self.resample_below}",
+            )
+        if not 0 < self.horizon <= 1:
+            raise ValueError(f"rollout.horizon must be in (0, 1], not {self.horizon}")
+        if (self.horizon_steps or 0) < 0:
+            raise ValueError(f"rollout.horizon_steps must be at least 0, not {self.horizon_steps}")
 
-    def times(self, number: int) -> Tensor:
-        """The grid before a batch, float64 [points], up to a horizon that grows as in [Ou 2025, appendix E.3]."""
-        grid = torch.linspace(0, 1, self.points, dtype=torch.float64)
-        share = min(1.0, number / self.horizon_steps) if self.horizon_steps else 1.0
-        return grid * (self.horizon + share * (1 - self.horizon))
+    def times(self, step: int) -> Tensor:
+        """Return the grid at a training step, float64 [num_times], up to a growing horizon.
 
-    def slope(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
-        """d log Z_t / dt by f and g [..., M]: [...]. E f [Ou 2025, section 3.1], or E (f - g) = E xi [Ou 2025, eq. 8].
-
-        The latter has the Stein control variate with coefficient 1, which is best if the rates are right.
+        References: Ou et al. 2025, appendix E.3.
         """
-        return (dlogp_dt if self.estimator == "plain" else dlogp_dt - control).mean(-1)
+        grid = torch.linspace(0, 1, self.num_times, dtype=torch.float64)
+        progress = min(1.0, step / self.horizon_steps) if self.horizon_steps else 1.0
+        return grid * (self.horizon + progress * (1 - self.horizon))
+
+    def estimate_dlogz_dt(self, dlogp_dt: Tensor, control_variate: Tensor) -> Tensor:
+        """Estimate d log Z_t / dt by the mean of f, or of f - g, over the last axis.
+
+        The Stein control variate g has coefficient 1, which is optimal for the right rates.
+
+        References: Ou et al. 2025, section 3.1 (f) and eq. 8 (f - g).
+
+        Args:
+            dlogp_dt: f, [..., M].
+            control_variate: g, [..., M].
+        """
+        values = dlogp_dt if self.estimator == "plain" else dlogp_dt - control_variate
+        return values.mean(-1)
 
 
 @dataclass(frozen=True)
 class ReplayBatch:
-    """A batch to learn from.
+    """A training batch.
 
     Args:
         x: states, integers [b, d].
         t: times [b].
-        ratios: log-ratios at t = 1, [b, d, S].
+        log_ratios: those of the target, at t = 1, [b, d, S].
         dlogp_dt: f, [b].
-        partition_slope: d log Z_t / dt, [b].
-        law: numbers of the laws, int64 [b]; 0 where there is one.
-        context: what the network is told about these laws.
+        dlogz_dt: d log Z_t / dt, [b].
+        instance: indices of the targets, int64 [b]; 0 where there is only one.
+        context: further arguments of the network that identify these targets.
     """
 
     x: Tensor
     t: Tensor
-    ratios: Tensor
+    log_ratios: Tensor
     dlogp_dt: Tensor
-    partition_slope: Tensor
-    law: Tensor
+    dlogz_dt: Tensor
+    instance: Tensor
     context: tuple[Any, ...] = ()
 
 
-class Replay(nn.Module):
-    """The last rollouts, in a ring of fixed size; all of it is in every checkpoint. `slopes` are d log p~_t / dt.
+class ReplayBuffer(nn.Module):
+    """The latest rollouts, in a ring of fixed size that is part of every checkpoint.
 
-    d log Z_t / dt of one law is best told by the newest rollout; that of many differs between them, and is kept with
-    the chains of the law (ours).
+    d log Z_t / dt of a single target is best estimated by the newest rollout. That of a family of
+    targets differs between instances, and is kept with the chains of each instance.
+
+    References: Ou et al. 2025, Algorithm 1; families of targets: this project, checked in
+    tests/flows/test_training.py.
 
     Args:
-        rollout: how they are made.
-        levels, sites: of the target.
-        many: whether it is many laws.
+        rollout: settings of the rollouts.
+        levels: number of values of a site.
+        sites: number of sites.
+        amortised: whether the target is a family of targets.
 
     Raises:
-        UserError: there is no memory for so many states.
+        UserError: there is not enough memory for the states.
     """
 
-    def __init__(self, rollout: Rollout, levels: int, sites: int, many: bool = False) -> None:
+    def __init__(self, rollout: Rollout, levels: int, sites: int, amortised: bool = False) -> None:
         super().__init__()
-        ring = rollout.kept, rollout.points, rollout.chains
-        # a state has a byte for every site, and 4 bytes for every log-ratio
-        needed, available = math.prod(ring) * sites * (1 + 4 * levels), memory()
-        told = f"rollout: kept x points x chains = {math.prod(ring):,} states need {needed / 1e9:,.1f} GB of memory"
-        refuse(needed > available, f"{told}, where {available / 1e9:,.1f} GB are left")
-        self.x = nn.Buffer(torch.zeros(*ring, sites, dtype=torch.uint8))
-        self.ratios = nn.Buffer(torch.zeros(*ring, sites, levels))
-        self.slopes = nn.Buffer(torch.zeros(*ring))
-        self.times = nn.Buffer(torch.zeros(ring[:2], dtype=torch.float64))
-        self.curves = nn.Buffer(torch.zeros(*ring[:2], ring[2] if many else 1, dtype=torch.float64))
-        self.law = nn.Buffer(torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
-        self.made = nn.Buffer(torch.zeros((), dtype=torch.int64))
-        self.many = many
+        shape = (rollout.buffer_size, rollout.num_times, rollout.chains)
+        # one byte per site, and a number per log-ratio
+        bytes_per_state = sites * (1 + BYTES_PER_LOG_RATIO * levels)
+        needed = math.prod(shape) * bytes_per_state
+        available = memory()
+        refuse(
+            needed > available,
+            f"rollout: buffer_size x num_times x chains = {math.prod(shape):,} states need "
+            f"{needed / 1e9:,.1f} GB of memory, but {available / 1e9:,.1f} GB are free; "
+            "reduce one of them",
+        )
+        self.x = nn.Buffer(torch.zeros(*shape, sites, dtype=torch.uint8))
+        self.log_ratios = nn.Buffer(torch.zeros(*shape, sites, levels))
+        self.dlogp_dt = nn.Buffer(torch.zeros(*shape))
+        self.times = nn.Buffer(torch.zeros(shape[:2], dtype=torch.float64))
+        num_curves = rollout.chains if amortised else 1
+        self.dlogz_dt = nn.Buffer(torch.zeros(*shape[:2], num_curves, dtype=torch.float64))
+        self.instance = nn.Buffer(
+            torch.zeros(rollout.buffer_size, rollout.chains, dtype=torch.int64),
+        )
+        self.num_rollouts = nn.Buffer(torch.zeros((), dtype=torch.int64))  # ever added
+        self.amortised = amortised
 
     @property
-    def slot(self) -> int:
-        """Where the next rollout goes: in place of the oldest."""
-        return int(self.made) % len(self.x)
+    def next_slot(self) -> int:
+        """Position of the next rollout, which replaces the oldest."""
+        return int(self.num_rollouts) % len(self.x)
 
-    def add(self, times: Tensor, x: Tensor, ratios: Tensor, slopes: Tensor, curve: Tensor) -> None:
-        """Keep a rollout: [points], [points, chains, d], ..., d log Z_t / dt [points, laws].
+    def add(
+        self,
+        times: Tensor,
+        x: Tensor,
+        log_ratios: Tensor,
+        dlogp_dt: Tensor,
+        dlogz_dt: Tensor,
+    ) -> None:
+        """Add a rollout.
 
-        Chains of one law follow each other.
+        Args:
+            times: [num_times].
+            x: states [num_times, chains, d]; chains of an instance are adjacent.
+            log_ratios: [num_times, chains, d, S].
+            dlogp_dt: f, [num_times, chains].
+            dlogz_dt: d log Z_t / dt, [num_times, instances].
         """
-        slot = self.slot
-        self.x[slot], self.ratios[slot], self.slopes[slot], self.times[slot] = x, ratios, slopes, times
-        self.curves[slot] = curve.repeat_interleave(self.curves.shape[2] // curve.shape[1], 1)
-        self.made.add_(1)
+        slot = self.next_slot
+        self.x[slot] = x
+        self.log_ratios[slot] = log_ratios
+        self.dlogp_dt[slot] = dlogp_dt
+        self.times[slot] = times
+        repeats = self.dlogz_dt.shape[2] // dlogz_dt.shape[1]
+        self.dlogz_dt[slot] = dlogz_dt.repeat_interleave(repeats, 1)
+        self.num_rollouts.add_(1)
 
-    def pick(self, uniforms: Tensor) -> ReplayBatch:
-        """States by uniforms [b, 3]. d log Z_t / dt is that of the newest rollout [Ou 2025, Algorithm 1], between
-        its times linear.
+    def sample(self, uniforms: Tensor) -> ReplayBatch:
+        """Draw states by uniforms [b, 3].
+
+        d log Z_t / dt of a single target is interpolated linearly in the newest rollout.
+
+        References: Ou et al. 2025, Algorithm 1.
         """
-        made, kept = int(self.made), len(self.x)
-        sizes = torch.tensor([min(made, kept), *self.x.shape[1:3]], device=uniforms.device)
-        which = slot, time, chain = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
-        t, newest = self.times[slot, time], (made - 1) % kept
-        if self.many:
-            slope = self.curves[which]
+        num_rollouts = int(self.num_rollouts)
+        buffer_size = len(self.x)
+        num_filled = min(num_rollouts, buffer_size)
+        sizes = torch.tensor([num_filled, *self.x.shape[1:3]], device=uniforms.device)
+        slot, time, chain = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
+        t = self.times[slot, time]
+        if self.amortised:
+            dlogz_dt = self.dlogz_dt[slot, time, chain]
         else:
-            knots, values = self.times[newest].cpu().numpy(), self.curves[newest, :, 0].cpu().numpy()
-            slope = torch.from_numpy(np.interp(t.cpu().numpy(), knots, values)).to(t.device)
-        law = self.law[slot, chain]
-        return ReplayBatch(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), law)
+            newest = (num_rollouts - 1) % buffer_size
+            knots = self.times[newest].cpu().numpy()
+            values = self.dlogz_dt[newest, :, 0].cpu().numpy()
+            interpolated = np.interp(t.cpu().numpy(), knots, values)
+            dlogz_dt = torch.from_numpy(interpolated).to(t.device)
+        return ReplayBatch(
+            x=self.x[slot, time, chain],
+            t=t.float(),
+            log_ratios=self.log_ratios[slot, time, chain],
+            dlogp_dt=self.dlogp_dt[slot, time, chain],
+            dlogz_dt=dlogz_dt.float(),
+            instance=self.instance[slot, chain],
+        )
 
 
 @torch.no_grad()
 def roll_out(
-    rollout: Rollout, target: Target, scores: Scores, seed: int, replay: Replay, number: int = 0, laws: int = 1
+    rollout: Rollout,
+    target: Target,
+    net_rates: NetRates,
+    seed: int,
+    replay_buffer: ReplayBuffer,
+    step: int = 0,
+    num_instances: int = 1,
 ) -> None:
-    """Simulate a rollout, shared among processes in whole groups, and add it to the replay of each of them.
+    """Simulate a rollout and add it to the replay buffer.
 
-    [Ou 2025, Algorithm 1]: states [points, chains, d], and d log Z_t / dt [points, laws] by `Rollout.slope`.
+    Processes simulate whole groups each, and all of them keep the complete rollout.
+
+    References: Ou et al. 2025, Algorithm 1.
 
     Args:
-        rollout: how.
-        target: the law, or those of all chains.
-        scores: rates that are being trained.
+        rollout: settings.
+        target: the distribution, or one for each chain.
+        net_rates: the rates in training.
         seed: of this rollout.
-        replay: where it is kept.
-        number: of the batch before which it is made.
-        laws: number of different laws, each of which has equally many chains, one after another.
+        replay_buffer: where it is kept.
+        step: training step before which it is made.
+        num_instances: number of different targets with equally many chains, one after another.
     """
-    device, times, jump = replay.x.device, rollout.times(number).tolist(), Leap(1)
-    group = rollout.group if laws == 1 else rollout.chains_per_law
-    counts, ratios = torch.zeros_like(replay.x[0], dtype=torch.int64), torch.zeros_like(replay.ratios[0])
-    dlogp_dt, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
-    # groups of one size, so that no batch, and so no rounding, depends on the number of processes
-    for mine in my_batches(rollout.chains, rollout.group):
-        indices, law = mine.to(device), target.rows(mine.to(device))
-        streams, weights = SampleStreams(seed, indices), torch.zeros(len(mine), dtype=torch.float64, device=device)
-        states = States.uniform(law, streams.step(0).next_draw().uniform((len(indices), law.sites)))
+    device = replay_buffer.x.device
+    times = rollout.times(step).tolist()
+    leap = Leap(1)
+    shape = (rollout.num_times, rollout.chains)
+    # integers and zeros elsewhere, so that sums over processes are exact
+    x = torch.zeros_like(replay_buffer.x[0], dtype=torch.int64)
+    log_ratios = torch.zeros_like(replay_buffer.log_ratios[0])
+    dlogp_dt = torch.zeros(shape, dtype=torch.float64, device=device)
+    control_variate = torch.zeros(shape, dtype=torch.float64, device=device)
+    resampled_together = rollout.group_size if num_instances == 1 else rollout.chains_per_instance
+
+    # groups have one size, so that no rounding depends on the number of processes
+    for chains in my_batches(rollout.chains, rollout.group_size):
+        # 1. States at t = 0.
+        indices = chains.to(device)
+        group_target = target.select(indices)
+        streams = SampleStreams(seed, indices)
+        log_weights = torch.zeros(len(indices), dtype=torch.float64, device=device)
+        uniforms = streams.step(0).next_draw().uniform((len(indices), group_target.sites))
+        states = States.initial(group_target, uniforms)
         for k, t in enumerate(times):
-            g = scores(states, t)
-            counts[k, indices], ratios[k, indices] = states.x.long(), states.ratios.to(ratios.dtype)
+            # 2. Keep the states and what the loss needs of them.
+            g = net_rates(states, t)
+            x[k, indices] = states.x.long()
+            log_ratios[k, indices] = states.log_ratios.to(log_ratios.dtype)
             dlogp_dt[k, indices] = states.dlogp_dt
-            control[k, indices] = stein(g, (t * states.ratios).clamp(max=rollout.clip))
+            clipped = (t * states.log_ratios).clamp(max=rollout.clip)
+            control_variate[k, indices] = stein_control_variate(g, clipped)
             if k + 1 == len(times):
                 break
-            stream, length = streams.step(k + 1), times[k + 1] - t
-            weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
-            states = States.of(law, jump.jump(states.x, outgoing(g), length, stream))
-            if (low := rollout.resample_below) is not None:
-                drawn_by = fold_seed(seed, _RESAMPLING, k)
-                states, weights = resampled(states, weights, indices, drawn_by, 0, low, group)
+
+            # 3. One step, with weights for the resampling.
+            stream = streams.step(k + 1)
+            length = times[k + 1] - t
+            residual = forward_residual(states.dlogp_dt, g, t * states.log_ratios)
+            log_weights = log_weights + length * residual
+            next_x = leap.jump(states.x, outgoing_rates(g), length, stream)
+            states = States.evaluate(group_target, next_x)
+            if rollout.resample_below is not None:
+                resampling = Resampling(
+                    indices,
+                    fold_seed(seed, RESAMPLING_KEY, k),
+                    rollout.resample_below,
+                    resampled_together,
+                )
+                states, log_weights = resampling(states, log_weights, 0)
+
+            # 4. Moves that leave p_t invariant.
             if rollout.refine is not None:
-                states = rollout.refine(law, states, times[k + 1], stream)
-    for part in (counts, ratios, dlogp_dt, control):
+                states = rollout.refine(group_target, states, times[k + 1], stream)
+
+    for part in (x, log_ratios, dlogp_dt, control_variate):
         sum_over_processes(part)
-    curve = rollout.slope(dlogp_dt.view(rollout.points, laws, -1), control.view(rollout.points, laws, -1))
-    replay.add(rollout.times(number).to(device), counts.to(torch.uint8), ratios, dlogp_dt.float(), curve)
+    by_instance = (rollout.num_times, num_instances, -1)
+    dlogz_dt = rollout.estimate_dlogz_dt(
+        dlogp_dt.view(by_instance),
+        control_variate.view(by_instance),
+    )
+    replay_buffer.add(
+        rollout.times(step).to(device),
+        x.to(torch.uint8),
+        log_ratios,
+        dlogp_dt.float(),
+        dlogz_dt,
+    )

@@ -1,4 +1,4 @@
-"""Importance weights of chains, and what is estimated from them: log Z, ESS and means, with errors."""
+"""Importance weights of chains, and estimates from them: log Z, ESS and means, with errors."""
 
 from __future__ import annotations
 
@@ -11,106 +11,176 @@ from torch import Tensor
 from blackout.confidence_intervals import interval
 from blackout.flows.targets import Target, exact_values
 
-NORMAL = 1.96
-"""Errors on either side of an estimate that make an interval of 95 %."""
+Z_95 = 1.96  # errors on either side of an estimate that make a 95 % interval
+QUANTILE = 0.975  # of Student's t for independent weights
+GROUP_QUANTILE = 0.99  # of groups, which are too few to show how skewed they are
+TINY = 1e-300  # smallest weight, error or scale that is divided by
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """(sum e^w)^2 / (N sum e^2w), a share of N in (0, 1]: [..., N] -> [...] [Ou 2025, eq. 38]."""
-    total = 2 * torch.logsumexp(log_weights, -1) - torch.logsumexp(2 * log_weights, -1)
-    return total.exp() / log_weights.shape[-1]
+    """Return (sum e^w)^2 / (N sum e^2w), a fraction in (0, 1]: [..., N] -> [...].
+
+    References: Ou et al. 2025, eq. 38.
+
+    Example:
+        >>> effective_sample_size(torch.zeros(4)).item()
+        1.0
+    """
+    log_ratio = 2 * torch.logsumexp(log_weights, -1) - torch.logsumexp(2 * log_weights, -1)
+    return log_ratio.exp() / log_weights.shape[-1]
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """log of the mean of e^w, [..., N] -> [...]: the estimate of log Z [Ou 2025, eq. 30, the denominator]."""
+    """Return log of the mean of e^w, the estimate of log Z: [..., N] -> [...].
+
+    References: Ou et al. 2025, eq. 30, the denominator.
+    """
     return torch.logsumexp(log_weights, -1) - math.log(log_weights.shape[-1])
 
 
-def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor | None = None) -> float:
-    """An error of log-mean-exp(w): the estimate +- 1.96 of it is an interval of at least 95 %. Or of sum softmax(w) h,
-    whose interval holds the truth less often where h is skewed; `_ends` knows that.
+def jackknife_error(
+    log_weights: Tensor,
+    groups: Tensor | None = None,
+    values: Tensor | None = None,
+) -> float:
+    """Return the error of log-mean-exp(w), or of the weighted mean of values.
 
-    The standard error by leaving out one independent group after the other [Efron 1981], times what Student's t of so
-    few groups asks for, and for log Z the skewness of their sums [Johnson 1978]; the laws of flows count how often
-    intervals hold the truth.
+    The estimate +- 1.96 errors is an interval of at least 95 % for log Z. For means it covers less
+    where the values are skewed; `_confidence_interval` corrects that.
+
+    It is the standard error of the jackknife over independent groups, times the ratio of the
+    quantiles of Student's t and the normal distribution, and for log Z a correction for the
+    skewness of the groups' sums.
+
+    References: Efron 1981; Johnson 1978; coverage is checked in tests/flows/test_weights.py.
 
     Args:
         log_weights: [N].
-        groups: int64 [N], which group each is of: those resampled together; None where all are independent.
-        values: h, [N]; None for log Z.
+        groups: int64 [N], chains that were resampled together; None if all are independent.
+        values: [N]; None for log Z.
 
     Returns:
-        A number; infinity for a single group.
+        The error; infinity for a single group.
     """
-    without, share, size = _without(log_weights, groups, values)
-    if (number := len(size)) < 2:
+    estimates, weights, sizes = _leave_one_out(log_weights, groups, values)
+    num_groups = len(sizes)
+    if num_groups < 2:
         return math.inf
-    error = float(((number - 1) / number * (without - without.mean()).square().sum()).sqrt())
-    # groups are too few to show how skewed they are: theirs is the quantile of an interval of 98 %
-    quantile = float(stats.t.ppf(0.975 if groups is None else 0.99, number - 1))
+    sum_of_squares = (estimates - estimates.mean()).square().sum()
+    error = float(((num_groups - 1) / num_groups * sum_of_squares).sqrt())
+    probability = QUANTILE if groups is None else GROUP_QUANTILE
+    quantile = float(stats.t.ppf(probability, num_groups - 1))
     if values is None:
-        apart = share / size - (share / size).mean()
-        skewness = float((apart**3).mean() / apart.square().mean().pow(1.5).clamp(min=1e-300))
-        quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(number))
-    return error * quantile / NORMAL
+        deviations = weights / sizes - (weights / sizes).mean()
+        variance = deviations.square().mean()
+        skewness = float((deviations**3).mean() / variance.pow(1.5).clamp(min=TINY))
+        quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(num_groups))
+    return error * quantile / Z_95
 
 
-def _without(log_weights: Tensor, groups: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-mean-exp or weighted mean without one group after the other, the groups' shares of the weight, and sizes.
+def _leave_one_out(
+    log_weights: Tensor,
+    groups: Tensor | None,
+    values: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return estimates without each group, the weights of the groups, and their sizes, [G] each.
 
-    [G] each; as `jackknife` takes them [Efron 1981], of weights, groups and values [N]; without groups G is N.
+    Without groups every weight is a group, G = N.
+
+    References: Efron 1981.
+
+    Args:
+        log_weights: [N].
+        groups: int64 [N]; None if all are independent.
+        values: [N], whose weighted mean is estimated; None for log-mean-exp.
     """
-    share = torch.softmax(log_weights.double(), 0)
-    numerator, size = share if values is None else share * values.double(), torch.ones_like(share)
+    weights = torch.softmax(log_weights.double(), 0)
+    numerators = weights if values is None else weights * values.double()
+    sizes = torch.ones_like(weights)
     if groups is not None:
-        names, groups = groups.unique(return_inverse=True)
-        empty = torch.zeros(len(names), dtype=share.dtype, device=share.device)
-        share, numerator, size = (empty.index_add(0, groups, part) for part in (share, numerator, size))
-    # what rounding leaves of a sum whose one great term is taken away is no weight
-    others = (share.sum() - share).clamp(min=1e-300)
-    without = (others / (size.sum() - size)).log() if values is None else (numerator.sum() - numerator) / others
-    return without, share, size
+        names, group_numbers = groups.unique(return_inverse=True)
+        zeros = torch.zeros(len(names), dtype=weights.dtype, device=weights.device)
+        weights = zeros.index_add(0, group_numbers, weights)
+        numerators = zeros.index_add(0, group_numbers, numerators)
+        sizes = zeros.index_add(0, group_numbers, sizes)
+    # where one weight dominates, rounding may leave a negative rest
+    other_weights = (weights.sum() - weights).clamp(min=TINY)
+    if values is None:
+        estimates = (other_weights / (sizes.sum() - sizes)).log()
+    else:
+        estimates = (numerators.sum() - numerators) / other_weights
+    return estimates, weights, sizes
 
 
 def potential_scale_reduction(values: Tensor, groups: Tensor) -> float:
-    """R-hat of values [N] over groups, int64 [N]: near 1 where all groups tell the same [Gelman 1992]."""
-    parts = [values[groups == name].double() for name in groups.unique()]
-    parts = [part for part in parts if len(part) == len(parts[0]) > 1]  # what is left over is no whole group
-    within = torch.stack([part.var() for part in parts]).mean() if parts else torch.zeros(())
-    if len(parts) < 2 or not float(within):
+    """Return R-hat of values [N] over groups, int64 [N]: near 1 if all groups agree.
+
+    References: Gelman and Rubin 1992.
+    """
+    members = [values[groups == name].double() for name in groups.unique()]
+    # the last group may be smaller and is left out
+    members = [part for part in members if len(part) == len(members[0]) > 1]
+    within = torch.zeros(())
+    if members:
+        within = torch.stack([part.var() for part in members]).mean()
+    if len(members) < 2 or not float(within):
         return math.nan
-    size, between = len(parts[0]), torch.stack([part.mean() for part in parts]).var()
+    size = len(members[0])
+    between = torch.stack([part.mean() for part in members]).var()
     return float(((size - 1) / size + between / within).sqrt())
 
 
 def pareto_shape(log_weights: Tensor) -> float:
-    """Shape of the generalised Pareto law of the largest weights: above 0.7 their variance is as good as infinite.
+    """Return the shape k of the generalised Pareto distribution of the largest weights.
 
-    Of log-weights [N], by the fit of [Zhang 2009] with the prior of [Vehtari 2024]; a number, minus infinity for fewer
-    than 25 weights, or equal ones.
+    Above 0.7 the variance of the weights is practically infinite.
+
+    References: Zhang and Stephens 2009, with the prior of Vehtari et al. 2024.
+
+    Args:
+        log_weights: [N].
+
+    Returns:
+        The shape; minus infinity for fewer than 25 weights, or equal ones.
     """
+    # 1. Excess of the largest weights over the next one.
     number = len(log_weights)
-    most = math.ceil(min(number / 5, 3 * math.sqrt(number)))
-    tail = log_weights.double().cpu().sort().values[-most - 1 :]
+    tail_size = math.ceil(min(number / 5, 3 * math.sqrt(number)))
+    tail = log_weights.double().cpu().sort().values[-tail_size - 1 :]
     excess = torch.expm1(tail[1:] - tail[0])
-    quartile = float(excess[int(most / 4 + 0.5) - 1]) if most >= 5 else 0.0
+    quartile = 0.0
+    if tail_size >= 5:
+        quartile = float(excess[int(tail_size / 4 + 0.5) - 1])
     if not quartile > 0 or not bool(torch.isfinite(excess).all()):
         return -math.inf
-    points = torch.arange(1, 31 + int(math.sqrt(most)), dtype=torch.float64)
-    scale = 1 / excess[-1] + (1 - (len(points) / (points - 0.5)).sqrt()) / (3 * quartile)
-    shape = torch.log1p(-scale[:, None] * excess).mean(1)
-    likelihood = most * ((-scale / shape).log() - shape - 1)
-    best = torch.softmax(likelihood, 0) @ scale
-    return float((most * torch.log1p(-best * excess).mean() + 5) / (most + 10))
+
+    # 2. Posterior mean of the scale on a grid of candidates.
+    candidates = torch.arange(1, 31 + int(math.sqrt(tail_size)), dtype=torch.float64)
+    offsets = (1 - (len(candidates) / (candidates - 0.5)).sqrt()) / (3 * quartile)
+    scales = 1 / excess[-1] + offsets
+    shapes = torch.log1p(-scales[:, None] * excess).mean(1)
+    log_likelihood = tail_size * ((-scales / shapes).log() - shapes - 1)
+    scale = torch.softmax(log_likelihood, 0) @ scales
+
+    # 3. The shape, with a prior that is worth ten weights around 0.5.
+    shape_sum = tail_size * torch.log1p(-scale * excess).mean()
+    return float((shape_sum + 5) / (tail_size + 10))
 
 
-def weighted_mean(values: Tensor, log_weights: Tensor, groups: Tensor | None = None) -> tuple[float, float]:
-    """sum softmax(w) h and its error (`jackknife`), of values and weights [N] [Ou 2025, eq. 39]."""
+def weighted_mean(
+    values: Tensor,
+    log_weights: Tensor,
+    groups: Tensor | None = None,
+) -> tuple[float, float]:
+    """Return the self-normalised mean sum softmax(w) h and its error, of values h and w [N].
+
+    References: Ou et al. 2025, eq. 39; see `jackknife_error`.
+    """
     mean = torch.softmax(log_weights.double(), 0) @ values.double()
-    return float(mean), jackknife(log_weights, groups, values)
+    return float(mean), jackknife_error(log_weights, groups, values)
 
 
-def estimates(
+def estimate_target(
     target: Target,
     x: Tensor,
     log_weights: Tensor,
@@ -118,65 +188,119 @@ def estimates(
     groups: Tensor | None = None,
     log_z_error: float | None = None,
 ) -> dict[str, float]:
-    """log Z with error, ends of its interval and lower bound, ESS, and weighted means with errors and ends.
+    """Estimate log Z, ESS, mean energy and mean statistics by importance sampling.
 
-    Self-normalised importance sampling [Ou 2025, eq. 30], with errors of ours (tests/flows/test_weights.py).
-    The ESS of chains that were resampled is that of as many independent ones whose log Z has the same standard error;
-    one group has none.
+    The keys are `log_z`, `elbo` (the lower bound mean(w) of log Z), `ess`, `pareto_k` or `r_hat`,
+    and `mean_<quantity>`; `_error`, `_ci_low` and `_ci_high` follow the name of an estimate. The
+    ESS of resampled chains is that of as many independent chains whose log Z has the same error;
+    of a single group it is not defined.
+
+    References: Ou et al. 2025, eq. 30; the errors are this project's, checked in
+    tests/flows/test_weights.py.
 
     Args:
+        target: whose statistics are estimated.
         x: states, integers [N, d].
-        log_weights, log_density: [N].
-        groups: int64 [N], which chains were resampled together; None where none were.
-        log_z_error: of states without weights of their own, in sets: their ESS is that of as many independent ones
-            whose mean energy has the same error.
+        log_weights: [N].
+        log_density: log rho, [N].
+        groups: int64 [N], chains that were resampled together; None for none.
+        log_z_error: of states without weights of their own, such as replicas in independent sets.
+            Their ESS is that of as many independent states whose mean energy has the same error.
     """
-    return estimated({"energy": -log_density, **target.statistics(x)}, log_weights, groups, log_z_error)
+    quantities = {"energy": -log_density, **target.statistics(x)}
+    return estimate_means(quantities, log_weights, groups, log_z_error)
 
 
-def estimated(
-    quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor | None, log_z_error: float | None = None
+def estimate_means(
+    quantities: dict[str, Tensor],
+    log_weights: Tensor,
+    groups: Tensor | None,
+    log_z_error: float | None = None,
 ) -> dict[str, float]:
-    """`estimates` [Ou 2025, eq. 30] of the means of quantities, name -> [N]; log-weights and groups are [N]."""
+    """Estimate log Z, ESS and the means of quantities, name -> [N]; see `estimate_target`.
+
+    References: Ou et al. 2025, eq. 30.
+    """
     w = log_weights.double()
-    error = jackknife(w, groups) if log_z_error is None else log_z_error
-    values = {"log_z": float(log_mean_exp(w)), "log_z_error": error, "log_z_lower": float(w.mean())}
-    values |= {"ess": float(effective_sample_size(w)), "pareto_k": pareto_shape(w)}
-    values |= _ends("log_z", values, w, groups)
+    # 1. log Z and its lower bound.
+    error = jackknife_error(w, groups) if log_z_error is None else log_z_error
+    values = {
+        "log_z": float(log_mean_exp(w)),
+        "log_z_error": error,
+        "elbo": float(w.mean()),
+        "ess": float(effective_sample_size(w)),
+        "pareto_k": pareto_shape(w),
+    }
+    values |= _confidence_interval("log_z", values, w, groups)
+
+    # 2. Resampled chains: ESS from the variance between groups, and whether the groups agree.
     if groups is not None:
-        sums = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])
-        spread = 1 / float(effective_sample_size(sums)) - 1  # relative variance of a group's estimate of Z
-        values["ess"] = min(values["ess"], 1 / (1 + spread * len(w) / len(sums))) if len(sums) > 1 else math.nan
+        group_log_z = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])
+        values["ess"] = _ess_of_groups(group_log_z, len(w), values["ess"])
         values["r_hat"] = potential_scale_reduction(quantities["energy"], groups)
         del values["pareto_k"]
-    for name, value in quantities.items():
-        values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w, groups)
-        values |= _ends(f"mean_{name}", values, w, groups, value)
+
+    # 3. Means.
+    for name, quantity in quantities.items():
+        mean, mean_error = weighted_mean(quantity, w, groups)
+        values[f"mean_{name}"] = mean
+        values[f"mean_{name}_error"] = mean_error
+        values |= _confidence_interval(f"mean_{name}", values, w, groups, quantity)
+
+    # 4. States without weights of their own: ESS from the error of the mean energy.
     if log_z_error is not None:
         energy = quantities["energy"].double()
-        values["ess"] = float(energy.var()) / len(energy) / max(values["mean_energy_error"] ** 2, 1e-300)
+        variance_of_mean = max(values["mean_energy_error"] ** 2, TINY)
+        values["ess"] = float(energy.var()) / len(energy) / variance_of_mean
     return values
 
 
-def _ends(
-    name: str, values: dict[str, float], w: Tensor, groups: Tensor | None, of: Tensor | None = None
+def _ess_of_groups(group_log_z: Tensor, num_chains: int, ess_of_weights: float) -> float:
+    """Return the ESS of resampled chains from log Z of each group, [G]; at most that of weights."""
+    if len(group_log_z) < 2:
+        return math.nan
+    # relative variance of a group's estimate of Z
+    relative_variance = 1 / float(effective_sample_size(group_log_z)) - 1
+    return min(ess_of_weights, 1 / (1 + relative_variance * num_chains / len(group_log_z)))
+
+
+def _confidence_interval(
+    name: str,
+    values: dict[str, float],
+    w: Tensor,
+    groups: Tensor | None,
+    quantity: Tensor | None = None,
 ) -> dict[str, float]:
-    """The ends of a 95 % interval, 2.5 % on either side where weights are independent.
+    """Return the ends of a 95 % interval.
 
-    Of log Z those of the mean weight; of a mean those of its jackknife's pseudo-values N h - (N - 1) h_-i. Groups are
-    too few for either: 1.96 errors.
+    With independent weights it misses 2.5 % on either side.
 
-    Ours (tests/test_confidence_intervals.py), of weights and values [N].
+    Of log Z it is the interval of the mean weight; of a mean that of the jackknife's pseudo-values
+    N h - (N - 1) h_-i. Groups are too few for either; their interval is +- 1.96 errors.
+
+    References: this project; checked in tests/test_confidence_intervals.py.
+
+    Args:
+        name: of the estimate.
+        values: with the estimate and its error.
+        w: log-weights [N].
+        groups: int64 [N], or None.
+        quantity: [N], whose mean is estimated; None for log Z.
     """
-    estimate, reach = values[name], NORMAL * values[f"{name}_error"]
-    low, high = estimate - reach, estimate + reach
-    if groups is None and of is None:
-        low, high = (math.log(end) + float(w.max()) if end > 0 else -math.inf for end in interval((w - w.max()).exp()))
+    estimate = values[name]
+    half_width = Z_95 * values[f"{name}_error"]
+    low = estimate - half_width
+    high = estimate + half_width
+    if groups is None and quantity is None:
+        largest = float(w.max())
+        scaled_ends = interval((w - w.max()).exp())
+        low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
-        low, high = interval(len(w) * estimate - (len(w) - 1) * _without(w, None, of)[0])
-    return {f"{name}_low": low, f"{name}_high": high}
+        others = _leave_one_out(w, None, quantity)[0]
+        low, high = interval(len(w) * estimate - (len(w) - 1) * others)
+    return {f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
-def known_values(target: Target) -> dict[str, float]:
-    """The exact values of what `estimates` estimates, as far as they are within reach."""
+def exact_references(target: Target) -> dict[str, float]:
+    """Return the exact values of `estimate_target`'s estimates, where known: `log_z_exact`, ..."""
     return {f"{name}_exact": value for name, value in (exact_values(target) or {}).items()}

@@ -27,7 +27,7 @@ from blackout.diffusion.schedules import fisher_times
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.path import States
 from blackout.flows.simulation import Paths
-from blackout.flows.targets import Ising, enumerated, exact_values
+from blackout.flows.targets import Ising, enumerate_states, exact_values
 from blackout.networks import LESite
 from tests.random.chi_square import assert_distribution
 
@@ -69,11 +69,11 @@ def test_an_energy_is_evaluated_nearly_three_times_less_often_than_written_out(m
 
 
 def test_exact_means_are_told_from_others():
-    target = Ising(3, 0.2)
-    states, log_density = enumerated(target)
+    target = Ising(3, 0.4)
+    states, log_density = enumerate_states(target)
     drawn = torch.multinomial(log_density.softmax(0), 4000, True, generator=torch.Generator().manual_seed(0))
     weights, none = torch.zeros(4000).double(), torch.zeros(4000).long()
-    paths = Paths(States.of(target, states[drawn]), weights, none, none)
+    paths = Paths(States.evaluate(target, states[drawn]), weights, none, none)
     assert 0.5 < flow_quality.worst_mean(target, paths) < 4
     assert flow_quality.worst_mean(target, replace(paths, log_weights=-0.2 * log_density[drawn])) > 8
 
@@ -99,7 +99,7 @@ def test_the_reference_draw_is_binomial():
 
 
 def test_what_a_flow_is_worth_is_in_effective_samples_a_second():
-    target = Ising(3, 0.1)
+    target = Ising(3, 0.2)
     rate, ess, log_z = flow_worth.rate(target, lambda seed: (anneal(target, 64, 8, seed), None, None), 0.05)
     known = exact_values(target)
     assert rate > 0 and 0.7 < ess < 1 and known is not None and abs(log_z - known["log_z"]) < 0.1

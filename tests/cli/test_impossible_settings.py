@@ -16,7 +16,7 @@ from tests.cli.conftest import Outcome
 pytestmark = pytest.mark.deep
 
 PERCEPTRON = ("network=mlp", "network.body.width=8", "network.body.depth=1")
-SMALL_ROLLOUT = ("rollout.points=3", "rollout.chains=8", "debug=fast")
+SMALL_ROLLOUT = ("rollout.num_times=3", "rollout.chains=8", "debug=fast")
 FAMILIES = {
     "counts": PERCEPTRON,
     "counts by a bridge": (*PERCEPTRON, "sampler=binomial_bridge"),
@@ -48,7 +48,7 @@ TOO_LARGE = {
         "callbacks.samples.num_samples", "callbacks.samples.num_steps", "callbacks.scores.num_samples",
         "callbacks.scores.num_samples_between", "sampler.num_steps", "batch_size",
     ),
-    "flow": ("simulation.num_steps", "rollout.points", "rollout.chains", "rollout.kept", "batch_size"),
+    "flow": ("simulation.num_steps", "rollout.num_times", "rollout.chains", "rollout.buffer_size", "batch_size"),
     "codes": ("batch_size", "passes"),
     "shuffle": ("batch_size",),
 }  # fmt: skip

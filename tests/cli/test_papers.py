@@ -48,18 +48,20 @@ TOURS = {  # appendix G.5
 }  # fmt: skip
 FLOW = {  # appendix E.1
     "network._target_": "blackout.networks.LETransformer", "network.layers": 3, "network.heads": 4,
-    "network.channels": 128, "rollout.points": 64, "simulation.num_steps": 64, "rollout.clip": 5.0, "batch_size": 128,
+    "network.channels": 128, "rollout.num_times": 64, "simulation.num_steps": 64, "rollout.clip": 5.0,
+    "batch_size": 128,
     "optimizer.lr": 1e-3, "optimizer.factory._target_": "torch.optim.AdamW", "trainer.max_steps": 100000,
 }  # fmt: skip
-SMALL = FLOW | {"network.channels": 64, "trainer.max_steps": 50000, "target.sigma": 0.1, "target.bias": 0.2}
+SMALL = FLOW | {"network.channels": 64, "trainer.max_steps": 50000, "target.coupling": 0.2, "target.field": 0.2}
 GRAPHS = FLOW | {  # appendix E.3
     "network._target_": "blackout.networks.LETransformer", "network.layers": 5, "network.channels": 256,
-    "batch_size": 256, "optimizer.lr": 1e-4, "target.number": 1000, "target.held_out": 100,
+    "batch_size": 256, "optimizer.lr": 1e-4, "target.num_training": 1000, "target.num_test": 100,
     "target.inverse_temperature": 5.0, "rollout.horizon": 0.02,
 }  # fmt: skip
 ENERGIES = {  # appendix E.2
     "rates._target_": "blackout.networks.LETransformer", "rates.layers": 3, "rates.heads": 4, "rates.channels": 128,
-    "rollout.points": 64, "rollout.clip": 5.0, "batch_size": 128, "inner": 10, "energy_lr": 1.0, "optimizer.lr": 1e-4,
+    "rollout.num_times": 64, "rollout.clip": 5.0, "batch_size": 128, "flow_steps": 10, "energy_lr": 1.0,
+    "optimizer.lr": 1e-4,
     "optimizer.factory._target_": "torch.optim.AdamW", "energy.widths": [256, 256, 256],
 }  # fmt: skip
 COUPLINGS = {name: value for name, value in ENERGIES.items() if name != "energy.widths"} | {
@@ -142,15 +144,17 @@ PUBLISHED = {
         "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
     },
     "dnfs/figure1": SMALL,
-    "dnfs/figure4 density=circles": FLOW | {"rollout.points": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
-    "dnfs/figure5": FLOW | {"target.size": 10, "target.sigma": 0.1, "target.bias": 0.0},
-    "dnfs/table2 dataset.density=pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
-    "dnfs/table4 target.sigma=0.3": COUPLINGS | {"target.size": 10, "target.sigma": 0.3},
-    "dnfs/table4 target.sigma=-0.2 target.size=9": COUPLINGS | {"target.size": 9, "target.sigma": -0.2},
-    "dnfs/table1": GRAPHS | {
-        "target.nodes": [16, 20], "target.parameter": 0.19, "target.problem": "mis", "target.kind": "er",
+    "dnfs/figure4 density=circles": FLOW | {
+        "rollout.num_times": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4,
     },
-    "dnfs/table1 graphs=large": GRAPHS | {"target.nodes": [64, 75], "target.parameter": 0.15},
+    "dnfs/figure5": FLOW | {"target.size": 10, "target.coupling": 0.2, "target.field": 0.0},
+    "dnfs/table2 dataset.density=pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
+    "dnfs/table4 target.coupling=0.6": COUPLINGS | {"target.size": 10, "target.coupling": 0.6},
+    "dnfs/table4 target.coupling=-0.4 target.size=9": COUPLINGS | {"target.size": 9, "target.coupling": -0.4},
+    "dnfs/table1": GRAPHS | {
+        "target.nodes": [16, 20], "target.p": 0.19, "target.problem": "mis", "target.kind": "er",
+    },
+    "dnfs/table1 graphs=large": GRAPHS | {"target.nodes": [64, 75], "target.p": 0.15},
     "dnfs/table5 graphs=medium": GRAPHS | {"target.nodes": [32, 40], "target.problem": "maxcut", "target.kind": "ba"},
     "factorized/figure5 dataset.pieces=3": CODES | {"network.depth": 7, "network.dropout": 0.1, "dataset.pieces": 3},
     "factorized/figure6": CODES | {"dataset.length": 10, "dataset.share": 0.2, "callbacks.scores.num_samples": 10000},

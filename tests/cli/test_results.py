@@ -35,8 +35,8 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     tours = {"tour_length": 4.1, "tour_length_exact": 4.0, "gap": 0.02, "gap_of_polar_tour_with_two_opt": 0.01}
     near = {"tour_length": {"exact": 4.0}, "gap": {"of_polar_tour_with_two_opt": 0.01}}
     assert collect_references({"values": tours}, ShuffleDraw.references) == near
-    bounds = {"log_z_exact": 1.1, "log_z_lower": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1}
-    known = {"log_z_lower": {"exact": 1.1}, "eubo": {"exact": 1.1}, "val/ess": {"ideal": 1.0}}
+    bounds = {"log_z_exact": 1.1, "elbo": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1}
+    known = {"elbo": {"exact": 1.1}, "eubo": {"exact": 1.1}, "val/ess": {"ideal": 1.0}}
     assert collect_references({"values": bounds}, ChainDraw.references) == known
     errors = {"rmse": 0.1, "test/greedy_accuracy": 0.5, "c2st_accuracy": 0.6}
     known = {"rmse": {"ideal": 0.0}, "test/greedy_accuracy": {"ideal": 1.0}}

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from benchmarks.energy_discrepancy import pretrain, save
 from blackout.flows import FlowFamily
-from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.replay import ReplayBuffer, Rollout, roll_out
 from blackout.flows.targets import Target
 from tests.cli.conftest import ROOT
 
@@ -42,21 +42,21 @@ def test_experiments_are_what_their_papers_say(experiment: str, tmp_path: Path) 
     name, *recipe = experiment.split()
     if name == "dnfs/figure4":
         save(pretrain("moons", 1, 1e-3, 2, [8], 0), tmp_path / "planar_moons.npz")
-    fewer = ("rollout.chains=8", "target.number=3", "target.held_out=1") if recipe else ("rollout.chains=2",)
-    model, config = built(tmp_path, f"experiment={name}", *recipe, *fewer, "rollout.kept=1")
+    fewer = ("rollout.chains=8", "target.num_training=3", "target.num_test=1") if recipe else ("rollout.chains=2",)
+    model, config = built(tmp_path, f"experiment={name}", *recipe, *fewer, "rollout.buffer_size=1")
     assert config["experiment_name"].startswith(name.replace("/", "_")) and config["dataset"] is None
     assert config["callbacks"]["checkpoints"]["mode"] == "max" and config["trainer"]["precision"] == "32-true"
     assert (model.network.partition is not None) == (name == "dnfs/figure15_leaps")
     assert model.target.plane == (name == "dnfs/figure4")
     if name == "dnfs/figure5":
-        assert model.target.shape == (10, 10) and config["rollout"]["points"] == 64
+        assert model.target.shape == (10, 10) and config["rollout"]["num_times"] == 64
         assert config["optimizer"]["lr"] == 1e-3 and config["trainer"]["max_steps"] == 100_000
 
 
 @pytest.mark.parametrize("loss", ["dnfs", "leaps"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_learns_by_every_loss(network: str, loss: str, tmp_path: Path) -> None:
-    small = ["network.channels=8", "target.size=3", "rollout.points=3", "rollout.chains=4", "rollout.group=4"]
+    small = ["network.channels=8", "target.size=3", "rollout.num_times=3", "rollout.chains=4", "rollout.group_size=4"]
     model, _ = built(tmp_path, "family=flow", "~dataset", f"network={network}", f"loss={loss}", *small)
     roll_out(model.rollout, model.target, model.rates(trained=True), 0, model.replay_buffer)
     batch = {"batch": 1, "position": torch.arange(8), "index": torch.arange(8)}
@@ -88,14 +88,14 @@ def test_rollouts_find_modes_that_untrained_rates_do_not(tmp_path: Path) -> None
         "rates alone": ["rollout.refine=null", "rollout.resample_below=null"],
     }.items():
         rollout = built(tmp_path, "family=flow", *given)[0].rollout
-        replay = Replay(rollout, 2, 20)
-        roll_out(rollout, target, lambda states, t: torch.zeros_like(states.ratios), 0, replay)
+        replay = ReplayBuffer(rollout, 2, 20)
+        roll_out(rollout, target, lambda states, t: torch.zeros_like(states.log_ratios), 0, replay)
         ordered[name] = float(((2 * replay.x[0, -1].double() - 1).mean(-1).abs() > 0.7).double().mean())
     assert ordered["default"] > 0.6 and ordered["rates alone"] < 0.1  # exactly .85
 
 
 def test_the_horizon_of_rollouts_grows_from_where_it_begins_to_the_whole_path() -> None:
-    rollout = Rollout(points=3, chains=8, group=8, horizon=0.2, horizon_steps=10)
+    rollout = Rollout(num_times=3, chains=8, group_size=8, horizon=0.2, horizon_steps=10)
     for number, end in ((0, 0.2), (5, 0.6), (10, 1.0), (99, 1.0)):
         assert rollout.times(number).tolist() == pytest.approx([0.0, end / 2, end])
-    assert Rollout(points=3, horizon=0.2).times(0).tolist() == [0.0, 0.5, 1.0]
+    assert Rollout(num_times=3, horizon=0.2).times(0).tolist() == [0.0, 0.5, 1.0]

@@ -12,11 +12,11 @@ from PIL import Image
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.flows import Events, FlowSampler, Gibbs, Ising, Rollout
-from blackout.flows.draw import requested
-from blackout.flows.model import LawsFlow
+from blackout.flows.draw import build_draw
+from blackout.flows.model import AmortisedFlow
 from blackout.flows.path import States
 from blackout.flows.targets import exact_values
-from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
+from blackout.flows.weights import effective_sample_size, jackknife_error, log_mean_exp
 from blackout.networks import LEMLP, LESite
 from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
@@ -24,7 +24,8 @@ from tests.killed import killed_and_continued
 
 SMALL = (
     "family=flow", "callbacks.progress=null", "network.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
-    "rollout.points=6", "rollout.chains=16", "rollout.group=8", "rollout.every=5", "rollout.kept=2", "batch_size=16",
+    "rollout.num_times=6", "rollout.chains=16", "rollout.group_size=8",
+    "rollout.every_n_steps=5", "rollout.buffer_size=2", "batch_size=16",
     "trainer.log_every_n_steps=1", "validation_samples=16", "callbacks.checkpoints.every_n_steps=3",
     "trainer.val_check_interval=10", "refine@rollout.refine=gibbs", "rollout.resample_below=0.7",
     "simulation.num_steps=3",
@@ -46,7 +47,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
     model = load_model(directory)
     couplings.with_suffix(".moved").rename(couplings)
     assert float(model.target.pair.abs().sum()) > 0 and model.sample(5).shape == (5, 6)
-    assert model.rates()(States.of(model.target, torch.zeros(2, 6, dtype=torch.int64)), 0.5).shape == (2, 6, 2)
+    assert model.rates()(States.evaluate(model.target, torch.zeros(2, 6, dtype=torch.int64)), 0.5).shape == (2, 6, 2)
     assert "replay" not in " ".join(model.state_dict())
     report = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
@@ -80,8 +81,8 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
 
 @pytest.mark.deep
 def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
-    settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2"]
-    settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.points=10"]
+    settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.coupling=0.4"]
+    settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.num_times=10"]
     settings += [
         "trainer.devices=1",
         "trainer.max_steps=200",
@@ -122,10 +123,12 @@ WRONG = {
     "target.path=/nowhere.npz target=couplings": "no such file", "target=couplings": "path must be given",
     "network=leconv network.kernels=[2]": "odd", "network=leconv network.kernels=[7]": "wraps around",
     "network=leconv target=couplings target.path=COUPLINGS": "lattice", "network=mlp": "network", "flip=true": "flip",
-    "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "makes one",
-    "target.size=0": "lattice", "target.size=[3]": "lattice",
+    "conditional=true": "conditional", "head=scaled": "head",
+    "target=planar target.path=/nowhere.npz": "writes such a file",
+    "target.size=0": "size must be", "target.size=[3]": "size must be",
     "target.q=3": "no such option", "target=potts target.q=1": "levels", "network=letf network.heads=5": "multiple",
-    "rollout.points=1": "2 points", "rollout.estimator=best": "plain", "rollout.resample_below=2": "(0, 1]",
+    "rollout.num_times=1": "num_times must be at least 2", "rollout.estimator=best": "plain",
+    "rollout.resample_below=2": "(0, 1]",
     "simulation.num_steps=0": "num_steps", "target=isng": "did you mean ising", "batch_size=0": "batch_size",
     "network.messages=8 target=couplings target.path=COUPLINGS": "messages", "loss.clip=-1": "clip",
     "network.channels=0": "channels", "network.layers=-1": "layers",
@@ -140,10 +143,18 @@ def test_wrong_input_is_one_line(run, couplings, tmp_path, given):  # noqa: F811
 
 def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
     torch.manual_seed(0)
-    target = Ising([2, 3], [0.1, 0.2], [0.2, 0.0])
+    target = Ising([2, 3], [0.2, 0.4], [0.2, 0.0])
     network = LESite(6, 2, 16, 2, lattice=[2, 3], heat_bath=True, parameters=2)
-    rollout = Rollout(points=8, chains=64, group=32, every=40, refine=Gibbs(), resample_below=0.7, chains_per_law=16)
-    flow = LawsFlow(network, target, Events(8), rollout=rollout)
+    rollout = Rollout(
+        num_times=8,
+        chains=64,
+        group_size=32,
+        every_n_steps=40,
+        refine=Gibbs(),
+        resample_below=0.7,
+        chains_per_instance=16,
+    )
+    flow = AmortisedFlow(network, target, Events(8), rollout=rollout)
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for number in range(80):
         loss = flow.training_step({"batch": number, "position": torch.arange(64)})
@@ -154,14 +165,14 @@ def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
     flow.record = lambda name, values: heard.add(name)
     flow.validation_step({"index": torch.arange(256)})
     assert heard == set(flow.means)
-    for law in ({}, {"sigma": 0.15, "bias": 0.15}):
-        draw = requested(flow, {"target": law})
-        assert draw.model.target.context()[0].tolist() == target.at(**law).context()[0].tolist()
-        weights = draw.run(torch.arange(1000), 0).log_weights
-        exact = exact_values(target.at(**law))
+    for law in ({}, {"coupling": 0.3, "field": 0.15}):
+        draw = build_draw(flow, {"target": law})
+        assert draw.model.target.context()[0].tolist() == target.with_parameters(**law).context()[0].tolist()
+        weights = draw.simulate(torch.arange(1000), 0).log_weights
+        exact = exact_values(target.with_parameters(**law))
         assert exact is not None and effective_sample_size(weights) > 0.9
-        assert abs(float(log_mean_exp(weights)) - exact["log_z"]) < 4 * jackknife(weights)
-    with pytest.raises(UserError, match="learned ranges"):
-        requested(FlowSampler(LESite(6, 2), Ising([2, 3])), {"target": {"sigma": 0.2}})
-    with pytest.raises(UserError, match="told of many laws"):
-        LawsFlow(LEMLP(6, 2), target).try_once()
+        assert abs(float(log_mean_exp(weights)) - exact["log_z"]) < 4 * jackknife_error(weights)
+    with pytest.raises(UserError, match="trained on ranges"):
+        build_draw(FlowSampler(LESite(6, 2), Ising([2, 3])), {"target": {"coupling": 0.4}})
+    with pytest.raises(UserError, match="cannot be conditioned"):
+        AmortisedFlow(LEMLP(6, 2), target).try_once()

@@ -20,13 +20,13 @@ COMMON = (
     "trainer.max_steps=1", "trainer.limit_val_batches=1",
 )  # fmt: skip
 NARROW = ("network.width=8", "network.depth=1", "network.heads=2")
-ROLLOUT = ("rollout.points=3", "rollout.chains=8", "rollout.group=8", "simulation.num_steps=2", "batch_size=8")
+ROLLOUT = ("rollout.num_times=3", "rollout.chains=8", "rollout.group_size=8", "simulation.num_steps=2", "batch_size=8")
 FAMILIES = {
     "digits": tuple(TRAIN),
     "flow": ("family=flow", "target.size=2", "network.channels=4", "validation_samples=8", *ROLLOUT, *COMMON),
     "energy": (
-        "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=40", "rates.channels=4",
-        "negative.chains=8", "inner=1", *ROLLOUT, *COMMON,
+        "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "target_samples=40",
+        "rates.channels=4", "negative.chains=8", "flow_steps=1", *ROLLOUT, *COMMON,
     ),
     "shuffle": (
         "family=shuffle", "dataset=jigsaw_digits", "decoder=beam", "dataset.held_out=12", "batch_size=8", *NARROW,

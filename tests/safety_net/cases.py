@@ -67,9 +67,9 @@ MLP: Overrides = ("network=mlp", "++network.body.width=16", "++network.body.dept
 FEW_STEPS: Overrides = ("++sampler.num_steps=4",)
 MEASUREMENT: Overrides = ("measurement=test:0-1", "num_samples=2")
 ROLLOUT: Overrides = (
-    "++rollout.points=4",
+    "++rollout.num_times=4",
     "++rollout.chains=16",
-    "++rollout.group=8",
+    "++rollout.group_size=8",
     "++simulation.num_steps=4",
 )
 FLOW: Overrides = ("family=flow", *ROLLOUT, "++validation_samples=8")
@@ -97,6 +97,8 @@ CHEAP_ARGUMENTS = {
     "attention_resolutions": "[4]",
     "nodes": "[5,6]",
     "number": 8,
+    "num_training": 8,
+    "num_test": 4,
     "held_out": 4,
     "chains": 8,
 }
@@ -108,17 +110,13 @@ REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "target=couplings": ("target.path={couplings}",),
     "target=energy_network": ("++target.path={energy}",),
     "target=planar": ("target.path={plane}",),
-    "target=qubo": ("target.path={qubo}", "++target.held_out=1"),
+    "target=qubo": ("target.path={qubo}", "++target.num_test=1"),
     "operator=inpaint": ("operator.mask={mask}",),
     "operator=inpaint_box": ("++operator.rows=[1,2]", "++operator.columns=[1,2]"),
     "operator=pool": ("++operator.size=2",),
     "operator=matrix": ("operator.matrix={matrix}",),
-    "operator=function": (
-        f"operator.function={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
-    ),
-    "operator=reward": (
-        f"operator.reward={{{{_target_: {COMPONENTS}.brightness, _partial_: true}}}}",
-    ),
+    "operator=function": (f"operator.function={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",),
+    "operator=reward": (f"operator.reward={{{{_target_: {COMPONENTS}.brightness, _partial_: true}}}}",),
     "operator=classifier": (f"operator.classifier={{{{_target_: {COMPONENTS}.Digit}}}}",),
     "operator=decoded": (
         f"operator.decoder={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
@@ -154,9 +152,7 @@ def cases() -> Iterator[Case]:
 
 def _processes() -> Iterator[Case]:
     """Yield processes and heads, with samplers, grids and correctors."""
-    samplers = {
-        choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")
-    }
+    samplers = {choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")}
     grids = _all_choices("sampler/grid")
     correctors = _all_choices("sampler/correction")
     corrected = {
@@ -173,9 +169,7 @@ def _processes() -> Iterator[Case]:
         **{grid: (grid, *FEW_STEPS) for grid in grids},
     }
     draws_on_grids = {
-        f"{sampler} {grid}": (*overrides, grid)
-        for sampler, overrides in samplers.items()
-        for grid in grids
+        f"{sampler} {grid}": (*overrides, grid) for sampler, overrides in samplers.items() for grid in grids
     }
     default_process = to_plain(compose_config("train"))["process"]
     for process in _distinct_choices("process"):
@@ -240,9 +234,7 @@ def _conditions() -> Iterator[Case]:
 
 def _posteriors() -> Iterator[Case]:
     """Yield methods with two tasks, operators and noises with one method, and exact tasks."""
-    methods = {
-        method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")
-    }
+    methods = {method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")}
     methods["posterior=auto"] = ("posterior=auto",)  # its arguments depend on what it selects
     method = methods["posterior=sgdd"]
     tasks = {
@@ -308,9 +300,7 @@ def _shuffles() -> Iterator[Case]:
     ):
         model = (*overrides, dataset, *_cheap("dataset", dataset))
         puzzles = f"input={{{file}}}"
-        yield Case(
-            name, model, {decoder: (*settings, puzzles) for decoder, settings in decoders.items()}
-        )
+        yield Case(name, model, {decoder: (*settings, puzzles) for decoder, settings in decoders.items()})
 
 
 def _distinct_decoders() -> dict[str, Overrides]:
@@ -353,15 +343,14 @@ def _codes() -> Iterator[Case]:
 def _flows() -> Iterator[Case]:
     """Yield targets, losses and networks of flows, with simulations and moves."""
     simulations = {
-        choice: (choice, "++simulation.num_steps=4")
-        for choice in _choices_of("simulation", "blackout.flows")
+        choice: (choice, "++simulation.num_steps=4") for choice in _choices_of("simulation", "blackout.flows")
     }
     moves = _all_choices("refine")
     draws: dict[str, Overrides] = {"": (), **simulations, **{move: (move,) for move in moves}}
     for simulation, overrides in simulations.items():
         for move in moves:
             draws[f"{simulation} {move}"] = (*overrides, move)
-    draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group=4")
+    draws["resampled"] = ("++simulation.resample_below=0.9", "++simulation.group_size=4")
 
     targets = {
         target: (target, *_cheap("target", target), *_required(target))
@@ -386,9 +375,9 @@ def _energies() -> Iterator[Case]:
         "family=energy",
         "target=ising",
         "++target.size=2",
-        "number=32",
+        "target_samples=32",
         "dataset=none",
-        "inner=1",
+        "flow_steps=1",
         "++rates.channels=8",
         *ROLLOUT,
     )
@@ -421,8 +410,7 @@ def _choices_of(group: str, package: str) -> list[str]:
 def _distinct_choices(group: str) -> list[str]:
     """Return the choices of a group; of those with the same settings, the last."""
     distinct = {
-        json.dumps(settings_of(group, choice), sort_keys=True): f"{group}={choice}"
-        for choice in choices(group)
+        json.dumps(settings_of(group, choice), sort_keys=True): f"{group}={choice}" for choice in choices(group)
     }
     return list(distinct.values())
 
@@ -458,7 +446,5 @@ def _cheap(group: str, choice: str, part: str = "") -> Overrides:
         settings = settings[part]
         prefix = f"{group}.{part}"
     return tuple(
-        f"++{prefix}.{name}={CHEAP_ARGUMENTS[name]}"
-        for name in parameters_of(settings)
-        if name in CHEAP_ARGUMENTS
+        f"++{prefix}.{name}={CHEAP_ARGUMENTS[name]}" for name in parameters_of(settings) if name in CHEAP_ARGUMENTS
     )

@@ -53,14 +53,15 @@ FAMILIES = {
         "network.depth=1", "network.dropout=0.1",
     ),
     "flow": (
-        "family=flow", "target.size=3", "network.channels=8", "rollout.points=6", "rollout.chains=16",
-        "rollout.group=8", "rollout.every=4", "rollout.kept=2", "refine@rollout.refine=gibbs",
+        "family=flow", "target.size=3", "network.channels=8", "rollout.num_times=6", "rollout.chains=16",
+        "rollout.group_size=8", "rollout.every_n_steps=4", "rollout.buffer_size=2", "refine@rollout.refine=gibbs",
         "rollout.resample_below=0.7", "simulation.num_steps=3", "validation_samples=32",
     ),
     "energy with a flow": (
-        "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "number=64", "pretraining=2",
-        "inner=2", "rates.channels=8", "rollout.points=5", "rollout.chains=8", "rollout.group=8",
-        "negative.chains=16", "simulation.num_steps=3", "simulation.resample_below=0.7", "simulation.group=16",
+        "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "target_samples=64",
+        "pretraining_steps=2", "flow_steps=2", "rates.channels=8", "rollout.num_times=5", "rollout.chains=8",
+        "rollout.group_size=8", "negative.chains=16", "simulation.num_steps=3", "simulation.resample_below=0.7",
+        "simulation.group_size=16",
         "refine@rollout.refine=gibbs",
     ),
 }  # fmt: skip

@@ -18,16 +18,16 @@ from blackout.flows.model import GraphFlow
 from tests.cli.conftest import ROOT, TINY
 
 NARROW = ("network.width=8", "network.depth=1", "network.heads=2")
-ROLLOUT = ("rollout.points=3", "rollout.chains=8", "rollout.group=8", "simulation.num_steps=3")
+ROLLOUT = ("rollout.num_times=3", "rollout.chains=8", "rollout.group_size=8", "simulation.num_steps=3")
 FAMILIES = {
     "blackout": (*TINY, "metrics=none"),
     "levels": (*TINY, "process=uniform", "metrics=none"),
     "flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT),
-    "resampled flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT, "simulation.group=4",
-                       "simulation.resample_below=0.9"),
-    "graphs": ("family=flow", "~dataset", "target=mis", "target.number=4", "target.held_out=3", "target.nodes=[4,5]",
-               "network.channels=4", *ROLLOUT),
-    "energy": ("family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=40",
+    "resampled flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT,
+                       "simulation.group_size=4", "simulation.resample_below=0.9"),
+    "graphs": ("family=flow", "~dataset", "target=mis", "target.num_training=4", "target.num_test=3",
+               "target.nodes=[4,5]", "network.channels=4", *ROLLOUT),
+    "energy": ("family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "target_samples=40",
                "rates.channels=4", *ROLLOUT),
     "shuffle": ("family=shuffle", "dataset=jigsaw_digits", "dataset.held_out=4", *NARROW),
     "codes": ("family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", "passes=2", *NARROW),

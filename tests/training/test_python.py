@@ -68,7 +68,7 @@ IN_MEMORY = {
     "shuffle": lambda: (jigsaw_digits(held_out=4), {}),
     "codes": lambda: (jigsaw_digits(held_out=4), {}),
 }
-ROLLOUT = partial(Rollout, points=3, chains=8, group=8)
+ROLLOUT = partial(Rollout, num_times=3, chains=8, group_size=8)
 
 
 @pytest.mark.parametrize("family", IN_MEMORY)

@@ -1,7 +1,8 @@
-"""Data that energies are learned from: points of the plane in bits, or samples of a law that is known.
+"""Data from which energies are learned: points of the plane as bits, or samples of a target.
 
-Seven densities in the plane are laws on 32 bits, 16 Gray-coded bits a coordinate [Ou 2025, sections 4.1 and 4.2]; the
-densities are those of [Dai 2020].
+The seven densities of the plane become distributions of 32 bits, a 16-bit Gray code per coordinate.
+
+References: Ou et al. 2025, sections 4.1 and 4.2; the densities are those of Dai et al. 2020.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,132 +20,197 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import refuse
 from blackout.files import memory
-from blackout.flows.annealed_importance import samples_of
+from blackout.flows.annealed_importance import draw_reference_samples
 from blackout.flows.targets import Target
-from blackout.flows.targets.energy_network import BITS, encode
+from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, encode
 from blackout.random import fold_seed
 
-_SIZES = 5000
-"""Points whose largest coordinate decides the scale."""
 Points = NDArray[np.float64]
+Density: TypeAlias = Literal[
+    "2spirals",
+    "8gaussians",
+    "circles",
+    "moons",
+    "pinwheel",
+    "swissroll",
+    "checkerboard",
+]
+
+# points of seed 1 whose largest coordinate decides the scale (Ou et al. 2025, section 4.1)
+NUM_SCALE_POINTS = 5000
+SCALE_SEED = 1
+# validation points, and test points as in Ou et al. 2025, appendix E.2
+NUM_HELD_OUT_POINTS = 4000
+BYTES_PER_POINT = 256  # while points are encoded
+GIBBS_SWEEPS = 1000  # of each sample of a target that cannot be enumerated
 
 
 def code_scale(density: str) -> float:
-    """2^15 / (largest coordinate of 5,000 points [n, 2] + 2), a float: as for `encode` [Ou 2025, section 4.1]."""
-    return float(2 ** (BITS - 1) / (np.abs(sample_density(density, _SIZES, 1)).max() + 2))
+    """Return the scale of `encode`, 2^15 / (largest coordinate of 5,000 points + 2).
+
+    References: Ou et al. 2025, section 4.1.
+    """
+    points = sample_density(density, NUM_SCALE_POINTS, SCALE_SEED)
+    return float(2 ** (BITS_PER_COORDINATE - 1) / (np.abs(points).max() + 2))
 
 
-def sample_density(density: str, number: int, seed: int) -> Points:
-    """Points of a density, float64 [number, 2], a function of the seed."""
-    return DENSITIES[density](np.random.default_rng(seed), number)
+def sample_density(density: str, num_points: int, seed: int) -> Points:
+    """Draw points of a density, float64 [num_points, 2]."""
+    return DENSITIES[density](np.random.default_rng(seed), num_points)
 
 
-def _spirals(rng: np.random.Generator, n: int) -> Points:
-    """Two spirals, n points [n, 2] [Dai 2020]."""
+def _sample_2spirals(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of two spirals, [n, 2].
+
+    References: Dai et al. 2020.
+    """
     turn = np.sqrt(rng.random(n)) * 540 * 2 * np.pi / 360
     arm = np.where(rng.random(n) < 0.5, 1.0, -1.0)
-    x, y = -np.cos(turn) * turn + rng.random(n) * 0.5, np.sin(turn) * turn + rng.random(n) * 0.5
+    x = -np.cos(turn) * turn + rng.random(n) * 0.5
+    y = np.sin(turn) * turn + rng.random(n) * 0.5
     return np.stack([arm * x, arm * y], 1) / 3 + 0.1 * rng.standard_normal((n, 2))
 
 
-def _gaussians(rng: np.random.Generator, n: int) -> Points:
-    """Eight normal laws on a circle, n points [n, 2] [Dai 2020]."""
+def _sample_8gaussians(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of eight normal distributions on a circle, [n, 2].
+
+    References: Dai et al. 2020.
+    """
     angle = rng.integers(8, size=n) * np.pi / 4
     centre = 4 * np.stack([np.cos(angle), np.sin(angle)], 1)
     return (centre + 0.5 * rng.standard_normal((n, 2))) / np.sqrt(2)
 
 
-def _circles(rng: np.random.Generator, n: int) -> Points:
-    """Two circles, n points [n, 2] [Dai 2020]."""
-    angle, radius = 2 * np.pi * rng.random(n), np.where(rng.random(n) < 0.5, 1.0, 0.5)
+def _sample_circles(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of two concentric circles, [n, 2].
+
+    References: Dai et al. 2020.
+    """
+    angle = 2 * np.pi * rng.random(n)
+    radius = np.where(rng.random(n) < 0.5, 1.0, 0.5)
     ring = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
     return 3 * (ring + 0.08 * rng.standard_normal((n, 2)))
 
 
-def _moons(rng: np.random.Generator, n: int) -> Points:
-    """Two half-moons, n points [n, 2] [Dai 2020]."""
-    angle, lower = np.pi * rng.random(n), rng.random(n) < 0.5
+def _sample_moons(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of two half-moons, [n, 2].
+
+    References: Dai et al. 2020.
+    """
+    angle = np.pi * rng.random(n)
+    lower = rng.random(n) < 0.5
     x = np.where(lower, 1 - np.cos(angle), np.cos(angle))
     y = np.where(lower, 0.5 - np.sin(angle), np.sin(angle))
-    return (np.stack([x, y], 1) + 0.1 * rng.standard_normal((n, 2))) * 2 + np.array([-1.0, -0.2])
+    noise = 0.1 * rng.standard_normal((n, 2))
+    return (np.stack([x, y], 1) + noise) * 2 + np.array([-1.0, -0.2])
 
 
-def _pinwheel(rng: np.random.Generator, n: int) -> Points:
-    """Five bent arms, n points [n, 2] [Dai 2020]."""
+def _sample_pinwheel(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of five bent arms, [n, 2].
+
+    References: Dai et al. 2020.
+    """
     arm = rng.integers(5, size=n) * 2 * np.pi / 5
-    along, across = 1 + 0.3 * rng.standard_normal(n), 0.1 * rng.standard_normal(n)
+    along = 1 + 0.3 * rng.standard_normal(n)
+    across = 0.1 * rng.standard_normal(n)
     angle = arm + 0.25 * np.exp(along)
-    x, y = along * np.cos(angle) - across * np.sin(angle), along * np.sin(angle) + across * np.cos(angle)
+    x = along * np.cos(angle) - across * np.sin(angle)
+    y = along * np.sin(angle) + across * np.cos(angle)
     return 2 * np.stack([x, y], 1)
 
 
-def _swissroll(rng: np.random.Generator, n: int) -> Points:
-    """A spiral, n points [n, 2] [Dai 2020]."""
+def _sample_swissroll(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of one spiral, [n, 2].
+
+    References: Dai et al. 2020.
+    """
     turn = 1.5 * np.pi * (1 + 2 * rng.random(n))
-    return (np.stack([turn * np.cos(turn), turn * np.sin(turn)], 1) + rng.standard_normal((n, 2))) / 5
+    spiral = np.stack([turn * np.cos(turn), turn * np.sin(turn)], 1)
+    return (spiral + rng.standard_normal((n, 2))) / 5
 
 
-def _checkerboard(rng: np.random.Generator, n: int) -> Points:
-    """Every other square of a board, n points [n, 2] [Dai 2020]."""
+def _sample_checkerboard(rng: np.random.Generator, n: int) -> Points:
+    """Draw points of every other square of a board, [n, 2].
+
+    References: Dai et al. 2020.
+    """
     x = 4 * rng.random(n) - 2
     y = rng.random(n) - 2 * rng.integers(2, size=n) + np.floor(x) % 2
     return 2 * np.stack([x, y], 1)
 
 
-Density: TypeAlias = Literal["2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"]
-DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = dict(
-    zip(get_args(Density), (_spirals, _gaussians, _circles, _moons, _pinwheel, _swissroll, _checkerboard), strict=True)
-)
-
-_HELD_OUT = 4000
-"""Validation points, and test points, as many as [Ou 2025, appendix E.2] tests on."""
-_SWEEPS = 1000
-"""Of the Gibbs chains that samples of a law out of reach of enumeration come from."""
+DENSITIES: dict[str, Callable[[np.random.Generator, int], Points]] = {
+    "2spirals": _sample_2spirals,
+    "8gaussians": _sample_8gaussians,
+    "circles": _sample_circles,
+    "moons": _sample_moons,
+    "pinwheel": _sample_pinwheel,
+    "swissroll": _sample_swissroll,
+    "checkerboard": _sample_checkerboard,
+}
 
 
 @component("dataset")
-def planar_points(density: Density = "moons", number: int = 100_000, seed: int = 0) -> CountData:
-    """Points of one of seven densities in the plane, 16 Gray-coded bits a coordinate.
+def planar_points(
+    density: Density = "moons",
+    num_points: int = 100_000,
+    seed: int = 0,
+) -> CountData:
+    """Draw points of one of seven densities of the plane, encoded as 32 bits each.
 
-    4,000 more are validation data, and 4,000 test data.
+    4,000 more points are validation data, and 4,000 test data.
 
-    Points [n, 2] of [Dai 2020] as bits [n, 32] [Ou 2025, section 4.1].
+    References: Ou et al. 2025, section 4.1; Dai et al. 2020.
 
     Args:
-        density: see `blackout.flows.energies.data`.
-        number: of points to train on.
+        density: one of the seven names of `Density`.
+        num_points: of the training data.
         seed: of all points.
 
     Raises:
-        UserError: no points.
+        UserError: no points, or more than fit into memory.
+
+    Example:
+        >>> planar_points("moons", num_points=10).train.shape
+        torch.Size([10, 32])
     """
-    refuse(not 1 <= number <= memory() // 256, f"dataset.number must be at least 1 and fit into memory, not {number}")
+    limit = memory() // BYTES_PER_POINT
+    refuse(
+        not 1 <= num_points <= limit,
+        f"dataset.num_points must be 1 to {limit:,}, which fit into memory, not {num_points}",
+    )
     scale = code_scale(density)
-    # different streams: seed 1 decides the scale
+    # no split has the seed that decides the scale
     seeds = {"train": seed * 2 + 2, "test": seed * 2 + 3, "val": fold_seed(seed, 2)}
-    sizes = {"train": number, "test": _HELD_OUT, "val": _HELD_OUT}
-    points = {split: sample_density(density, sizes[split], seeds[split]) for split in seeds}
-    bits = {split: encode(torch.from_numpy(points[split]), scale) for split in seeds}
+    sizes = {"train": num_points, "test": NUM_HELD_OUT_POINTS, "val": NUM_HELD_OUT_POINTS}
+    bits = {}
+    for split in seeds:
+        points = sample_density(density, sizes[split], seeds[split])
+        bits[split] = encode(torch.from_numpy(points), scale)
     return CountData(density, bits["train"], bits["test"], 1, val=bits["val"])
 
 
 @dataclass(frozen=True, eq=False)
 class StateData(CountData):
-    """Counts as vectors of states, with what energies and samplers ask for.
+    """Data of states on discrete sites, with the values that energies and samplers need.
 
     Attributes:
-        truth: the law that they are samples of, where it is known.
+        truth: the target that they are samples of, where it is known.
     """
 
     truth: Target | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`levels` and `sites`."""
+        """Values for components: `levels` and `sites`."""
         return {"levels": self.max_count + 1, "sites": math.prod(self.shape)}
 
 
-def known_samples(target: Target, number: int, seed: int, name: str) -> StateData:
-    """Samples of a target, uint8 [number, d], and as many for validation and for the test: see `samples_of`."""
-    train, test, val = (samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1, 2))
+def target_samples(target: Target, num_samples: int, seed: int, name: str) -> StateData:
+    """Draw samples of a target, uint8 [num_samples, d], and as many for validation and test.
+
+    See `draw_reference_samples`.
+    """
+    seeds = [fold_seed(seed, split) for split in (0, 1, 2)]
+    train, test, val = (draw_reference_samples(target, num_samples, GIBBS_SWEEPS, k) for k in seeds)
     return StateData(name, train, test, target.levels - 1, val=val, truth=target)

@@ -1,6 +1,7 @@
-"""The family of energies trained with a sampler inside: from data to a model, and back from its description.
+"""The family of energies learned from data with a flow inside, and their evaluation.
 
-What one is worth is `report`: likelihoods of held-out data by several estimates of log Z, beside classical models.
+`evaluate_energy` reports likelihoods of held-out data by several estimates of log Z, next to
+classical models.
 """
 
 from __future__ import annotations
@@ -24,280 +25,452 @@ from blackout.data.count_data import split_array
 from blackout.errors import UserError, refuse
 from blackout.files import memory
 from blackout.flows.annealed_importance import anneal
-from blackout.flows.draw import preview, requested
-from blackout.flows.energies.data import DENSITIES, StateData, known_samples
-from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found, most_likely
+from blackout.flows.draw import build_draw, preview_draw
+from blackout.flows.energies.data import DENSITIES, StateData, target_samples
+from blackout.flows.energies.model import (
+    EnergySampler,
+    EnergyWithRates,
+    PairEnergy,
+    fit_couplings,
+    score_couplings,
+)
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.replay import Rollout
-from blackout.flows.simulation import Simulation, run_backwards
+from blackout.flows.simulation import Simulation, run_reverse
 from blackout.flows.targets import can_enumerate, exact_values, make_target
-from blackout.flows.targets.energy_network import Learned
-from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
+from blackout.flows.targets.energy_network import LearnedEnergy
+from blackout.flows.weights import effective_sample_size, jackknife_error, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw, Source
 from blackout.random import fold_seed
 from blackout.training.family import ComponentFamily, make_dataset
 
-_CHAINS, _SWEEPS = 1024, 256
-"""Of annealed importance sampling."""
-_COMPARED = 4000
-"""Held-out states that are scored, and chains of the sampler."""
-_BOUNDED = 500
-"""Held-out states whose likelihood by the chain is bounded."""
-_MOST_CELLS = 2048
-"""Sites times levels, of a table of pairs."""
-_STEEP = 4.5
-"""Standard errors of a slope of the likelihood that chance does not reach, of up to some thousand slopes."""
+MAX_LEVELS = 256  # states are stored as uint8
+# Fraction of a run in which the energy alone is trained, if its likelihood is a sum over all
+# states.
+PRETRAINING_FRACTION = 0.3
+
+# evaluation
+NUM_AIS_CHAINS = 1024
+NUM_AIS_SWEEPS = 256
+AIS_CHAINS_PER_ROLLOUT_CHAIN = 16  # limits the chains after a short test run
+NUM_TEST_STATES = 4000  # held-out states that are scored (Ou et al. 2025, appendix E.2), and chains
+TEST_STATES_PER_ROLLOUT_CHAIN = 64  # limits them after a short test run
+NUM_BOUND_STATES = 500  # held-out states whose likelihood is bounded by the reverse chain
+NUM_BOUND_STEPS = 32  # of the reverse chain
+MAX_PAIR_TABLE = 2048  # sites times levels; a larger table of all pairs does not fit into memory
+# z-score that chance does not reach in the largest of a thousand gradients
+MAX_GRADIENT_Z_SCORE = 4.5
+MIN_VARIANCE = 1e-12  # of a gradient
+# keys that separate the uses of the evaluation's seed
+SAMPLER_KEY = 1
+AIS_KEY = 2
+BOUND_KEY = 4
 
 
-def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
-    """NLL with log Z by AIS and by the sampler's weights; NLL by the chain's bound.
+def evaluate_energy(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
+    """Evaluate the NLL of test data with log Z by AIS and by the flow, and bounds by the chain.
 
-    [Ou 2025, appendix E.2]: floats, of held-out states [n, d]. AIS is ours (tests/flows/energies/test_gradients.py).
+    References: Ou et al. 2025, appendix E.2; AIS: this project, checked in
+    tests/flows/energies/test_gradients.py.
 
     Args:
         model: in eval mode.
-        source: what it was learned from.
+        source: of its data.
         seed: of all samples.
+
+    Returns:
+        `values`, and how they were made, for metrics.json.
     """
     target = model.target
-    assert isinstance(source, StateData) and isinstance(target, Learned)
-    trained = _CHAINS if model.rollout is None else model.rollout.chains
-    chains, compared = min(_CHAINS, 16 * trained), min(_COMPARED, 64 * trained)  # few in a rehearsal
-    test = source.test[:compared].flatten(1).to(model.device)
-    indices = torch.arange(compared, device=model.device)
-    paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
-    annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
+    assert isinstance(source, StateData) and isinstance(target, LearnedEnergy)
+    # 1. Test states, chains of the flow, and annealed chains.
+    rollout_chains = NUM_AIS_CHAINS if model.rollout is None else model.rollout.chains
+    num_ais_chains = min(NUM_AIS_CHAINS, AIS_CHAINS_PER_ROLLOUT_CHAIN * rollout_chains)
+    num_states = min(NUM_TEST_STATES, TEST_STATES_PER_ROLLOUT_CHAIN * rollout_chains)
+    test = source.test[:num_states].flatten(1).to(model.device)
+    chains = torch.arange(num_states, device=model.device)
+    rates = model.rates()
+    paths = model.simulation.run(target, rates, chains, fold_seed(seed, SAMPLER_KEY))
+    annealed = anneal(target, num_ais_chains, NUM_AIS_SWEEPS, fold_seed(seed, AIS_KEY))
+
+    # 2. NLL by the two estimates of log Z.
     energies = target.energy(test).double().detach().cpu()
-    mean = float(energies.mean())
-    values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
-    estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights}
+    mean_energy = float(energies.mean())
+    indices = torch.arange(len(test))
+    values = {"mean_data_energy": mean_energy, "num_test_states": float(len(test))}
     sample_values = dict[str, SampleValues]()
-    for name, weights in estimates.items():
-        log_z = float(log_mean_exp(weights))
-        values[f"nll_{name}"] = mean + log_z
-        values[f"nll_{name}_error"] = jackknife(weights)
-        # the logarithm of a mean of weights is too small on average, by Jensen's inequality
-        sample_values[f"nll_{name}"] = SampleValues(
-            torch.arange(len(test)), energies + log_z, "lower bound", values[f"nll_{name}_error"]
-        )
-        values[f"ess_{name}"] = float(effective_sample_size(weights))
-    if (known := exact_values(target) if can_enumerate(target) else None) is not None:
-        values["nll_exact"] = mean + known["log_z"]
-        sample_values["nll_exact"] = SampleValues(torch.arange(len(test)), energies + known["log_z"])
-    bounded, _ = run_backwards(target, model.rates(), test[:_BOUNDED], 32, indices[:_BOUNDED], fold_seed(seed, 4))
-    values["nll_chain_bound"] = -float(bounded.mean())
+    for name, log_weights in (("ais", annealed.log_weights), ("sampler", paths.log_weights)):
+        log_z = float(log_mean_exp(log_weights))
+        error = jackknife_error(log_weights)
+        values[f"nll_{name}"] = mean_energy + log_z
+        values[f"nll_{name}_error"] = error
+        values[f"ess_{name}"] = float(effective_sample_size(log_weights))
+        # by Jensen's inequality the logarithm of a mean is too small on average
+        sample_values[f"nll_{name}"] = SampleValues(indices, energies + log_z, "lower bound", error)
+
+    # 3. The exact NLL, where all states can be enumerated.
+    references = {}
+    exact = exact_values(target) if can_enumerate(target) else None
+    if exact is not None:
+        values["nll_exact"] = mean_energy + exact["log_z"]
+        sample_values["nll_exact"] = SampleValues(indices, energies + exact["log_z"])
+        references = {"exact": values["nll_exact"]}
+
+    # 4. An upper bound by the reverse chain.
+    bound_states = test[:NUM_BOUND_STATES]
+    log_likelihood, _ = run_reverse(
+        target,
+        rates,
+        bound_states,
+        NUM_BOUND_STEPS,
+        chains[: len(bound_states)],
+        fold_seed(seed, BOUND_KEY),
+    )
+    values["nll_chain_bound"] = -float(log_likelihood.mean())
     sample_values["nll_chain_bound"] = SampleValues(
-        torch.arange(len(bounded)), -bounded.double().cpu(), "upper bound"
+        torch.arange(len(log_likelihood)), -log_likelihood.double().cpu(), "upper bound"
     )
+
+    # 5. Couplings, and whether the likelihood is at its maximum.
     if isinstance(target, PairEnergy):
-        values |= couplings_found(target, source)
-    near = {"exact": values["nll_exact"]} if known is not None else {}
-    references = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
+        values |= score_couplings(target, source)
     train = source.train[:].flatten(1).to(model.device)
-    values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
-    far = values["steepest_slope"] > _STEEP
-    said: dict[str, Any] = {"values": values, "references": references, "ais": {"chains": chains, "sweeps": _SWEEPS}}
-    said["sample_values"] = sample_values
-    said["convergence"] = (
-        f"the likelihood is {'not ' * far}at its maximum: along a parameter it rises by {values['steepest_slope']:.1f} "
-        f"standard errors (chance: up to {_STEEP})"
+    z_score = max_gradient_z_score(target, train, annealed.states.x, annealed.log_weights)
+    values["max_gradient_z_score"] = z_score
+    convergence = _describe_convergence(z_score, values.get("coupling_slope"))
+    print(convergence)
+    return {
+        "values": values,
+        "references": dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), references),
+        "ais": {"chains": num_ais_chains, "sweeps": NUM_AIS_SWEEPS},
+        "sample_values": sample_values,
+        "convergence": convergence,
+    }
+
+
+def _describe_convergence(z_score: float, coupling_slope: float | None) -> str:
+    """Describe whether training has reached the maximum of the likelihood."""
+    verb = "is not" if z_score > MAX_GRADIENT_Z_SCORE else "is"
+    sentence = (
+        f"the likelihood {verb} at its maximum: its largest gradient is {z_score:.1f} standard "
+        f"errors (chance: up to {MAX_GRADIENT_Z_SCORE})"
     )
-    if "slope_of_couplings" in values:
-        said["convergence"] += f"; couplings are {values['slope_of_couplings']:.2f} times those they are compared with"
-    print(said["convergence"])
-    return said
+    if coupling_slope is not None:
+        sentence += f"; couplings are {coupling_slope:.2f} times their reference values"
+    return sentence
 
 
-def classical_nats(source: StateData, size: int) -> dict[str, Baseline]:
-    """-log p of each test state: uniform, sites that are independent, and the best tree of pairs [Chow and Liu 1968].
+def baseline_nats(source: StateData, num_test: int) -> dict[str, Baseline]:
+    """Return -log p of test states by a uniform model, independent sites and a Chow-Liu tree.
 
-    Of the first `size` test states [size, d]. Fitted to training states, with one state more that is spread over all.
-    The tree is left out where its table of pairs is large.
+    They are fitted to the training states and one more state, which is spread over all. The tree
+    is left out if its table of pairs is large.
+
+    References: Chow and Liu 1968.
+
+    Args:
+        source: of the data.
+        num_test: number of test states, the first ones.
     """
-    number_of_validation = min(_COMPARED, source.size("val") or 0)
-    validation = source.batch("val", torch.arange(number_of_validation))["x0"]
-    test = source.batch("test", torch.arange(size))["x0"]
+    num_validation = min(NUM_TEST_STATES, source.size("val") or 0)
+    validation = source.batch("val", torch.arange(num_validation))["x0"]
+    test = source.batch("test", torch.arange(num_test))["x0"]
     held_out = torch.cat([validation, test]).flatten(1).long().cpu()
-    nats = _classical_nats(source.train[:].flatten(1).long().cpu(), held_out, source.max_count + 1)
-    return {name: Baseline.from_values(values, number_of_validation) for name, values in nats.items()}
+    train = source.train[:].flatten(1).long().cpu()
+    nats = _fit_baselines(train, held_out, source.max_count + 1)
+    return {name: Baseline.from_values(values, num_validation) for name, values in nats.items()}
 
 
-def _classical_nats(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:
-    """See `classical_nats`: float64 [m] of states [m, d]."""
+def _fit_baselines(train: Tensor, test: Tensor, levels: int) -> dict[str, Tensor]:
+    """Return -log p of test states [m, d], float64 [m], by model; see `baseline_nats`.
+
+    References: Chow and Liu 1968.
+    """
     sites = train.shape[1]
-    hot, size = one_hot(train, levels).double(), len(train) + 1
-    single = (hot.sum(0) + 1 / levels) / size
-    alone = single.log().gather(1, test.T).sum(0)
+    size = len(train) + 1  # with the additional state
+    indicators = one_hot(train, levels).double()
+    marginals = (indicators.sum(0) + 1 / levels) / size
+    log_independent = marginals.log().gather(1, test.T).sum(0)
     uniform = torch.full((len(test),), sites * math.log(levels), dtype=torch.float64)
-    nats = {"uniform": uniform, "independent_sites": -alone}
-    if sites * levels > _MOST_CELLS:
+    nats = {"uniform": uniform, "independent_sites": -log_independent}
+    if sites * levels > MAX_PAIR_TABLE:
         return nats
-    from scipy.sparse.csgraph import minimum_spanning_tree  # what starts a program need not load it
+    from scipy.sparse.csgraph import minimum_spanning_tree  # slow to import
 
-    both = (hot.flatten(1).T @ hot.flatten(1)).view(sites, levels, sites, levels).add(levels**-2) / size
-    ratio = (both / (single[:, :, None, None] * single)).log()
-    tree = minimum_spanning_tree(-1 - (both * ratio).sum((1, 3)).clamp(min=0).numpy()).nonzero()
-    gained = sum(ratio[i, test[:, i], j, test[:, j]] for i, j in zip(*tree, strict=True))
-    return nats | {"tree_of_pairs": -(alone + gained)}
+    flat = indicators.flatten(1)
+    counts = (flat.T @ flat).view(sites, levels, sites, levels)
+    pair_marginals = counts.add(levels**-2) / size
+    log_ratios = (pair_marginals / (marginals[:, :, None, None] * marginals)).log()
+    mutual_information = (pair_marginals * log_ratios).sum((1, 3)).clamp(min=0)
+    # shifted, because an edge of weight 0 would be missing
+    edges = minimum_spanning_tree(-1 - mutual_information.numpy()).nonzero()
+    gain = sum(log_ratios[i, test[:, i], j, test[:, j]] for i, j in zip(*edges, strict=True))
+    nats["chow_liu_tree"] = -(log_independent + gain)
+    return nats
 
 
 @torch.no_grad()
-def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor) -> float:
-    """The greatest slope of the likelihood of data, less the penalty's, in standard errors of both sets of states. Ours
-    (tests/flows/energies/test_gradients.py).
+def max_gradient_z_score(
+    target: LearnedEnergy,
+    data: Tensor,
+    x: Tensor,
+    log_weights: Tensor,
+) -> float:
+    """Return the largest z-score of the gradient of the penalised likelihood of data.
 
-    Along every coupling and field of a pair energy, and along the inverse temperature of any other.
+    The gradient is with respect to all couplings and fields of a pair energy, and to the inverse
+    temperature of any other; its standard error is that of data and model samples.
+
+    References: this project; checked in tests/flows/energies/test_gradients.py.
 
     Args:
         target: the energy.
-        data: what it was learned from, [n, d].
-        x, log_weights: weighted states of it, [N, d] and [N].
+        data: training states, [n, d].
+        x: samples of the energy, [N, d].
+        log_weights: of the samples, [N].
     """
+    # 1. Gradient and variance.
+    data_statistics = _sufficient_statistics(target, data)
+    model_statistics = _sufficient_statistics(target, x)
+    weights = torch.softmax(log_weights.double(), 0)
+    model_mean = weights @ model_statistics
+    gradient = data_statistics.mean(0) - model_mean
+    data_variance = data_statistics.var(0) / len(data)
+    model_variance = weights.square() @ (model_statistics - model_mean).square()
+    variance = data_variance + model_variance
 
-    def along(states: Tensor) -> Tensor:
-        """What parameters multiply in -E, of states [n, d]: [n, parameters]. Of `steepest_slope`."""
-        if not isinstance(target, PairEnergy):
-            return -target.energy(states).double()[:, None]
-        s = 2 * states.double() - 1
-        one, two = torch.triu_indices(target.sites, target.sites, 1, device=s.device)
-        return s[:, one] * s[:, two] if not target.fields else torch.cat([s[:, one] * s[:, two], s], 1)
-
-    share, model, given = torch.softmax(log_weights.double(), 0), along(x), along(data)
-    slope, mean = given.mean(0) - share @ model, share @ model
-    variance = given.var(0) / len(data) + share.square() @ (model - mean).square()
+    # 2. The penalty, whose subgradient at a coupling of 0 is anything in [-l1, l1].
     if isinstance(target, PairEnergy) and target.l1:
         upper = target.upper.double()
-        pulled = torch.where(upper == 0, slope[: len(upper)].clamp(-target.l1, target.l1), target.l1 * upper.sign())
-        slope[: len(upper)] -= pulled
-    return float((slope.abs() / variance.clamp(min=1e-12).sqrt()).max())
+        num_pairs = len(upper)
+        at_zero = gradient[:num_pairs].clamp(-target.l1, target.l1)
+        gradient[:num_pairs] -= torch.where(upper == 0, at_zero, target.l1 * upper.sign())
+    return float((gradient.abs() / variance.clamp(min=MIN_VARIANCE).sqrt()).max())
 
 
-_MOST_LEVELS = 256
-_ALONE = 0.3
-"""Share of a run in which the energy alone is trained, where its likelihood can be summed over all states."""
+def _sufficient_statistics(target: LearnedEnergy, states: Tensor) -> Tensor:
+    """Return the factors of the parameters in -E, of states [n, d]: [n, parameters]."""
+    if not isinstance(target, PairEnergy):
+        return -target.energy(states).double()[:, None]
+    s = 2 * states.double() - 1
+    first, second = torch.triu_indices(target.sites, target.sites, 1, device=s.device)
+    products = s[:, first] * s[:, second]
+    return torch.cat([products, s], 1) if target.learn_field else products
 
 
 @component("family")
 @dataclass(frozen=True)
 class EnergyFamily(ComponentFamily):
-    """Energies p in proportion to exp(-E) learned from data, each with a flow that samples it.
+    """Energies p proportional to exp(-E) learned from data, each with a flow that samples it.
 
     Args:
-        monitor: the validation metric by which the best checkpoint is chosen; less is better.
+        monitor: validation metric that selects the best checkpoint; less is better.
     """
 
     monitor: str = "val/nll"
     parts = ("energy", "network", "simulation")
-    values: ClassVar[Plain] = {"truth.number": int | None, "truth.data_seed": int | None}
+    values: ClassVar[Plain] = {"truth.target_samples": int | None, "truth.data_seed": int | None}
     title = "An energy, and a discrete neural flow sampler of it"
     usage = "x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)"
 
-    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> StateData:
-        """The dataset in the settings, or samples of the target in them; or those of a trained model.
+    def source(
+        self,
+        settings: Plain,
+        description: Plain | None = None,
+        trusted: tuple[str, ...] = (),
+    ) -> StateData:
+        """Return the dataset, or samples of the target, of settings or of a trained model.
 
         Raises:
-            UserError: there is neither, it cannot be had, or has too many levels.
+            UserError: there is neither, it cannot be loaded, or it has too many levels.
         """
-        made = settings if description is None else description.get("truth") or {}
-        if settings.get("dataset") or not made.get("target"):
-            advice = "dataset=... must be given, such as dataset=counts dataset.path=binary.npy"
-            refuse(description is None and not settings.get("dataset"), advice)
-            return _states(make_dataset(settings, description, trusted))
+        truth = settings if description is None else description.get("truth") or {}
+        if settings.get("dataset") or not truth.get("target"):
+            refuse(
+                description is None and not settings.get("dataset"),
+                "dataset=... must be given, such as dataset=counts dataset.path=binary.npy",
+            )
+            return _as_state_data(make_dataset(settings, description, trusted))
         if description is not None:
-            check_components({"target": made["target"]}, "model", trusted)
-        law = make_target(made["target"])
-        number, most = made.get("number", 0), memory() // (24 * law.sites)  # three splits, and their chains
-        refuse(type(number) is not int or not 2 <= number <= most, f"number must be 2 to {most:,}, not {number!r}")
-        return known_samples(law, number, made.get("data_seed") or 0, type(law).__name__.lower())
+            check_components({"target": truth["target"]}, "model", trusted)
+        target = make_target(truth["target"])
+        num_samples = truth.get("target_samples", 0)
+        limit = memory() // (24 * target.sites)  # bytes of three splits, and of their chains
+        valid = type(num_samples) is int and 2 <= num_samples <= limit
+        refuse(not valid, f"target_samples must be 2 to {limit:,}, not {num_samples!r}")
+        name = type(target).__name__.lower()
+        return target_samples(target, num_samples, truth.get("data_seed") or 0, name)
 
     def source_of(self, data: Any) -> StateData:
-        """States from `CountData`, or what `CountData.from_array` takes."""
-        return _states(data if isinstance(data, CountData) else CountData.from_array(data))
+        """Return states from `CountData`, or from what `CountData.from_array` accepts."""
+        if not isinstance(data, CountData):
+            data = CountData.from_array(data)
+        return _as_state_data(data)
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `split_array`."""
+        """Split data; see `split_array`."""
         return split_array(data, validation)
 
     def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
-        """Energy, rates and simulation with all their arguments."""
-        chosen = {"energy": "energy", "network": "rates", "simulation": "simulation"}
-        return {part: complete_description(settings[name], source.facts, part) for part, name in chosen.items()}
+        """Return the descriptions of energy, rates and simulation with all their arguments."""
+        names = {"energy": "energy", "network": "rates", "simulation": "simulation"}
+        parts = {}
+        for part, name in names.items():
+            parts[part] = complete_description(settings[name], source.facts, part)
+        return parts
 
     def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
-        """Where the data are from: a dataset, or a target, of no file, whose samples are learned from."""
-        truth = {name: settings.get(name) for name in ("target", "number", "data_seed")}
-        return {} if settings.get("dataset") or remove_paths(truth) != truth else {"truth": truth}
+        """Return the description of the target whose samples are the data, if it has no file."""
+        truth = {name: settings.get(name) for name in ("target", "target_samples", "data_seed")}
+        if settings.get("dataset") or remove_paths(truth) != truth:
+            return {}
+        return {"truth": truth}
 
     def tensors(self, source: StateData) -> dict[str, Tensor]:
-        """`states`, from which pair energies start; exported models have none."""
+        """Return `states`, to which pair energies are fitted; exported models have none."""
         return {"states": source.train[:].flatten(1)}
 
-    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
-        """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""
-        described = description["model"]
-        energy = instantiate(described["energy"], "energy")
-        simulation = instantiate(described["simulation"], "simulation")
-        network = instantiate(described["network"], "rates")
-        if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
-            raise UserError("energy: choose mlp or pairs; simulation: events")
-        if not isinstance(network, LocallyEquivariant):
-            raise UserError(f"rates: {type(network).__name__} is not locally equivariant: choose lesite, letf or lemlp")
-        if energy.levels != network.levels:
-            advice = "energy=mlp takes any number" if isinstance(energy, PairEnergy) else "they must agree"
-            raise UserError(f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}")
-        energy.plane = (description.get("dataset") or {}).get("density") in list(DENSITIES)
-        alone, negative = training.pop("alone", 0), training.get("negative")
-        if training.get("pretraining", 0) is None:
-            training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0
-        if training.pop("start", "zero") == "likelihood" and isinstance(energy, PairEnergy):
-            training["learned"] = False
-            exact = most_likely(energy, tensors["states"])
-            kind = "likelihood, summed over all states" if exact else "pseudo-likelihood"
-            print(f"energy:  couplings of the greatest {kind}; the steps train its sampler (start=zero: both in turn)")
-        return EnergySampler(Pair(energy, network), simulation, **training)
+    def assemble(
+        self,
+        description: Plain,
+        tensors: Mapping[str, Tensor],
+        **training: Any,
+    ) -> EnergySampler:
+        """Build a model; in training the couplings of pair energies are fitted first.
+
+        Raises:
+            UserError: components of another family, or different numbers of levels.
+        """
+        # 1. Components.
+        parts = description["model"]
+        energy = instantiate(parts["energy"], "energy")
+        simulation = instantiate(parts["simulation"], "simulation")
+        network = instantiate(parts["network"], "rates")
+        _check_components(energy, simulation, network)
+        density = (description.get("dataset") or {}).get("density")
+        # a list, because the density of a damaged description may be unhashable
+        energy.plane = density in list(DENSITIES)
+
+        # 2. Pretraining, by default of energies whose likelihood is a sum over all states.
+        default_pretraining = training.pop("default_pretraining_steps", 0)
+        negative = training.get("negative")
+        if training.get("pretraining_steps", 0) is None:
+            enumerates = isinstance(negative, FlowSamples) and negative.enumerates(energy)
+            training["pretraining_steps"] = default_pretraining if enumerates else 0
+
+        # 3. Maximum-likelihood couplings.
+        start = training.pop("start", "zero")
+        if start == "likelihood" and isinstance(energy, PairEnergy):
+            training["train_energy"] = False
+            is_exact = fit_couplings(energy, tensors["states"])
+            kind = "likelihood, summed over all states" if is_exact else "pseudo-likelihood"
+            print(f"energy:  couplings of the largest {kind}; the steps train its flow")
+            print("         (start=zero trains both in turn)")
+        return EnergySampler(EnergyWithRates(energy, network), simulation, **training)
 
     def training(self, settings: Plain) -> dict[str, Any]:
-        """How a model is trained, by the settings."""
-        loss, rollout, negative = (instantiate(settings[part], part) for part in ("objective", "rollout", "negative"))
-        ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
-        if not ours or not isinstance(negative, NegativeSampler):
-            raise UserError("objective, rollout and negative must be this family's: loss@objective=dnfs, negative=flow")
-        refuse(loss.learns_partition, "leaps learns one energy's normaliser: one in training needs loss@objective=dnfs")
+        """Return the training settings of a model.
+
+        Raises:
+            UserError: components of another family, or an unknown `start`.
+        """
+        objective = instantiate(settings["objective"], "objective")
+        rollout = instantiate(settings["rollout"], "rollout")
+        negative = instantiate(settings["negative"], "negative")
+        if not isinstance(objective, EstimatedPartition):
+            raise UserError("objective: family=energy needs loss@objective=dnfs")
+        if not isinstance(rollout, Rollout):
+            raise UserError("rollout: family=energy needs blackout.flows.Rollout")
+        if not isinstance(negative, NegativeSampler):
+            raise UserError("negative: family=energy needs negative=flow, pcd or discrepancy")
+        refuse(
+            objective.learns_partition,
+            "objective: leaps needs a fixed energy; choose loss@objective=dnfs",
+        )
         start = settings["start"]
-        refuse(start not in ("likelihood", "zero"), f"start must be likelihood or zero, not {start!r}")
-        numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr", "start")}
-        numbers["alone"] = int(_ALONE * (settings["trainer"]["max_steps"] or 0))
-        return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
+        refuse(
+            start not in ("likelihood", "zero"),
+            f"start must be likelihood or zero, not {start!r}",
+        )
+        max_steps = settings["trainer"]["max_steps"] or 0
+        names = ("flow_steps", "pretraining_steps", "energy_lr", "start")
+        return {
+            "objective": objective,
+            "rollout": replace(rollout, buffer_size=1),
+            "negative": negative,
+            "default_pretraining_steps": int(PRETRAINING_FRACTION * max_steps),
+            **{name: settings[name] for name in names},
+        }
 
     def draw(self, model: EnergySampler, request: Plain) -> Draw:
-        """As for a flow."""
-        return requested(model, request)
+        """Return the requested draw, as of a flow."""
+        return build_draw(model, request)
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
-        """Samples with estimates from more of them than are shown."""
-        return preview(model, model.rollout)
+        """Return the draw of pictures during and after training."""
+        return preview_draw(model, model.rollout)
 
     def report(self, model: EnergySampler, source: Source, settings: Plain) -> dict[str, Any]:
-        """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
-        return report(model, source, int(settings.get("seed") or 0))
+        """Return the evaluation of test data; see `evaluate_energy`."""
+        return evaluate_energy(model, source, int(settings.get("seed") or 0))
 
     def sample_values(
         self, model: EnergySampler, source: Source, name: str, index: Tensor, values: Tensor
     ) -> SampleValues | None:
-        """Nats of each test state, where log Z is summed over all states; estimates of it have no known error here."""
-        return SampleValues(index, values) if name == "test/nll" and model.sums_states else None
+        """Return nats of each test state where log Z is exact; estimates have no error here."""
+        if name == "test/nll" and model.enumerates_states:
+            return SampleValues(index, values)
+        return None
 
-    def baselines(self, source: StateData, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
-        """Nats per test state of models that need no log Z."""
+    def baselines(
+        self,
+        source: StateData,
+        size: int,
+        settings: Plain,
+    ) -> dict[str, dict[str, Baseline]]:
+        """Return nats per test state of models that need no log Z; see `baseline_nats`."""
         names = ("test/nll", "nll_exact", "nll_ais", "nll_sampler", "nll_chain_bound")
-        return dict.fromkeys(names, classical_nats(source, size) if size else {})
+        return dict.fromkeys(names, baseline_nats(source, size) if size else {})
 
 
-def _states(data: Any) -> StateData:
+def _check_components(energy: Any, simulation: Any, network: Any) -> None:
+    """Refuse components that are not of this family, or do not fit each other.
+
+    Raises:
+        UserError: names the setting and what to choose.
+    """
+    if not isinstance(energy, LearnedEnergy):
+        raise UserError("energy: choose energy=mlp or energy=pairs")
+    if not isinstance(simulation, Simulation):
+        raise UserError("simulation: choose simulation=events")
+    if not isinstance(network, LocallyEquivariant):
+        name = type(network).__name__
+        raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf or lemlp")
+    if energy.levels != network.levels:
+        advice = "they must agree"
+        if isinstance(energy, PairEnergy):
+            advice = "energy=mlp accepts any number of levels"
+        raise UserError(
+            f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}",
+        )
+
+
+def _as_state_data(data: Any) -> StateData:
+    """Return count data as states.
+
+    Raises:
+        UserError: other data, missing entries, or too many levels.
+    """
     if not isinstance(data, CountData):
-        raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
-    refuse(data.train_observed is not None, "dataset: missing entries need family=blackout")
-    refuse(data.max_count >= _MOST_LEVELS, f"dataset: states go from 0 to {_MOST_LEVELS - 1}, not to {data.max_count}")
-    return StateData(**{one.name: getattr(data, one.name) for one in fields(data) if one.init})
+        raise UserError(
+            "dataset: family=energy needs states, such as dataset=counts or dataset=planar",
+        )
+    refuse(data.train_observed is not None, "dataset: data with missing entries need family=blackout")
+    refuse(
+        data.max_count >= MAX_LEVELS,
+        f"dataset: states must be 0 to {MAX_LEVELS - 1}, but the largest is {data.max_count}",
+    )
+    arguments = {item.name: getattr(data, item.name) for item in fields(data) if item.init}
+    return StateData(**arguments)

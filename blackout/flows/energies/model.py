@@ -1,12 +1,12 @@
-"""The model: an energy that learns from data (couplings by likelihood too), and a flow that learns the energy, in one.
+"""Models that learn an energy from data together with a flow that samples it.
 
-Energies of pairs have a start from their data: the couplings of greatest likelihood, or of pseudo-likelihood.
+Also pair energies, and their maximum-likelihood couplings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,304 +18,436 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import world_size
 from blackout.errors import ensure, refuse
-from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
+from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import ChainSampler
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
-from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.replay import ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import all_states
-from blackout.flows.targets.energy_network import Learned
+from blackout.flows.targets.energy_network import LearnedEnergy
 from blackout.flows.targets.lattice import SpinPairs
 from blackout.flows.weights import effective_sample_size
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Source
 from blackout.random import fold_seed
 
-# keys that keep the uses of one seed apart, besides those of every sampler of chains
-_NEGATIVE, _START = 4, 5
-_LISTED = 1 << 18
-"""States over which the likelihood of a pair energy is summed; of more, its pseudo-likelihood is maximised."""
-_STRONGEST = 5.0
-"""Coupling or field where a sample that lacks some states would have an infinite one."""
+# keys that separate the uses of one seed, besides those of `blackout.flows.model`
+NEGATIVE_KEY = 4
+START_KEY = 5
+
+MAX_LIKELIHOOD_STATES = 1 << 18  # above it the pseudo-likelihood is maximised instead
+MAX_COUPLING = 5.0  # where a sample that lacks some states would make it infinite
+TOLERANCE = 1e-9  # of the optimiser of the couplings
+
+# (J [d, d], h [d]) -> a scalar
+PairLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 @component("energy", "target")
-class PairEnergy(SpinPairs, Learned):
-    """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal [Ou 2025, section 4.2].
+class PairEnergy(SpinPairs, LearnedEnergy):
+    """-E = s' J s + h . s of spins s = 2x - 1, J symmetric with a zero diagonal.
+
+    References: Ou et al. 2025, section 4.2.
 
     Args:
         sites: number of spins.
-        l1: weight of the sum of |J_ij| over all i and j.
-        field: whether h is learned too.
+        l1: weight of the penalty l1 sum_ij |J_ij|.
+        learn_field: whether h is learned too.
 
     Raises:
         ValueError: fewer than two spins, or a negative weight.
     """
 
-    def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
-        """No couplings, as many as pairs of sites, [d (d - 1) / 2], and no fields, [d], at the start: see the class."""
+    def __init__(self, sites: int, l1: float = 0.0, learn_field: bool = False) -> None:
         super().__init__(2, [sites])
-        ensure(sites >= 2 and l1 >= 0, f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
-        self.l1, self.fields = l1, field
+        ensure(sites >= 2, f"a pair energy needs at least two spins, not {sites}")
+        ensure(l1 >= 0, f"energy.l1 must be at least 0, not {l1}")
+        self.l1 = l1
+        self.learn_field = learn_field
+        # J above its diagonal, row by row
         self.upper = nn.Parameter(torch.zeros(sites * (sites - 1) // 2))
-        self.field = nn.Parameter(torch.zeros(sites)) if field else nn.Buffer(torch.zeros(sites), persistent=False)
+        zeros = torch.zeros(sites)
+        self.field = nn.Parameter(zeros) if learn_field else nn.Buffer(zeros, persistent=False)
 
     @property
     def couplings(self) -> Tensor:
-        """J, [d, d], as in the class: symmetric, with `upper` above its diagonal."""
-        first, second = torch.triu_indices(self.sites, self.sites, 1, device=self.upper.device)
-        matrix = self.upper.new_zeros(self.sites, self.sites).index_put((first, second), self.upper)
+        """J, [d, d]."""
+        rows, columns = torch.triu_indices(self.sites, self.sites, 1, device=self.upper.device)
+        matrix = self.upper.new_zeros(self.sites, self.sites)
+        matrix = matrix.index_put((rows, columns), self.upper)
         return matrix + matrix.T
 
     @property
     def pair(self) -> Tensor:  # type: ignore[override]
-        """P = 2 J, [d, d]: see `SpinPairs`."""
+        """P = 2 J, [d, d]; see `SpinPairs`."""
         return 2 * self.couplings
 
     def energy(self, x: Tensor) -> Tensor:
-        """-s' J s - h . s of states [..., d]: [...] [Ou 2025, section 4.2]."""
+        """Return -s' J s - h . s, [...] of states [..., d].
+
+        References: Ou et al. 2025, section 4.2.
+        """
         s = self._spins(x)
         return -((s @ self.couplings) * s).sum(-1) - s @ self.field
 
-    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """As of every target, [B, d], but what others do to a spin is kept, and changed by a row of J where one flips.
+    def gibbs_sweep(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """Draw every site in turn, [B, d]; local fields are updated when a spin flips.
 
-        Ours (tests/flows/energies/test_gradients.py compares it with the sweep of every target).
+        References: this project; checked in tests/flows/energies/test_gradients.py.
         """
         with torch.no_grad():
-            s, pair = self._spins(x).double(), self.pair.double()
-            local = s @ pair + self.field
+            s = self._spins(x).double()
+            pair = self.pair.double()
+            local_field = s @ pair + self.field
             for site in range(self.sites):
-                spin = 2.0 * (torch.sigmoid(-2 * t * local[:, site]) <= uniforms[:, site]) - 1
-                local.addcmul_((spin - s[:, site])[:, None], pair[site])
+                probability_of_down = torch.sigmoid(-2 * t * local_field[:, site])
+                spin = 2.0 * (probability_of_down <= uniforms[:, site]) - 1
+                local_field.addcmul_((spin - s[:, site])[:, None], pair[site])
                 s[:, site] = spin
             return (s > 0).to(x.dtype)
 
     def penalty(self) -> Tensor:
-        """l1 sum_ij |J_ij| [Ou 2025, appendix E.2], a scalar."""
+        """Return l1 sum_ij |J_ij|, a scalar.
+
+        References: Ou et al. 2025, appendix E.2.
+        """
         return self.l1 * 2 * self.upper.abs().sum()
 
-    def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        kept = {"sites": self.sites, "l1": self.l1, "field": self.fields}
-        return {"_target_": "blackout.flows.energies.PairEnergy", **kept}
+    def description(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return its settings; the couplings are saved as tensors."""
+        return {
+            "_target_": "blackout.flows.energies.PairEnergy",
+            "sites": self.sites,
+            "l1": self.l1,
+            "learn_field": self.learn_field,
+        }
 
 
-def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
-    """Give a pair energy the couplings and fields of greatest likelihood, less the penalty; whether of the likelihood.
+def fit_couplings(energy: PairEnergy, x: Tensor, *, exact: bool = True) -> bool:
+    """Set couplings and fields of a pair energy to those of the largest penalised likelihood.
 
-    Where there are too many states to be summed over it is half the pseudo-likelihood [Besag 1975], whose couplings are
-    as good to first order where they are weak. The likelihood is concave, so that there is one solution.
+    Where there are too many states to sum over, half the pseudo-likelihood takes its place, whose
+    couplings agree to first order where they are weak. Both are concave.
+
+    References: Besag 1975.
 
     Args:
-        energy: to be changed.
-        x: states, integers [n, d].
+        energy: is changed.
+        x: data, integers [n, d].
         exact: False for the pseudo-likelihood, whatever the number of states.
+
+    Returns:
+        Whether it is the likelihood that was maximised.
     """
-    d, pairs = energy.sites, len(energy.upper)
-    s, upper = 2 * x.cpu().double() - 1, torch.triu_indices(energy.sites, energy.sites, 1)
-    moments, mean = s.T @ s / len(s), s.mean(0)
+    d = energy.sites
+    num_pairs = len(energy.upper)
+    s = 2 * x.cpu().double() - 1
+    exact = exact and 2**d <= MAX_LIKELIHOOD_STATES
 
-    def pseudo(J: Tensor, h: Tensor) -> Tensor:
-        """Minus half the mean log pseudo-likelihood [Besag 1975] of couplings [d, d] and fields [d]: a scalar."""
-        return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
+    # 1. The pseudo-likelihood first; its maximum is where the likelihood starts.
+    losses = [_pseudo_likelihood_loss(s)]
+    if exact:
+        losses.append(_likelihood_loss(s))
 
-    def whole(J: Tensor, h: Tensor) -> Tensor:
-        """Minus the mean log-likelihood of couplings [d, d] and fields [d]: a scalar, for `most_likely`."""
-        log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
-        return log_z - (J * moments).sum() - h @ mean
-
-    found = np.zeros(2 * pairs + d)  # couplings above 0, those below, so that the penalty is smooth; fields
-    sides = [(0.0, _STRONGEST)] * (2 * pairs) + [(-_STRONGEST, _STRONGEST) if energy.fields else (0, 0)] * d
-    exact = exact and 2**d <= _LISTED
-    states = 2 * all_states(2, d).double() - 1 if exact else s
-    for loss in (pseudo, whole) if exact else (pseudo,):
-
-        def objective(given: np.ndarray, loss: Any = loss) -> tuple[float, np.ndarray]:
-            """The loss of `most_likely` and its gradient, of couplings above and below 0 and of fields,
-            [2 pairs + d].
-            """
-            both = torch.tensor(given, requires_grad=True)
-            above, below, h = both.split([pairs, pairs, d])
-            J = h.new_zeros(d, d).index_put((upper[0], upper[1]), above - below)
-            value = loss(J + J.T, h) + energy.l1 * 2 * (above + below).sum()
-            (slope,) = torch.autograd.grad(value, both)
-            return float(value.detach()), slope.numpy()
-
-        found = minimize(objective, found, jac=True, bounds=sides, method="L-BFGS-B", tol=1e-9).x
+    # 2. Variables: couplings above 0, those below 0, so that the penalty is smooth; and fields.
+    variables = np.zeros(2 * num_pairs + d)
+    coupling_bounds = [(0.0, MAX_COUPLING)] * (2 * num_pairs)
+    field_bound = (-MAX_COUPLING, MAX_COUPLING) if energy.learn_field else (0, 0)
+    bounds = coupling_bounds + [field_bound] * d
+    for loss in losses:
+        objective = _penalised_objective(loss, d, energy.l1)
+        result = minimize(
+            objective,
+            variables,
+            jac=True,
+            bounds=bounds,
+            method="L-BFGS-B",
+            tol=TOLERANCE,
+        )
+        variables = result.x
+    above, below, field = np.split(variables, [num_pairs, 2 * num_pairs])
     with torch.no_grad():
-        energy.upper.copy_(torch.from_numpy(found[:pairs] - found[pairs : 2 * pairs]))
-        energy.field.copy_(torch.from_numpy(found[2 * pairs :]))
+        energy.upper.copy_(torch.from_numpy(above - below))
+        energy.field.copy_(torch.from_numpy(field))
     return exact
 
 
-def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
-    """How good couplings are: -log RMSE over all d^2 [Ou 2025, table 4], beside that of J = 0, and their slope.
+def _pseudo_likelihood_loss(s: Tensor) -> PairLoss:
+    """Return minus half the mean log pseudo-likelihood of spins [n, d].
 
-    Floats, of couplings [d, d]. `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or
-    where these are not known on those of the pseudo-likelihood of the data: below 1, they are too weak.
+    References: Besag 1975.
+    """
+
+    def loss(J: Tensor, h: Tensor) -> Tensor:
+        return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
+
+    return loss
+
+
+def _likelihood_loss(s: Tensor) -> PairLoss:
+    """Return minus the mean log-likelihood of spins [n, d], by a sum over all states."""
+    moments = s.T @ s / len(s)
+    mean = s.mean(0)
+    states = 2 * all_states(2, s.shape[1]).double() - 1
+
+    def loss(J: Tensor, h: Tensor) -> Tensor:
+        log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
+        return log_z - (J * moments).sum() - h @ mean
+
+    return loss
+
+
+def _penalised_objective(
+    loss: PairLoss,
+    d: int,
+    l1: float,
+) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """Return a loss plus the penalty, with its gradient, of the variables of `fit_couplings`."""
+    num_pairs = d * (d - 1) // 2
+    rows, columns = torch.triu_indices(d, d, 1)
+
+    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        variables = torch.tensor(values, requires_grad=True)
+        above, below, h = variables.split([num_pairs, num_pairs, d])
+        J = h.new_zeros(d, d).index_put((rows, columns), above - below)
+        value = loss(J + J.T, h) + l1 * 2 * (above + below).sum()
+        (gradient,) = torch.autograd.grad(value, variables)
+        return float(value.detach()), gradient.numpy()
+
+    return objective
+
+
+def score_couplings(energy: PairEnergy, source: Source) -> dict[str, float]:
+    """Compare couplings with the true ones.
+
+    `neg_log_rmse` is -log RMSE over all d^2 entries, `neg_log_rmse_zero_couplings` that of J = 0.
+    `coupling_slope` is the slope of the least-squares line through 0 on the true couplings, or on
+    those of the pseudo-likelihood where the true ones are unknown: below 1 they are too weak.
+
+    References: Ou et al. 2025, table 4.
 
     Raises:
-        UserError: the law whose samples were learned has other sites than the energy.
+        UserError: the true target has another number of sites than the energy.
     """
-    pair: Tensor | None = getattr(getattr(source, "truth", None), "pair", None)
-    truth, found = None if pair is None else pair.cpu().double() / 2, target.couplings.detach().cpu().double()
+    learned = energy.couplings.detach().cpu().double()
+    true_pair: Tensor | None = getattr(getattr(source, "truth", None), "pair", None)
+    reference: Tensor | None = None
     values = {}
-    if truth is not None:
-        refuse(truth.shape != found.shape, f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
-        errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
-        values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
+    if true_pair is not None:
+        reference = true_pair.cpu().double() / 2
+        refuse(
+            reference.shape != learned.shape,
+            f"the data are of a target of {len(reference)} sites, the energy has {len(learned)}",
+        )
+        values["neg_log_rmse"] = _neg_log_rmse(learned, reference)
+        zeros = torch.zeros_like(learned)
+        values["neg_log_rmse_zero_couplings"] = _neg_log_rmse(zeros, reference)
     elif isinstance(source, CountData):
-        rival = PairEnergy(target.sites, field=target.fields)
-        most_likely(rival, source.train[:].flatten(1), exact=False)
-        truth = rival.couplings.detach().double()
-    if truth is not None and bool(truth.any()):
-        values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())
+        fitted = PairEnergy(energy.sites, learn_field=energy.learn_field)
+        fit_couplings(fitted, source.train[:].flatten(1), exact=False)
+        reference = fitted.couplings.detach().double()
+    if reference is not None and bool(reference.any()):
+        slope = (learned * reference).sum() / reference.square().sum()
+        values["coupling_slope"] = float(slope)
     return values
 
 
-class Pair(nn.Module):
-    """An energy and the rates of its sampler: what is trained and averaged.
+def _neg_log_rmse(couplings: Tensor, reference: Tensor) -> float:
+    """Return -log of the root mean squared error of couplings [d, d]."""
+    return float(-(reference - couplings).square().mean().sqrt().log())
+
+
+class EnergyWithRates(nn.Module):
+    """An energy and the rates of its flow: what is trained and averaged.
 
     Args:
         energy: of the data.
-        rates: from uniform noise to the energy's law.
+        rates: from the uniform distribution to that of the energy.
     """
 
-    def __init__(self, energy: Learned, rates: LocallyEquivariant) -> None:
+    def __init__(self, energy: LearnedEnergy, rates: LocallyEquivariant) -> None:
         super().__init__()
-        self.energy, self.rates = energy, rates
+        self.energy = energy
+        self.rates = rates
 
-    def forward(self, x: Tensor, t: Tensor, ratios: Tensor) -> Tensor:
-        """G(tau, i | x), [B, d, S]."""
-        return cast(Tensor, self.rates(x, t, ratios))
+    def forward(self, x: Tensor, t: Tensor, log_ratios: Tensor) -> Tensor:
+        """Return G(tau, i | x), [B, d, S]."""
+        return cast(Tensor, self.rates(x, t, log_ratios))
 
 
 class EnergySampler(ChainSampler):
-    """Steps of the sampler and of the energy in turn; both resume exactly, with the buffer of states between them.
+    """An energy and its flow, trained in turn: `flow_steps` of the flow for each of the energy.
+
+    References: Ou et al. 2025, section 4.2.
 
     Args:
         network: both.
-        simulation: how chains are drawn, of the negative phase too.
-        negative: how the energy learns.
-        objective: of the sampler.
-        rollout: how states for the sampler are made; one before each of its turns, the others are dropped, because the
-            energy has moved. None for a model that is only used.
-        inner: steps of the sampler for each of the energy.
-        pretraining: first steps, in which the energy alone is trained: by its likelihood where `negative` sums over all
-            states, else by energy discrepancy.
-        energy_lr: learning rate of the energy as a share of the sampler's.
-        learned: whether the energy is trained; not if it has been fitted to its data before.
-        ema_decay: None for a model without an average (a loaded one).
-        seed: with the number of the step it decides everything a training step draws.
+        simulation: of chains, also those of the negative phase.
+        negative: training loss of the energy.
+        objective: training loss of the flow.
+        rollout: settings of the rollouts; one is made before each turn of the flow, and others are
+            dropped, because the energy has changed. None for a model that is not trained.
+        flow_steps: steps of the flow for each step of the energy.
+        pretraining_steps: first steps, of the energy alone: by its likelihood if `negative`
+            enumerates all states, otherwise by energy discrepancy.
+        energy_lr: learning rate of the energy as a fraction of the flow's.
+        train_energy: False if the energy has been fitted to the data before.
+        ema_decay: of the average of the weights; None for none.
+        seed: with the training step it determines all random numbers of training.
 
     Raises:
-        ValueError: numbers out of range, or a simulation in time steps, whose weights are not exact.
+        ValueError: a number out of range, or a simulation in time steps, whose weights are not
+            exact.
     """
 
     means = ("val/nll", "val/ess", "val/log_z")
-    network: Pair
+    network: EnergyWithRates
 
     def __init__(
         self,
-        network: Pair,
+        network: EnergyWithRates,
         simulation: Simulation = Events(16),
         negative: NegativeSampler | None = None,
         objective: EstimatedPartition = EstimatedPartition(),
         rollout: Rollout | None = None,
-        inner: int = 10,
-        pretraining: int = 0,
+        flow_steps: int = 10,
+        pretraining_steps: int = 0,
         energy_lr: float = 1.0,
-        learned: bool = True,
+        train_energy: bool = True,
         ema_decay: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        if inner < 1 or type(pretraining) is not int or pretraining < 0 or not energy_lr > 0:
-            raise ValueError("inner must be at least 1, pretraining a whole number from 0 on, and energy_lr positive")
-        self.simulation, self.objective = simulation, objective
+        ensure(flow_steps >= 1, f"flow_steps must be at least 1, not {flow_steps}")
+        ensure(
+            type(pretraining_steps) is int and pretraining_steps >= 0,
+            f"pretraining_steps must be a whole number of at least 0, not {pretraining_steps}",
+        )
+        ensure(energy_lr > 0, f"energy_lr must be positive, not {energy_lr}")
+        self.simulation = simulation
+        self.objective = objective
         self.negative: NegativeSampler = FlowSamples() if negative is None else negative
-        if self.negative.sampled and not isinstance(self.simulation, Events):
-            raise ValueError("simulation must be events: those in time steps have no exact weights")
-        self.rollout, self.inner, self.energy_lr, self.learned = rollout, inner, energy_lr, learned
-        self.pretraining = pretraining if learned else 0
+        ensure(
+            not self.negative.needs_flow or isinstance(simulation, Events),
+            "simulation must be events: simulations in time steps have no exact weights",
+        )
+        self.rollout = rollout
+        self.flow_steps = flow_steps
+        self.energy_lr = energy_lr
+        self.train_energy = train_energy
+        self.pretraining_steps = pretraining_steps if train_energy else 0
+
         energy = network.energy
-        self.negative.prepare(energy.levels, energy.sites, fold_seed(seed, _START))
-        self.replay_buffer = None if rollout is None else Replay(rollout, energy.levels, energy.sites)
-        sums = isinstance(self.negative, FlowSamples) and self.negative.sums(energy)
-        self._before = self.negative if sums else Discrepancy()
+        self.negative.prepare(energy.levels, energy.sites, fold_seed(seed, START_KEY))
+        self.replay_buffer = None
+        if rollout is not None:
+            self.replay_buffer = ReplayBuffer(rollout, energy.levels, energy.sites)
+        enumerates = isinstance(self.negative, FlowSamples) and self.negative.enumerates(energy)
+        self._pretraining_loss = self.negative if enumerates else EnergyDiscrepancy()
 
     @property
-    def target(self) -> Learned:  # type: ignore[override]
-        """The averaged energy, or the trained one where there is no average."""
-        return cast(Pair, self.averaged).energy
+    def target(self) -> LearnedEnergy:  # type: ignore[override]
+        """The averaged energy, or that in training if there is no average."""
+        return cast(EnergyWithRates, self.averaged).energy
 
     @property
-    def energy(self) -> Learned:
+    def energy(self) -> LearnedEnergy:
         """The energy in training."""
         return self.network.energy
 
-    def known(self) -> dict[str, float]:
-        """Also how good couplings are."""
-        found = couplings_found(self.target, self.require_source()) if isinstance(self.target, PairEnergy) else {}
-        return super().known() | found
+    def exact_references(self) -> dict[str, float]:
+        """Return exact values, and how good the couplings of a pair energy are."""
+        values = super().exact_references()
+        if isinstance(self.target, PairEnergy):
+            values |= score_couplings(self.target, self.require_source())
+        return values
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """The sampler's parameters, and the energy's with a learning rate of their own."""
-        energy = {"params": list(self.network.energy.parameters()), "lr": lr * self.energy_lr}
-        return [{"params": list(self.network.rates.parameters())}, energy]
+        """Return the flow's parameters, and the energy's with a learning rate of their own."""
+        return [
+            {"params": list(self.network.rates.parameters())},
+            {"params": list(self.network.energy.parameters()), "lr": lr * self.energy_lr},
+        ]
 
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """A step of the sampler, or of the energy after `inner` of those: a scalar [Ou 2025, section 4.2].
+        """Return the loss of a step of the energy or of the flow, a scalar.
 
-        The batch has data `x0`, integers [b, *shape].
+        References: Ou et al. 2025, section 4.2.
+
+        Args:
+            batch: with data `x0`, integers [b, *shape].
         """
-        refuse(world_size() > 1, "family=energy trains on one device: trainer.devices=1")
-        number = batch["batch"]
-        with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers
-            before, turn = number < self.pretraining, (number - self.pretraining) % (self.inner + 1)
-            if before or (self.learned and (not self.negative.sampled or turn == self.inner)):
-                phase, seed = self._before if before else self.negative, fold_seed(self.seed, _NEGATIVE, number)
-                loss = phase.loss(self, batch["x0"].flatten(1), seed)
-                self.log("train/energy_loss", loss.detach())
-                return loss + self.energy.penalty()
-            return self.learn(self.network.rates, batch, turn == 0)
+        refuse(world_size() > 1, "family=energy trains on one device: use trainer.devices=1")
+        step = batch["batch"]
+        turn = (step - self.pretraining_steps) % (self.flow_steps + 1)
+        # both losses are differences of large numbers
+        with torch.autocast(self.device.type, enabled=False):
+            if step < self.pretraining_steps:
+                return self._energy_loss(self._pretraining_loss, batch, step)
+            is_energy_turn = not self.negative.needs_flow or turn == self.flow_steps
+            if self.train_energy and is_energy_turn:
+                return self._energy_loss(self.negative, batch, step)
+            return self.training_loss(self.network.rates, batch, due=turn == 0)
 
-    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
-        """Of the energy in training."""
-        roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
+    def _energy_loss(
+        self,
+        negative: NegativeSampler,
+        batch: Mapping[str, Any],
+        step: int,
+    ) -> Tensor:
+        """Return a loss of the energy with its penalty, a scalar."""
+        loss = negative.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, NEGATIVE_KEY, step))
+        self.log("train/energy_loss", loss.detach())
+        return loss + self.energy.penalty()
+
+    def roll_out(self, rollout: Rollout, replay_buffer: ReplayBuffer, seed: int, step: int) -> None:
+        """Make a rollout of the energy in training."""
+        roll_out(rollout, self.energy, self.rates(trained=True), seed, replay_buffer, step)
 
     @torch.no_grad()
-    def fresh(self, number: int, seed: int) -> Paths:
-        """Weighted chains of the energy in training, [number, d] and [number], for [Ou 2025, eq. 13]."""
-        indices = torch.arange(number, device=self.device)
-        paths = self.simulation.run(self.energy, self.rates(trained=True), indices, seed, self.moves)
+    def draw_negative_chains(self, num_chains: int, seed: int) -> Paths:
+        """Simulate weighted chains of the energy in training, [num_chains, d].
+
+        References: Ou et al. 2025, eq. 13.
+        """
+        indices = torch.arange(num_chains, device=self.device)
+        paths = self.simulation.run(
+            self.energy,
+            self.rates(trained=True),
+            indices,
+            seed,
+            refine=self.validation_refinement,
+        )
         self.log("train/ess", effective_sample_size(paths.log_weights))
         return paths
 
     @property
-    def moves(self) -> Refinement | None:
-        """Those of the rollouts, which leave weights right and lessen what the rates miss."""
+    def validation_refinement(self) -> Refinement | None:
+        """Moves of the rollouts, which leave weights exact and raise the ESS."""
         return None if self.rollout is None else self.rollout.refine
 
-    def look_at_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
-        """NLL, [b], of held-out data: E(x) + log Z [Ou 2025, appendix E.2], exactly where `negative` sums over states.
+    def record_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+        """Record the NLL of held-out data, E(x) + log Z, [b].
 
-        Elsewhere log Z, a scalar, is the chains', which is too low while they miss what the energy prefers.
+        log Z is exact where `negative` enumerates all states. Elsewhere it is the estimate of the
+        chains, a scalar, which is too low while they miss modes of the energy.
+
+        References: Ou et al. 2025, appendix E.2.
         """
-        if self.sums_states:
+        if self.enumerates_states:
             log_z = self.target.log_partition().double()
         self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
 
     @property
-    def sums_states(self) -> bool:
-        """Whether log Z of validation and test metrics is summed over all states."""
-        return isinstance(self.negative, FlowSamples) and self.negative.sums(self.target)
+    def enumerates_states(self) -> bool:
+        """Whether log Z of validation and test metrics is a sum over all states."""
+        return isinstance(self.negative, FlowSamples) and self.negative.enumerates(self.target)
 
     def try_once(self) -> None:
         """Evaluate energy and rates at two states."""
         x = torch.zeros(2, self.energy.sites, dtype=torch.uint8, device=self.device)
-        self.rates(trained=True)(States.of(self.energy, x), 0.5)
+        self.rates(trained=True)(States.evaluate(self.energy, x), 0.5)

@@ -1,7 +1,9 @@
-"""The part of the likelihood's gradient that needs samples of the model, by a flow, by persistent chains, or the energy
-discrepancy in its place.
+"""Training losses of energies: the negative phase of the likelihood's gradient, or a replacement.
 
-The gradient of the mean log-likelihood is E_model[dE] - E_data[dE] [Ou 2025, eq. 44].
+The gradient of the mean log-likelihood is E_model[dE] - E_data[dE]. The first term needs samples
+of the model: of the flow, or of persistent chains. Energy discrepancy needs none.
+
+References: Ou et al. 2025, eq. 44.
 """
 
 from __future__ import annotations
@@ -16,132 +18,170 @@ from torch import Tensor, nn
 from blackout.errors import ensure
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.targets.energy_network import Learned
+from blackout.flows.targets.energy_network import LearnedEnergy
 from blackout.random import SampleStreams
 
 
 class NegativeSampler(nn.Module, ABC):
-    """A loss whose gradient is that of the negative log-likelihood, or stands for it."""
+    """A loss whose gradient is that of the negative log-likelihood, or takes its place."""
 
-    sampled = False
-    """Whether a sampler is trained for it."""
+    # whether a flow is trained for it
+    needs_flow = False
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
-        """Make what is kept of states, once the data are known."""
+        """Allocate states that are kept, once the shape of the data is known."""
 
     @abstractmethod
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """Of data [b, d] for an `EnergySampler`, a scalar; everything random is a function of the seed."""
+        """Return the loss of data [b, d] for an `EnergySampler`, a scalar.
+
+        All random numbers are a function of the seed.
+        """
 
 
 class FlowSamples(NegativeSampler):
-    """Weighted end states of fresh chains of the flow that is trained beside the energy [Ou 2025, eq. 13].
+    """Importance-weighted samples of the flow that is trained together with the energy.
 
-    The weights are exact for any rates (`Events`), so that the gradient is right on average of many chains however
-    little the sampler knows; without them it would be that of another law. Of few states all are summed over instead.
+    The weights of exact simulation are right for any rates, so that the gradient is right on
+    average over many chains however little the flow has learned. Where there are few states,
+    E_model is a sum over all of them instead.
+
+    References: Ou et al. 2025, eq. 13.
 
     Args:
-        chains: fresh ones for every step of the energy.
-        listed: number of states up to which E_model is their sum, and the loss the negative log-likelihood itself.
+        chains: new chains for every step of the energy.
+        max_enumerated_states: largest number of states that are summed over; the loss is then the
+            negative log-likelihood itself.
 
     Raises:
         ValueError: fewer than two chains, or a negative number of states.
     """
 
-    sampled = True
+    needs_flow = True
 
-    def __init__(self, chains: int = 128, listed: int = 1 << 13) -> None:
+    def __init__(self, chains: int = 128, max_enumerated_states: int = 1 << 13) -> None:
         super().__init__()
         ensure(chains >= 2, f"negative.chains must be at least 2, not {chains}")
-        ensure(listed >= 0, f"negative.listed must be at least 0, not {listed}")
-        self.chains, self.listed = chains, listed
+        ensure(
+            max_enumerated_states >= 0,
+            f"negative.max_enumerated_states must be at least 0, not {max_enumerated_states}",
+        )
+        self.chains = chains
+        self.max_enumerated_states = max_enumerated_states
 
-    def sums(self, energy: Learned) -> bool:
-        """Whether all states are summed over: S^d is at most `listed`, an integer."""
-        return energy.levels**energy.sites <= self.listed
+    def enumerates(self, energy: LearnedEnergy) -> bool:
+        """Return whether all states of an energy are summed over."""
+        return energy.levels**energy.sites <= self.max_enumerated_states
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d], whose gradient is minus [Ou 2025, eq. 44]: see `NegativeSampler.loss`."""
-        if self.sums(model.energy):
-            return model.energy.energy(x).mean() + model.energy.log_partition()
-        paths = model.fresh(self.chains, seed)
-        energy = model.energy.energy(paths.states.x)
-        share = torch.softmax(paths.log_weights, 0).to(energy.dtype)
-        return model.energy.energy(x).mean() - (share * energy).sum()
+        """Return a scalar whose gradient is minus eq. 44 of Ou et al. 2025, of data [b, d]."""
+        energy: LearnedEnergy = model.energy
+        if self.enumerates(energy):
+            return energy.energy(x).mean() + energy.log_partition()
+        paths = model.draw_negative_chains(self.chains, seed)
+        chain_energies = energy.energy(paths.states.x)
+        weights = torch.softmax(paths.log_weights, 0).to(chain_energies.dtype)
+        return energy.energy(x).mean() - (weights * chain_energies).sum()
 
 
 class PersistentChains(NegativeSampler):
-    """Chains that go on from step to step: persistent contrastive divergence [Tieleman 2008].
+    """Persistent contrastive divergence: MCMC chains that continue from step to step.
+
+    References: Tieleman 2008.
 
     Args:
-        chains: how many.
-        refine: moves of each at every step, such as DMALA [Zhang 2022]; None for a Gibbs sweep.
+        chains: number of chains.
+        refine: moves of each chain at every step, such as `DMALA`; None for a Gibbs sweep.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no chains.
     """
 
     def __init__(self, chains: int = 128, refine: Refinement | None = None) -> None:
         super().__init__()
         ensure(chains >= 1, f"negative.chains must be at least 1, not {chains}")
-        self.chains, self.refine = chains, refine or Gibbs()
+        self.chains = chains
+        self.refine = refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
-        """Chains begin uniformly: uint8 [chains, sites], see the class."""
-        uniforms = SampleStreams(seed, torch.arange(self.chains)).step(0).next_draw().uniform((self.chains, sites))
+        """Start the chains uniformly, uint8 [chains, sites]."""
+        streams = SampleStreams(seed, torch.arange(self.chains))
+        uniforms = streams.step(0).next_draw().uniform((self.chains, sites))
         self.state = nn.Buffer((uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d] [Tieleman 2008]: see `NegativeSampler.loss`."""
+        """Return the difference of the mean energies of data [b, d] and chains, a scalar.
+
+        References: Tieleman 2008.
+        """
+        energy: LearnedEnergy = model.energy
         stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).step(0)
-        self.state.copy_(self.refine(model.energy, States.of(model.energy, self.state), 1.0, stream).x)
-        return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
+        states = States.evaluate(energy, self.state)
+        self.state.copy_(self.refine(energy, states, 1.0, stream).x)
+        return energy.energy(x).mean() - energy.energy(self.state).mean()
 
 
-class Discrepancy(NegativeSampler):
-    """Energy discrepancy [Schroeder 2024]: no sampler, but data with some sites drawn anew. See `discrepancy`.
+class EnergyDiscrepancy(NegativeSampler):
+    """Energy discrepancy: data are compared with perturbed data, without a sampler.
+
+    References: Schroeder et al. 2024.
 
     Args:
-        rate: probability that a site changes, each time.
-        negatives: x'' of every x'.
+        perturb_probability: that a site changes, in each of two perturbations.
+        num_negatives: perturbed states for each data point.
 
     Raises:
-        ValueError: a rate outside (0, 1), or no negatives.
+        ValueError: a probability outside (0, 1), or no negatives.
     """
 
-    def __init__(self, rate: float = 0.1, negatives: int = 32) -> None:
+    def __init__(self, perturb_probability: float = 0.1, num_negatives: int = 32) -> None:
         super().__init__()
-        if not 0 < rate < 1 or negatives < 1:
-            raise ValueError(f"negative.rate must be in (0, 1) and negatives at least 1, not {rate} and {negatives}")
-        self.rate, self.negatives = rate, negatives
+        ensure(
+            0 < perturb_probability < 1,
+            f"negative.perturb_probability must be in (0, 1), not {perturb_probability}",
+        )
+        ensure(
+            num_negatives >= 1,
+            f"negative.num_negatives must be at least 1, not {num_negatives}",
+        )
+        self.perturb_probability = perturb_probability
+        self.num_negatives = num_negatives
 
     def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
-        """A scalar, of data [b, d] [Schroeder 2024]: see `NegativeSampler.loss`."""
-        levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).step(0)
+        """Return the energy discrepancy of data [b, d], a scalar."""
+        energy: LearnedEnergy = model.energy
+        stream = SampleStreams(seed, torch.arange(len(x), device=x.device)).step(0)
 
-        def perturbed(states: Tensor) -> Tensor:
-            """States [..., d] with each site another one with probability `rate`, as the class says."""
+        def perturb(states: Tensor) -> Tensor:
+            """Change each site of states [..., d] with `perturb_probability`."""
             u = stream.next_draw().uniform(tuple(states.shape))
-            # of uniforms below the rate the quotient is uniform again: which other state
-            other = (u / self.rate * (levels - 1)).long() + 1
-            return torch.where(u < self.rate, (states.long() + other) % levels, states.long())
+            # below the probability the quotient is uniform again: which other value
+            shift = (u / self.perturb_probability * (energy.levels - 1)).long() + 1
+            changed = (states.long() + shift) % energy.levels
+            return torch.where(u < self.perturb_probability, changed, states.long())
 
-        return discrepancy(model.energy.energy, x, perturbed, self.negatives)
+        return energy_discrepancy(energy.energy, x, perturb, self.num_negatives)
 
 
-def discrepancy(
-    energy: Callable[[Tensor], Tensor], x: Tensor, perturbed: Callable[[Tensor], Tensor], negatives: int
+def energy_discrepancy(
+    energy: Callable[[Tensor], Tensor],
+    x: Tensor,
+    perturb: Callable[[Tensor], Tensor],
+    num_negatives: int,
 ) -> Tensor:
-    """The mean of log(1 + sum_j exp(E(x) - E(x''_j))), a scalar: x' is x perturbed, every x''_j is x' perturbed.
+    """Return the mean of log(1 + sum_j exp(E(x) - E(x''_j))), a scalar.
 
-    [Schroeder 2024], in its Bernoulli form.
+    x' is x perturbed, and every x''_j is x' perturbed.
+
+    References: Schroeder et al. 2024, with Bernoulli perturbations.
 
     Args:
         energy: E of states [..., d].
         x: data, integers [b, d].
-        perturbed: states [..., d] with some sites drawn anew.
-        negatives: x'' of every x'.
+        perturb: states [..., d] to perturbed ones.
+        num_negatives: number of x'' for each x'.
     """
-    drawn = perturbed(perturbed(x)[:, None].expand(-1, negatives, -1))
-    difference = energy(x)[:, None] - energy(drawn)
+    intermediate = perturb(x)[:, None].expand(-1, num_negatives, -1)
+    negatives = perturb(intermediate)
+    difference = energy(x)[:, None] - energy(negatives)
     return nn.functional.softplus(difference.logsumexp(1)).mean()

@@ -1,4 +1,4 @@
-"""Optimisation on graphs: one flow for many of them."""
+"""Optimisation problems on graphs: one flow for many graphs."""
 
 from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut, Qubo, graph_problem
 

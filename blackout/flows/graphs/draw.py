@@ -1,6 +1,6 @@
-"""Solutions of graphs: some chains for each of them, optionally with moves inside the path, beside an oracle's.
+"""Draws of solutions of graphs: several chains per graph, compared with an exact solver.
 
-What is shown of solutions: a table, and pictures of graphs.
+Also the table of solutions, and pictures of graphs.
 """
 
 from __future__ import annotations
@@ -20,242 +20,422 @@ from torch import Tensor
 
 from blackout.errors import refuse
 from blackout.files import write_table
-from blackout.flows.draw import ChainDraw, requested_chains
+from blackout.flows.draw import ChainDraw, build_simulation
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import GraphTarget, Problem, problem_of, problem_on
-from blackout.flows.graphs.solvers import Solution, annealed, greedy, solved
-from blackout.flows.model import GraphFlow, ended
-from blackout.flows.plots import Collected, add_array
+from blackout.flows.graphs.problems import (
+    GraphTarget,
+    Problem,
+    make_graph_target,
+    reduce_problem,
+)
+from blackout.flows.graphs.solvers import (
+    Solution,
+    check_solver,
+    greedy,
+    simulated_annealing,
+    solve_exactly,
+)
+from blackout.flows.model import GraphFlow, solution_arrays
+from blackout.flows.plots import CollectedSamples, append_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
 from blackout.protocols import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 
-_BATCH = 512
-_CLOSING, _EACH = 4, 16
-"""Graphs, and solutions of each, at the end of a run."""
-_SHOWN, _LARGEST = 8, 300
-"""Graphs in a picture, and nodes of the largest of them."""
-_LIMIT, _TRIES = 20.0, 1 << 40
-"""Seconds that an oracle may take for a graph, and tries or sweeps of rivals, which end with the seconds."""
+BATCH_SIZE = 512  # chains simulated together
+SAMPLES_PER_GRAPH = 16  # unless num_samples is given
+NUM_PREVIEW_GRAPHS = 4  # at the end of a run
+ORACLE_SECONDS = 20.0  # limit of the exact solver for each graph
+UNLIMITED = 1 << 40  # tries and sweeps of baselines, which processor time limits
+MIN_SECONDS = 1e-3  # of a baseline
+
+# pictures of graphs
+MAX_PICTURED_GRAPHS = 8
+MAX_PICTURED_NODES = 300
+MAX_COLUMNS = 4
 
 
 @dataclass
 class GraphDraw(ChainDraw):
-    """Samples k of graph g are rows g * each + k.
+    """Solutions of graphs; sample k of graph g is row g * samples_per_graph + k.
 
     Args:
         model: in eval mode.
         target: the problem on the graphs to be solved.
-        numbers: of these graphs in `target`, int64 [G].
-        each: samples of every graph.
+        graphs: indices of these graphs in `target`, int64 [G].
+        samples_per_graph: number of solutions of each graph.
         simulation: of the chain.
         refine: moves after every step; None for none.
-        oracle: solver of every graph, to compare with; None for none.
-        description: of all this as plain values.
+        oracle: exact solver of every graph, for comparison; None for none.
+        description: of these settings, as plain values.
+        seconds: processor time used so far.
     """
 
     model: GraphFlow
     target: GraphTarget
-    numbers: Tensor
-    each: int
+    graphs: Tensor
+    samples_per_graph: int
     simulation: Simulation
     refine: Refinement | None = None
     oracle: str | None = None
     description: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
+    batch_size: int = BATCH_SIZE
     references = replace(
         ChainDraw.references,
         ideal={**ChainDraw.references.ideal, "drop_mean": 0.0, "drop_best": 0.0},
     )
-    batch_size: int = _BATCH
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
 
     def rows(self, num_samples: int) -> int:
-        """So many of every graph, a number."""
-        return num_samples * len(self.numbers)
+        """Return the number of rows of `num_samples` solutions of every graph."""
+        return num_samples * len(self.graphs)
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """(indices [b], samples and solutions uint8 [b, d], graph and nodes int64 [b], value, log_weights [b])."""
-        self.target.to(self.model.device)
-        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            began = time.process_time()
-            graph = self.numbers[(part // self.each) % len(self.numbers)]
-            on, model = self.target.of(graph.to(self.model.device)), self.model
-            paths = self.simulation.run(on, model.rates(), part.to(model.device), seed, self.refine, watch)
-            found = ended(paths, graph)
-            self.seconds += time.process_time() - began
-            yield part, found
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Yield indices [b] and the arrays of `solution_arrays`."""
+        if len(indices) == 0:
+            return
+        device = self.model.device
+        self.target.to(device)
+        for rows in indices.split(batch_size or self.batch_size):
+            start = time.process_time()
+            graph = self.graphs[(rows // self.samples_per_graph) % len(self.graphs)]
+            paths = self.simulation.run(
+                self.target.instances(graph.to(device)),
+                self.model.rates(),
+                rows.to(device),
+                seed,
+                refine=self.refine,
+                watch=watch,
+            )
+            arrays = solution_arrays(paths, graph)
+            self.seconds += time.process_time() - start
+            yield rows, arrays
 
     def outputs(self, seed: int) -> Outputs | None:
+        """Return the collector of the solutions, which writes the table."""
         return GraphOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
-        graph, problem, sign = self.target.graph, self.target.problem, self.target.sign
-        return graphs_picture(graph, problem, samples, sign) if "graph" in samples else None
+        """Draw the first graphs with their best solutions; None for intermediate states."""
+        if "graph" not in samples:
+            return None
+        return draw_graphs(self.target.graph, self.target.problem, samples, self.target.sign)
 
 
-class GraphOutputs(Collected):
-    """The best solution of every graph of a `GraphDraw`, and table.csv."""
+class GraphOutputs(CollectedSamples):
+    """The best solutions of a `GraphDraw`, table.csv, and comparisons."""
 
     draw: GraphDraw
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """Add `best` and `best_value` to solutions.npz, write table.csv; returns drops from the oracle's values.
+        """Add `best` and `best_value` to solutions.npz, write table.csv, and compare.
 
-        Beside them stands what greedy and annealing find in the processor time of the draw.
+        Greedy and simulated annealing get the processor time of the draw; drops are relative to
+        the exact solver's values.
         """
-        draw, target, arrays = self.draw, self.draw.target, self.arrays()
-        drawn = arrays["graph"].unique().tolist()
-        chosen = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in drawn}
-        values = [arrays["value"][rows].tolist() for rows in chosen.values()]
-        problems = [problem_of(target.problem, target.graph(number)) for number in chosen]
-        base, sign, graphs = problems[0].base, target.sign, [problem.graph for problem in problems]
-        if (file := directory / "solutions.npz").exists():
-            first = torch.stack([rows[(sign * arrays["value"][rows]).argmax()] for rows in chosen.values()])
-            add_array(file, "best", arrays["solutions"][first])
-            add_array(file, "best_value", arrays["value"][first])
-        oracle = solved(draw.oracle, base, graphs, _LIMIT) if draw.oracle is not None else [None] * len(graphs)
-        known = [own and problem.solution(own) for problem, own in zip(problems, oracle, strict=True)]
-        seconds = draw.seconds / max(1, len(chosen))
-        others = {
-            "greedy": [greedy(base, graph, _TRIES, seconds, 0) for graph in graphs],
-            "anneal": annealed(base, graphs, draw.each, _TRIES, max(draw.seconds, 1e-3), 0),
-        }
-        rivals = {name: [p.best_of(x) for p, x in zip(problems, found, strict=True)] for name, found in others.items()}
-        means = tabulated(problems, values, [seconds] * len(values), known, directory / "table.csv", rivals)
-        optimum = {"optimum": means["optimum"]} if "optimum" in means else {}
-        references: dict[str, dict[str, float]] = {}
-        for name in ("mean", "best"):
-            baselines = {baseline: means[f"{baseline}_value"] for baseline in rivals}
-            references[f"{name}_value"] = optimum | baselines
-            if optimum:
-                references[f"drop_{name}"] = {baseline: means[f"drop_{baseline}"] for baseline in rivals}
-        said: dict[str, Any] = {"values": means, "references": references, "samples_per_graph": draw.each}
+        draw = self.draw
+        target = draw.target
+        sign = target.sign
+        arrays = self.arrays()
+
+        # 1. Rows of each graph, and the best of them.
+        graph_indices = arrays["graph"].unique().tolist()
+        rows_of_graph = [torch.nonzero(arrays["graph"] == k).flatten() for k in graph_indices]
+        values = [arrays["value"][rows].tolist() for rows in rows_of_graph]
+        problems = [reduce_problem(target.problem, target.graph(k)) for k in graph_indices]
+        base = problems[0].base
+        base_graphs = [problem.base_graph for problem in problems]
+        file = directory / "solutions.npz"
+        if file.exists():
+            best_rows = [rows[(sign * arrays["value"][rows]).argmax()] for rows in rows_of_graph]
+            best = torch.stack(best_rows)
+            append_array(file, "best", arrays["solutions"][best])
+            append_array(file, "best_value", arrays["value"][best])
+
+        # 2. Solutions of the exact solver and of baselines.
+        optima: list[Solution | None] = [None] * len(problems)
         if draw.oracle is not None:
-            proved = sum(own is not None and own.proved for own in known)
-            said["oracle"] = {"method": draw.oracle, "proved": proved, "of": len(known)}
-        return said
+            oracle = solve_exactly(draw.oracle, base, base_graphs, ORACLE_SECONDS)
+            pairs = zip(problems, oracle, strict=True)
+            optima = [problem.solution(solution) for problem, solution in pairs]
+        seconds_per_graph = draw.seconds / max(1, len(problems))
+        greedy_solutions = []
+        for graph in base_graphs:
+            greedy_solutions.append(greedy(base, graph, UNLIMITED, seconds_per_graph, seed=0))
+        annealed_solutions = simulated_annealing(
+            base,
+            base_graphs,
+            draw.samples_per_graph,
+            UNLIMITED,
+            seconds=max(draw.seconds, MIN_SECONDS),
+            seed=0,
+        )
+        baselines = {
+            "greedy": _best_values(problems, greedy_solutions),
+            "anneal": _best_values(problems, annealed_solutions),
+        }
+
+        # 3. The table and the report.
+        means = write_solution_table(
+            directory / "table.csv",
+            problems,
+            values,
+            [seconds_per_graph] * len(problems),
+            optima,
+            baselines,
+        )
+        report: dict[str, Any] = {
+            "values": means,
+            "references": _references(means, list(baselines)),
+            "samples_per_graph": draw.samples_per_graph,
+        }
+        if draw.oracle is not None:
+            num_proved = sum(optimum is not None and optimum.proved for optimum in optima)
+            report["oracle"] = {"method": draw.oracle, "proved": num_proved, "of": len(optima)}
+        return report
 
 
-def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
-    """The draw that the settings of `sample.py` ask for.
+def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[float]:
+    """Return the best value of each problem's solutions, uint8 [k, n'] each."""
+    return [problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)]
+
+
+def _references(
+    means: Mapping[str, float],
+    baselines: Sequence[str],
+) -> dict[str, dict[str, float]]:
+    """Return what is shown next to values and drops: the optimum and the baselines."""
+    references: dict[str, dict[str, float]] = {}
+    for statistic in ("mean", "best"):
+        baseline_values = {name: means[f"{name}_value"] for name in baselines}
+        if "optimum" in means:
+            references[f"{statistic}_value"] = {"optimum": means["optimum"]} | baseline_values
+            references[f"drop_{statistic}"] = {name: means[f"drop_{name}"] for name in baselines}
+        else:
+            references[f"{statistic}_value"] = baseline_values
+    return references
+
+
+def build_graph_draw(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
+    """Build the draw that settings of `sample.py` request.
 
     Args:
-        request: `simulation` (a description, or fields that replace the model's own), `refine`, `target` (`path` of
-            other graphs), `oracle`, `num_samples` of every graph.
+        model: in eval mode.
+        request: `simulation` and `refine` (see `build_simulation`), `target.path` of other graphs,
+            `oracle`, and `num_samples` of every graph.
 
     Raises:
-        UserError: another option, or a wrong value.
+        UserError: another option, or an invalid value.
     """
     refuse_unknown(request, "simulation", "refine", "target", "oracle")
-    simulation, moves, description = requested_chains(model, request)
-    refuse(simulation.resample_below is not None, "simulation.resample_below is for targets of one law, not for graphs")
-    where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
-    if (oracle := request.get("oracle")) is not None:
-        solved(oracle, "mis", [], 0)  # whether it is there
-    refuse(set(where) - {"path"}, "target: a trained model keeps its problem; target.path=... gives it other graphs")
+    simulation, refine, description = build_simulation(model, request)
+    refuse(
+        simulation.resample_below is not None,
+        "simulation.resample_below must be null for graphs",
+    )
+    oracle = request.get("oracle")
+    if oracle is not None:
+        check_solver(oracle)
+    requested_target = request.get("target") or {}
+    settings = {name: value for name, value in requested_target.items() if value is not None}
+    refuse(
+        set(settings) - {"path"},
+        "target: a trained model keeps its problem; only target.path=..., other graphs, can change",
+    )
     target = model.target
-    if where:
-        target = problem_on(target.problem, read_graphs(where["path"]), 0, target.inverse_temperature)
-    numbers, each = target.numbers, int(request.get("num_samples", _EACH))
-    description |= {"graphs": len(numbers), "problem": target.problem}
-    return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
+    if settings:
+        graphs = read_graphs(settings["path"])
+        target = make_graph_target(target.problem, graphs, 0, target.inverse_temperature)
+    graph_indices = target.test_instances
+    samples_per_graph = int(request.get("num_samples", SAMPLES_PER_GRAPH))
+    description |= {"graphs": len(graph_indices), "problem": target.problem}
+    return GraphDraw(
+        model,
+        target,
+        graph_indices,
+        samples_per_graph,
+        simulation,
+        refine,
+        oracle,
+        description,
+    )
 
 
-def preview_graphs(model: GraphFlow) -> GraphDraw:
-    """The draw of pictures during and after training."""
-    held_out, numbers = {"graphs": "held out"}, model.target.numbers[:_CLOSING]
-    return GraphDraw(model, model.target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
+def preview_graph_draw(model: GraphFlow) -> GraphDraw:
+    """Build the draw of pictures during and after training, of the first test graphs."""
+    return GraphDraw(
+        model,
+        model.target,
+        model.target.test_instances[:NUM_PREVIEW_GRAPHS],
+        SAMPLES_PER_GRAPH,
+        model.simulation,
+        oracle="milp",
+        description={"graphs": "held out"},
+    )
 
 
-def _drop(value: float, known: float, sign: int) -> float:
-    """How far a value is below the known one, as a share of it: floats [Ou 2025, table 1]."""
-    return sign * (known - value) / (abs(known) or 1.0)
+def _drop(value: float, optimum: float, sign: int) -> float:
+    """Return how far a value is below the optimum, as a fraction of it.
+
+    References: Ou et al. 2025, table 1.
+    """
+    return sign * (optimum - value) / (abs(optimum) or 1.0)
 
 
-def tabulated(
+def write_solution_table(
+    file: Path,
     problems: Sequence[Problem],
     values: Sequence[Any],
     seconds: Sequence[float],
-    known: Sequence[Solution | None],
-    path: Path,
-    rivals: Mapping[str, Sequence[float]] = {},
+    optima: Sequence[Solution | None],
+    baselines: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, float]:
-    """Write a table with a line for each graph; means over graphs, and drops from the mean optimum [Ou 2025, table 1].
+    """Write a table with one line per graph; return means over graphs, and their drops.
 
-    Floats, of as many values [G] of each column as there are graphs.
+    References: Ou et al. 2025, table 1.
 
     Args:
-        problems: on the graphs.
-        values: of the samples of each.
-        seconds: of processor time for all samples of each.
-        known: an oracle's solutions, with the problems' values; None without one.
-        path: of the table.
-        rivals: best values of other methods in as many seconds.
+        file: of the table.
+        problems: on the graphs, G of them.
+        values: of the solutions of each graph.
+        seconds: of processor time for all solutions of each graph.
+        optima: of an exact solver, with the problems' values; None where there is none.
+        baselines: best values of other methods, by name.
+
+    Returns:
+        `<column>_value`, `seconds_per_graph` and, with optima, `optimum` and `drop_<column>`.
     """
-    sign, told = problems[0].sign, [(k, own.value) for k, own in enumerate(known) if own is not None]
-    columns: dict[str, Sequence[float]] = {"mean": [float(np.mean(part)) for part in values]}
-    columns |= {"best": [sign * float(np.max(sign * np.asarray(part))) for part in values], **rivals}
-    found = {f"{name}_value": float(np.mean(column)) for name, column in columns.items()}
-    found["seconds_per_graph"] = float(np.mean(seconds))
-    if told:
-        found["optimum"] = float(np.mean([value for _, value in told]))
+    # 1. Columns.
+    sign = problems[0].sign
+    columns: dict[str, Sequence[float]] = {
+        "mean": [float(np.mean(graph_values)) for graph_values in values],
+        "best": [sign * float(np.max(sign * np.asarray(part))) for part in values],
+        **baselines,
+    }
+
+    # 2. Means; drops are of graphs with an optimum.
+    means = {f"{name}_value": float(np.mean(column)) for name, column in columns.items()}
+    means["seconds_per_graph"] = float(np.mean(seconds))
+    solved = [k for k, optimum in enumerate(optima) if optimum is not None]
+    if solved:
+        optimal_values = [optimum.value for optimum in optima if optimum is not None]
+        means["optimum"] = float(np.mean(optimal_values))
         for name, column in columns.items():
-            found[f"drop_{name}"] = _drop(float(np.mean([column[k] for k, _ in told])), found["optimum"], sign)
+            mean_of_solved = float(np.mean([column[k] for k in solved]))
+            means[f"drop_{name}"] = _drop(mean_of_solved, means["optimum"], sign)
+
+    # 3. Lines.
     lines = list[dict[str, Any]]()
-    for k, (problem, own) in enumerate(zip(problems, known, strict=True)):
-        graph = problem.given
-        line = {"graph": graph.name, "nodes": graph.nodes, "edges": len(graph.edges), "proved": False}
-        line |= {name: f"{column[k]:.15g}" for name, column in columns.items()}
-        line |= {"seconds": f"{seconds[k]:.4g}", "oracle_seconds": f"{0.0 if own is None else own.seconds:.4g}"}
-        if own is not None:
-            line |= {"optimum": f"{own.value:.15g}", "proved": own.proved}
-            line |= {f"drop_{name}": f"{_drop(columns[name][k], own.value, sign):.6g}" for name in ("mean", "best")}
+    for k, (problem, optimum) in enumerate(zip(problems, optima, strict=True)):
+        graph = problem.graph
+        line: dict[str, Any] = {
+            "graph": graph.name,
+            "nodes": graph.num_nodes,
+            "edges": len(graph.edges),
+            "proved": False,
+            "seconds": f"{seconds[k]:.4g}",
+            "oracle_seconds": f"{0.0 if optimum is None else optimum.seconds:.4g}",
+        }
+        for name, column in columns.items():
+            line[name] = f"{column[k]:.15g}"
+        if optimum is not None:
+            line["optimum"] = f"{optimum.value:.15g}"
+            line["proved"] = optimum.proved
+            for name in ("mean", "best"):
+                line[f"drop_{name}"] = f"{_drop(columns[name][k], optimum.value, sign):.6g}"
         lines.append(line)
-    names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
-    write_table([*names, "oracle_seconds", *rivals], lines, path)
-    return found
+    names = [
+        "graph",
+        "nodes",
+        "edges",
+        "mean",
+        "best",
+        "optimum",
+        "proved",
+        "drop_mean",
+        "drop_best",
+        "seconds",
+        "oracle_seconds",
+        *baselines,
+    ]
+    write_table(names, lines, file)
+    return means
 
 
-def layout(graph: Graph) -> NDArray[np.float64]:
-    """Places of the nodes by springs along the edges [Fruchterman 1991], float64 [nodes, 2]; the same every time."""
-    import networkx as nx  # only here: importing it takes a while
+def graph_layout(graph: Graph) -> NDArray[np.float64]:
+    """Return positions of the nodes by springs along the edges, float64 [n, 2], always the same.
 
-    drawn = nx.empty_graph(graph.nodes)
-    drawn.add_edges_from(graph.edges.tolist())
-    return np.array([*nx.spring_layout(drawn, seed=0).values()])
-
-
-def graphs_picture(graph_of: Callable[[int], Graph], problem: str, samples: Samples, sign: int = 1) -> Any:
-    """The first graphs among the samples with their best solutions here, as a PIL image; None if all are too large.
-
-    Chosen nodes are dark, those of a colouring coloured, and cut edges thick.
+    References: Fruchterman and Reingold 1991.
     """
-    from matplotlib.figure import Figure  # only here: importing it takes a second
+    import networkx as nx  # slow to import
 
-    graphs, values = samples["graph"].cpu(), samples["value"].cpu()
-    shown = [k for k in dict.fromkeys(graphs.tolist()) if graph_of(k).nodes <= _LARGEST][:_SHOWN]
-    if not shown:
+    network = nx.empty_graph(graph.num_nodes)
+    network.add_edges_from(graph.edges.tolist())
+    return np.array([*nx.spring_layout(network, seed=0).values()])
+
+
+def draw_graphs(
+    get_graph: Callable[[int], Graph],
+    problem: str,
+    samples: Samples,
+    sign: int = 1,
+) -> Any:
+    """Draw the first graphs among the samples with their best solutions.
+
+    Selected nodes are dark, those of a colouring coloured, and cut edges thick.
+
+    Args:
+        get_graph: index -> graph.
+        problem: its name.
+        samples: with `graph`, `value` and `solutions`.
+        sign: -1 if the problem is a minimisation.
+
+    Returns:
+        A PIL image; None if all graphs are too large.
+    """
+    from matplotlib.figure import Figure  # slow to import
+
+    graphs = samples["graph"].cpu()
+    values = samples["value"].cpu()
+    distinct = dict.fromkeys(graphs.tolist())
+    small = [k for k in distinct if get_graph(k).num_nodes <= MAX_PICTURED_NODES]
+    indices = small[:MAX_PICTURED_GRAPHS]
+    if not indices:
         return None
-    columns = min(4, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = Figure(figsize=(3 * columns, 3.2 * rows), layout="constrained")
-    for axes, number in zip(figure.subplots(rows, columns, squeeze=False).flatten(), shown, strict=False):
-        mine = torch.nonzero(graphs == number).flatten()
-        best = mine[(sign * values[mine]).argmax()]
-        graph = graph_of(number)
-        x, place = samples["solutions"][best].cpu().numpy()[: graph.nodes], layout(graph)
-        for i, j in graph.edges:
-            color, width = ("C3", 1.4) if problem == "maxcut" and x[i] != x[j] else ("0.75", 0.8)
-            axes.plot(*place[[i, j]].T, color=color, linewidth=width, zorder=1)
-        axes.scatter(*place.T, c=[f"C{k - 1}" if k else "white" for k in x], edgecolors="black", s=55, zorder=2)
-        axes.set_aspect("equal")
+    num_columns = min(MAX_COLUMNS, len(indices))
+    num_rows = -(-len(indices) // num_columns)
+    figure = Figure(figsize=(3 * num_columns, 3.2 * num_rows), layout="constrained")
+    panels = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
+    for axes, index in zip(panels, indices, strict=False):
+        rows = torch.nonzero(graphs == index).flatten()
+        best = rows[(sign * values[rows]).argmax()]
+        graph = get_graph(index)
+        solution = samples["solutions"][best].cpu().numpy()[: graph.num_nodes]
+        _draw_graph(axes, graph, solution, is_cut=problem == "maxcut")
         axes.set_title(f"graph {graph.name}: {float(values[best]):.12g}", fontsize=9)
     for axes in figure.axes:
         axes.axis("off")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80)
     return Image.open(buffer).convert("RGB")
+
+
+def _draw_graph(axes: Any, graph: Graph, solution: Any, *, is_cut: bool) -> None:
+    """Draw a graph with a solution, uint8 [n]."""
+    positions = graph_layout(graph)
+    for i, j in graph.edges:
+        crosses_cut = is_cut and solution[i] != solution[j]
+        colour = "C3" if crosses_cut else "0.75"
+        width = 1.4 if crosses_cut else 0.8
+        axes.plot(*positions[[i, j]].T, color=colour, linewidth=width, zorder=1)
+    node_colours = [f"C{value - 1}" if value else "white" for value in solution]
+    axes.scatter(*positions.T, c=node_colours, edgecolors="black", s=55, zorder=2)
+    axes.set_aspect("equal")

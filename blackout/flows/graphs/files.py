@@ -1,6 +1,8 @@
-"""Graphs and quadratic models in users' files. What is not understood is refused; nothing is left out.
+"""Readers of graphs and quadratic models in files of the user.
 
-Edge lists, DIMACS, Gset (rudy), METIS, MatrixMarket and dimod's two text formats are read here, the rest by networkx.
+A reader refuses what it does not understand and never ignores a part of a file. Edge lists, DIMACS,
+Gset (rudy), METIS, MatrixMarket and dimod's two text formats are parsed here, GML, GraphML and GEXF
+by networkx.
 """
 
 from __future__ import annotations
@@ -21,310 +23,524 @@ from blackout.errors import UserError, refuse, summary
 from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.flows.graphs.graphs import Graph
 
-_MOST_BYTES, _MOST_NODES = 1 << 30, 10_000_000
-"""Of a file, and of a graph."""
-_NOT_WEIGHTS = {"id", "label", "key", "name", "x", "y", "z"}
-"""Attributes of nodes and edges whose numbers are no weights."""
-_LIST_SAYS = re.compile(r"(nodes|first|vartype)\s*[:=]\s*(\w+)")
+MAX_BYTES = 1 << 30  # of a file
+MAX_NODES = 10_000_000  # of a graph
+MAX_WORD_LENGTH = 40  # characters of a line that an error message shows
+MAX_DIGITS = 18  # of an integer that fits into 64 bits
+NUM_LISTED_FILES = 5  # names in the message about files that are not read
+# numeric attributes of nodes and edges that are not weights
+NON_WEIGHT_ATTRIBUTES = {"id", "label", "key", "name", "x", "y", "z"}
+# settings in comments of an edge list, such as `nodes: 12`
+COMMENT_SETTING = re.compile(r"(nodes|first|vartype)\s*[:=]\s*(\w+)")
+
+# the number of a line, and its words
+Row: TypeAlias = tuple[int, list[str]]
+# ends of an edge
+Pair: TypeAlias = tuple[int, int]
 
 
 def read_graphs(path: str | Path) -> list[Graph]:
-    """The graphs in a file, or in all files of a folder with a known suffix, by name.
+    """Read the graphs in a file, or in all files of a folder with a known suffix, by name.
 
-    How the nodes of edge lists are numbered is said on stderr where it is not from 0, as are files that are left out.
+    A message on stderr names files that are not read, and graphs whose nodes are numbered from 1.
 
     Raises:
-        UserError: there are none, or one of them is not understood.
+        UserError: there are no graphs, or a file is not understood.
     """
-    folder, known = Path(path), ", ".join(filter(None, READERS))
-    files = [folder] if folder.is_file() else []
-    if folder.is_dir():
-        there = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
-        files = [file for file in there if file.suffix.lower() in READERS]
-        if left := [file.name for file in there if file not in files]:
-            print(f"{path}: not read, for their suffixes: {', '.join(left[:5])}, {len(left)} in all", file=sys.stderr)
-    refuse(not files, f"target.path: there are no graphs at {path} (files {known})")
+    suffixes = ", ".join(filter(None, READERS))
+    files = _list_files(Path(path))
+    refuse(not files, f"target.path: no graphs at {path}; known suffixes are {suffixes}")
     graphs = []
     for file in files:
         try:
-            refuse(file.suffix.lower() not in READERS, f"its name ends in none of {known}")
-            refuse(file.stat().st_size > _MOST_BYTES, "it is larger than 1 GiB")
-            check_size(file, file.stat().st_size, stored_bytes(file))
-            graphs.append(replace(READERS[file.suffix.lower()](file), name=file.stem))
+            suffix = file.suffix.lower()
+            size = file.stat().st_size
+            refuse(suffix not in READERS, f"its suffix must be one of {suffixes}")
+            refuse(size > MAX_BYTES, "it is larger than 1 GiB")
+            check_size(file, size, stored_bytes(file))
+            graphs.append(replace(READERS[suffix](file), name=file.stem))
         except (UserError, OSError) as error:
-            raise UserError(f"target.path: {file}: {getattr(error, 'strerror', error)}") from None
-    if shifted := [graph for graph in graphs if graph.labels and str(graph.labels[0]) == "1"]:
-        said = f"nodes of {shifted[0].name}" + (f" and {len(shifted) - 1} more" if shifted[1:] else "")
-        print(f"{said} are numbered from 1: node 1 comes first in solutions", file=sys.stderr)
+            reason = getattr(error, "strerror", error)
+            raise UserError(f"target.path: {file}: {reason}") from None
+    one_based = [graph for graph in graphs if graph.labels and str(graph.labels[0]) == "1"]
+    if one_based:
+        more = f" and {len(one_based) - 1} more" if len(one_based) > 1 else ""
+        print(
+            f"nodes of {one_based[0].name}{more} are numbered from 1: node 1 comes first",
+            file=sys.stderr,
+        )
     return graphs
 
 
-def _graph(nodes: int, pairs: Any, weights: Any = (), of_nodes: Any = None, first: int = 0, **more: Any) -> Graph:
-    """A graph of at least one node, without loops, repeated edges and weights that are not finite.
+def _list_files(path: Path) -> list[Path]:
+    """Return the file itself, or the files of a folder with a known suffix."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        return []
+    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+    known = [file for file in files if file.suffix.lower() in READERS]
+    others = [file.name for file in files if file not in known]
+    if others:
+        listed = ", ".join(others[:NUM_LISTED_FILES])
+        print(
+            f"{path}: files with other suffixes are not read: {listed}, {len(others)} in all",
+            file=sys.stderr,
+        )
+    return known
+
+
+def _make_graph(
+    num_nodes: int,
+    pairs: Any,
+    edge_weights: Any = (),
+    node_weights: Any = None,
+    *,
+    first: int = 0,
+    labels: list[str] | None = None,
+    offset: float | None = None,
+) -> Graph:
+    """Build a graph and check it: no self-loops, repeated edges or infinite weights.
 
     Args:
-        nodes: how many.
-        pairs, weights: ends of the edges, [m, 2], and weights [m]; empty where all are 1.
-        of_nodes: their weights, [n]; None where all are 1.
-        first: what the ends call the first node, 0 or 1.
-        more: `labels` of the nodes, and the `offset` of a quadratic model: see `Graph`.
+        num_nodes: number n of nodes.
+        pairs: ends of the edges, [m, 2].
+        edge_weights: [m]; empty if all are 1.
+        node_weights: [n]; None if all are 1.
+        first: number of the first node in the file, 0 or 1.
+        labels: of the nodes.
+        offset: of a quadratic model; None for a graph.
     """
-    refuse(not 1 <= nodes <= _MOST_NODES, f"it has {nodes} nodes, and a graph has 1 to {_MOST_NODES:,}")
-    labels = range(1, nodes + 1) if first else more.pop("labels", None)
+    refuse(
+        not 1 <= num_nodes <= MAX_NODES,
+        f"it has {num_nodes} nodes; a graph must have 1 to {MAX_NODES:,}",
+    )
+    names: Sequence[Any] | None = range(1, num_nodes + 1) if first else labels
     ends = np.array(pairs, np.int64).reshape(-1, 2) - first
-    if len(loops := ends[ends[:, 0] == ends[:, 1], 0]):
-        raise UserError(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
+    loops = ends[ends[:, 0] == ends[:, 1], 0]
+    if len(loops):
+        node = names[loops[0]] if names else loops[0]
+        raise UserError(f"node {node} has an edge to itself; remove it")
     edges, order = np.unique(np.sort(ends, 1), axis=0, return_index=True)
-    refuse(len(edges) < len(ends), "it is directed, or an edge stands in it twice: give each edge once, one way")
-    told = np.array(weights, float)[order] if len(weights) else None, None if of_nodes is None else np.array(of_nodes)
-    refuse(any(w is not None and not np.isfinite(w).all() for w in told), "a weight is not finite")
-    of_edges, of_nodes = (None if w is None or ("offset" not in more and (w == 1).all()) else w for w in told)
-    return Graph("", nodes, edges, of_edges, of_nodes, labels, **more)
+    refuse(
+        len(edges) < len(ends),
+        "it is directed or repeats an edge; list every edge once, in one direction",
+    )
+    sorted_edge_weights = np.array(edge_weights, float)[order] if len(edge_weights) else None
+    node_array = None if node_weights is None else np.array(node_weights)
+    for weights in (sorted_edge_weights, node_array):
+        infinite = weights is not None and not np.isfinite(weights).all()
+        refuse(infinite, "a weight is not finite")
+    if offset is None:
+        sorted_edge_weights = _none_if_ones(sorted_edge_weights)
+        node_array = _none_if_ones(node_array)
+    return Graph("", num_nodes, edges, sorted_edge_weights, node_array, names, offset)
 
 
-_Row: TypeAlias = tuple[int, list[str]]
-"""The number of a line, and its words."""
+def _none_if_ones(weights: Any) -> Any:
+    """Return None for weights that are all 1, as of an unweighted graph."""
+    return None if weights is not None and (weights == 1).all() else weights
 
 
-def _rows(file: Path, comment: str = "", blank: bool = False) -> list[_Row]:
-    """Lines that are no comments, and blank ones only if they mean something."""
-    lines = enumerate(read_text(file, most=_MOST_BYTES).splitlines(), 1)
-    kept = [(k, line.split()) for k, line in lines if not comment or not line.lstrip().startswith(comment)]
-    return kept if blank else [(k, words) for k, words in kept if words]
+# --- words and lines
 
 
-def _whole(word: str, least: int, most: int, line: int) -> int:
-    if not (word.isascii() and word.isdecimal() and len(word) < 19) or not least <= int(word) <= most:
-        raise UserError(f"line {line}: {word[:40]!r} is no whole number from {least} to {most}")
+def _read_rows(file: Path, comment: str = "", keep_blank: bool = False) -> list[Row]:
+    """Return the lines that are no comments; blank ones only on request."""
+    rows = []
+    for number, line in enumerate(read_text(file, most=MAX_BYTES).splitlines(), 1):
+        if comment and line.lstrip().startswith(comment):
+            continue
+        words = line.split()
+        if words or keep_blank:
+            rows.append((number, words))
+    return rows
+
+
+def _parse_integer(word: str, minimum: int, maximum: int, line: int) -> int:
+    """Parse a decimal integer in [minimum, maximum]."""
+    is_integer = word.isascii() and word.isdecimal() and len(word) <= MAX_DIGITS
+    if not is_integer or not minimum <= int(word) <= maximum:
+        text = word[:MAX_WORD_LENGTH]
+        raise UserError(
+            f"line {line}: {text!r} must be an integer from {minimum} to {maximum}",
+        )
     return int(word)
 
 
-def _number(word: Any, line: int | str) -> float:
+def _parse_number(word: Any, place: int | str) -> float:
+    """Parse a finite number; the place is a line number or a description for the message."""
     try:
         number = float(word)
-    except (TypeError, ValueError):  # no number at all: refused below, as infinities are
+    except (TypeError, ValueError):  # refused below together with infinities
         number = math.nan
     if not math.isfinite(number):
-        place = f"line {line}" if isinstance(line, int) else line
-        raise UserError(f"{place}: {str(word)[:40]!r} is no finite number")
+        prefix = f"line {place}" if isinstance(place, int) else place
+        raise UserError(f"{prefix}: {str(word)[:MAX_WORD_LENGTH]!r} must be a finite number")
     return number
 
 
-def _sizes(row: _Row) -> list[int]:
-    """The numbers of a header."""
-    return [_whole(word, 0, _MOST_BYTES, row[0]) for word in row[1]]
+def _parse_sizes(row: Row) -> list[int]:
+    """Parse the integers of a header."""
+    line, words = row
+    return [_parse_integer(word, 0, MAX_BYTES, line) for word in words]
 
 
-def _edges(rows: Sequence[_Row], least: int, most: int) -> tuple[list[tuple[int, int]], list[float]]:
-    """Pairs of nodes called `least` to `most`, and weights if they have some, of rows `node node [weight]`."""
+def _parse_edges(rows: Sequence[Row], first: int, last: int) -> tuple[list[Pair], list[float]]:
+    """Parse rows `node node [weight]` with nodes `first` to `last`; no weights are []."""
     for line, words in rows:
         if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
-            shown = " ".join(words)[:40]
-            raise UserError(f"line {line}: an edge is two node numbers, all with a weight or none, not {shown!r}")
-    pairs = [(_whole(a, least, most, line), _whole(b, least, most, line)) for line, (a, b, *_) in rows]
-    return pairs, [_number(words[2], line) for line, words in rows if words[2:]]
+            text = " ".join(words)[:MAX_WORD_LENGTH]
+            raise UserError(
+                f"line {line}: {text!r} must be two node numbers, and a weight in all or no lines",
+            )
+    pairs = []
+    for line, words in rows:
+        i = _parse_integer(words[0], first, last, line)
+        j = _parse_integer(words[1], first, last, line)
+        pairs.append((i, j))
+    return pairs, [_parse_number(words[2], line) for line, words in rows if words[2:]]
 
 
-def _counted(pairs: Sequence[Any], said: int) -> None:
-    refuse(len(pairs) != said, f"its header says {said} edges, and there are {len(pairs)}")
+def _check_num_edges(pairs: Sequence[Any], expected: int) -> None:
+    refuse(
+        len(pairs) != expected,
+        f"its header announces {expected} edges, but it has {len(pairs)}",
+    )
 
 
-def _one_way(pairs: Sequence[tuple[int, int]], weights: Sequence[float]) -> tuple[list[tuple[int, int]], list[float]]:
-    """Once every edge of a file that has it from both ends."""
-    there = dict(zip(pairs, weights or [1.0] * len(pairs), strict=True))
-    refuse(len(there) < len(pairs), "an entry stands in it twice")
-    if any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise UserError("it is not symmetric: it must hold each edge from both ends")
-    once = {pair: w for pair, w in there.items() if pair[0] <= pair[1]}
+def _merge_directions(
+    pairs: Sequence[Pair],
+    weights: Sequence[float],
+) -> tuple[list[Pair], list[float]]:
+    """Return every edge once, of a file that must list it from both ends."""
+    weight_of = dict(zip(pairs, weights or [1.0] * len(pairs), strict=True))
+    refuse(len(weight_of) < len(pairs), "it repeats an entry")
+    if any(weight_of.get((j, i)) != weight for (i, j), weight in weight_of.items()):
+        raise UserError("it is not symmetric; it must list each edge from both ends")
+    once = {pair: weight for pair, weight in weight_of.items() if pair[0] <= pair[1]}
     return list(once), list(once.values())
 
 
-def _edge_list(file: Path) -> Graph:
-    """Lines `node node [weight]`; `#` begins a comment, which may say `nodes: 12`, `first: 0` or `vartype=SPIN`."""
-    said: dict[str, str] = {}
-    rows: list[_Row] = []
-    for number, line in enumerate(read_text(file, most=_MOST_BYTES).splitlines(), 1):
-        edge, _, comment = line.partition("#")
-        said |= dict(_LIST_SAYS.findall(comment))
-        edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())  # as networkx writes them
-        if words := edge.replace(",", " ").split():
-            rows.append((number, words))
-    if rows and [word.lower() for word in rows[0][1]] in (["source", "target"], ["source", "target", "weight"]):
-        del rows[0]
-    if rows and len(rows[0][1]) == 2 and {len(words) for _, words in rows[1:]} == {3} and not said:
-        return _gset(file)
-    pairs, weights = _edges(rows, 0, _MOST_NODES)
-    if "vartype" in said or (any(i == j for i, j in pairs) and weights):
-        return _coo(pairs, weights, said.get("vartype"))
-    headed = pairs and len(pairs) - 1 == pairs[0][1] and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
-    advice = "a file with one is named .gset; in one without a comment `# nodes: N` says how many there are"
-    refuse(headed and not said and not weights, f"its first line reads as a header: {advice}")
-    used = {node for pair in pairs for node in pair}
-    least, most = (min(used), max(used)) if used else (0, -1)
-    nodes = _whole(said["nodes"], 1, _MOST_NODES, 1) if "nodes" in said else None
-    first = _whole(said["first"], 0, 1, 1) if "first" in said else int(least > 0 and nodes in (None, most))
-    count = most + 1 - first if nodes is None else nodes
-    strange = least < first or most >= first + count or (nodes is None and len(used) < count)
-    advice = "`# nodes: N, first: 0` in a comment says how many there are and what the first is called (0 or 1)"
-    refuse(strange, f"{len(used)} nodes with numbers {least} to {most} are in edges: {advice}")
-    return _graph(count, pairs, weights, first=first)
+# --- formats
 
 
-def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str | None) -> Graph:
-    """dimod's coordinate list: linear biases on the diagonal; the variables are those that it names."""
-    names = sorted({node for pair in pairs for node in pair})
-    place = {name: k for k, name in enumerate(names)}
-    linear = {i: bias for (i, j), bias in zip(pairs, biases, strict=False) if i == j}
-    quadratic = {(place[i], place[j]): bias for (i, j), bias in zip(pairs, biases, strict=False) if i != j}
-    refuse(len(linear) + len(quadratic) < len(pairs), "a bias stands in it twice, or is missing")
-    of_each = [linear.get(name, 0.0) for name in names]
-    return _quadratic([str(name) for name in names], of_each, list(quadratic), list(quadratic.values()), 0.0, vartype)
+def _read_edge_list(file: Path) -> Graph:
+    """Read lines `node node [weight]`.
 
-
-def _quadratic(labels: list[str], linear: Any, pairs: Any, biases: Any, offset: float, vartype: Any) -> Graph:
-    """A quadratic model of numbers 0 and 1; spins are 2x - 1.
-
-    Ours, of biases [n] and [m] (tests/flows/graphs/test_files.py compares energies of spins and bits).
+    `#` starts a comment, which may contain `nodes: 12`, `first: 0` or `vartype=SPIN`.
     """
-    refuse(vartype not in ("BINARY", "SPIN"), "a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
-    a, b = np.array(linear, float), np.array(biases, float)
+    # 1. Lines and settings in comments.
+    settings: dict[str, str] = {}
+    rows: list[Row] = []
+    for number, line in enumerate(read_text(file, most=MAX_BYTES).splitlines(), 1):
+        edge, _, comment = line.partition("#")
+        settings |= dict(COMMENT_SETTING.findall(comment))
+        # networkx writes weights as {'weight': 2.0}
+        edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())
+        words = edge.replace(",", " ").split()
+        if words:
+            rows.append((number, words))
+    header = [word.lower() for word in rows[0][1]] if rows else []
+    if header in (["source", "target"], ["source", "target", "weight"]):
+        del rows[0]
+
+    # 2. Other formats with the same suffix.
+    if _is_gset(rows) and not settings:
+        return _read_gset(file)
+    pairs, weights = _parse_edges(rows, 0, MAX_NODES)
+    has_diagonal = any(i == j for i, j in pairs)
+    if "vartype" in settings or (has_diagonal and weights):
+        return _make_coordinate_model(pairs, weights, settings.get("vartype"))
+    refuse(
+        _has_size_header(pairs) and not settings and not weights,
+        "its first line looks like a header `nodes edges`: rename it to .gset if it is one; "
+        "otherwise add a comment `# nodes: N` with the number of nodes",
+    )
+
+    # 3. Number of nodes, and whether they are numbered from 0 or from 1.
+    used = {node for pair in pairs for node in pair}
+    smallest = min(used, default=0)
+    largest = max(used, default=-1)
+    num_nodes = None
+    if "nodes" in settings:
+        num_nodes = _parse_integer(settings["nodes"], 1, MAX_NODES, 1)
+    if "first" in settings:
+        first = _parse_integer(settings["first"], 0, 1, 1)
+    else:
+        first = int(smallest > 0 and num_nodes in (None, largest))
+    count = largest + 1 - first if num_nodes is None else num_nodes
+    outside = smallest < first or largest >= first + count
+    has_gaps = num_nodes is None and len(used) < count
+    refuse(
+        outside or has_gaps,
+        f"its edges have {len(used)} nodes with numbers {smallest} to {largest}: add a comment "
+        "`# nodes: N, first: 0` with the number of nodes and the number of the first one (0 or 1)",
+    )
+    return _make_graph(count, pairs, weights, first=first)
+
+
+def _is_gset(rows: Sequence[Row]) -> bool:
+    """Return whether a line of two words is followed by lines of three, as in a Gset file."""
+    if not rows or len(rows[0][1]) != 2:
+        return False
+    return {len(words) for _, words in rows[1:]} == {3}
+
+
+def _has_size_header(pairs: Sequence[Pair]) -> bool:
+    """Return whether the first pair could be the numbers of nodes and edges of the others."""
+    if not pairs:
+        return False
+    num_nodes, num_edges = pairs[0]
+    largest = max(map(max, pairs[1:]), default=0)
+    return num_edges == len(pairs) - 1 and largest <= num_nodes
+
+
+def _make_coordinate_model(
+    pairs: Sequence[Pair],
+    biases: Sequence[float],
+    vartype: str | None,
+) -> Graph:
+    """Build a model from dimod's coordinate list, whose diagonal has the linear biases."""
+    labels = sorted({node for pair in pairs for node in pair})
+    position = {label: k for k, label in enumerate(labels)}
+    linear: dict[int, float] = {}
+    quadratic: dict[Pair, float] = {}
+    for (i, j), bias in zip(pairs, biases, strict=False):
+        if i == j:
+            linear[i] = bias
+        else:
+            quadratic[position[i], position[j]] = bias
+    refuse(len(linear) + len(quadratic) < len(pairs), "it repeats a bias, or lacks one")
+    return _make_quadratic_model(
+        [str(label) for label in labels],
+        [linear.get(label, 0.0) for label in labels],
+        list(quadratic),
+        list(quadratic.values()),
+        offset=0.0,
+        vartype=vartype,
+    )
+
+
+def _make_quadratic_model(
+    labels: list[str], linear: Any, pairs: Any, quadratic: Any, *, offset: float, vartype: Any
+) -> Graph:
+    """Build a quadratic model of x in {0, 1}^n from binary variables or spins s = 2x - 1.
+
+    References: this project; checked in tests/flows/graphs/test_files.py.
+
+    Args:
+        labels: of the variables.
+        linear: biases [n].
+        pairs: variables of the quadratic biases, [m, 2].
+        quadratic: biases [m].
+        offset: constant of the energy.
+        vartype: BINARY or SPIN.
+    """
+    refuse(
+        vartype not in ("BINARY", "SPIN"),
+        "a quadratic model needs a comment `# vartype=BINARY` or `# vartype=SPIN`",
+    )
+    a = np.array(linear, float)
+    b = np.array(quadratic, float)
     if vartype == "SPIN":
         offset += float(b.sum() - a.sum())
-        a, b = 2 * a, 4 * b
+        a = 2 * a
+        b = 4 * b
         np.subtract.at(a, np.array(pairs, np.int64).reshape(-1, 2), b[:, None] / 2)
-    return _graph(len(labels), pairs, b, a, labels=labels, offset=offset)
+    return _make_graph(len(labels), pairs, b, a, labels=labels, offset=offset)
 
 
-def _json(file: Path) -> Graph:
-    """What dimod's `BinaryQuadraticModel.to_serializable()` gives, without bytes."""
+def _read_json(file: Path) -> Graph:
+    """Read what dimod's `BinaryQuadraticModel.to_serializable()` gives, without bytes."""
     try:
-        said = json.loads(read_text(file, most=_MOST_BYTES))
-        if said["type"] != "BinaryQuadraticModel" or said["use_bytes"]:
-            raise UserError("of JSON, only dimod's BinaryQuadraticModel with use_bytes=False is read")
-        ends = list(zip(said["quadratic_head"], said["quadratic_tail"], strict=True))
-        linear, biases = ([float(bias) for bias in said[f"{kind}_biases"]] for kind in ("linear", "quadratic"))
-        labels = [str(name) for name in said["variable_labels"]]
-        sizes = said["num_variables"], said["num_interactions"]
-        if sizes != (len(labels), len(ends)) or sizes != (len(linear), len(biases)):
-            raise UserError("its numbers of variables and interactions are not those it says")
-        if not all(type(k) is int and 0 <= k < len(labels) for pair in ends for k in pair):
+        model = json.loads(read_text(file, most=MAX_BYTES))
+        if model["type"] != "BinaryQuadraticModel" or model["use_bytes"]:
+            raise UserError("a .json file must be dimod's BinaryQuadraticModel, use_bytes=False")
+        pairs = list(zip(model["quadratic_head"], model["quadratic_tail"], strict=True))
+        linear = [float(bias) for bias in model["linear_biases"]]
+        quadratic = [float(bias) for bias in model["quadratic_biases"]]
+        labels = [str(label) for label in model["variable_labels"]]
+        sizes = (model["num_variables"], model["num_interactions"])
+        if sizes != (len(labels), len(pairs)) or sizes != (len(linear), len(quadratic)):
+            raise UserError("num_variables and num_interactions differ from its lists")
+        if not all(type(k) is int and 0 <= k < len(labels) for pair in pairs for k in pair):
             raise UserError("an interaction is not between its variables")
-        return _quadratic(labels, linear, ends, biases, float(said["offset"]), said["variable_type"])
+        offset = float(model["offset"])
+        vartype = model["variable_type"]
+        return _make_quadratic_model(
+            labels,
+            linear,
+            pairs,
+            quadratic,
+            offset=offset,
+            vartype=vartype,
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise UserError(f"no BinaryQuadraticModel of dimod ({summary(error)})") from None
+        # whatever a damaged file lacks
+        raise UserError(f"it is no BinaryQuadraticModel of dimod ({summary(error)})") from None
 
 
-def _gset(file: Path) -> Graph:
-    """`nodes edges`, then `node node [weight]` from 1 on, as rudy writes them."""
-    rows = _rows(file)
-    if not rows or len(rows[0][1]) != 2 or {len(words) for _, words in rows[1:]} not in ({2}, {3}, set()):
-        raise UserError("a Gset file says `nodes edges`, then `node node weight` on every line, or no weights")
-    nodes, said = _sizes(rows[0])
-    pairs, weights = _edges(rows[1:], 1, nodes)
-    _counted(pairs, said)
-    return _graph(nodes, pairs, weights, first=1)
+def _read_gset(file: Path) -> Graph:
+    """Read `nodes edges`, then `node node [weight]` from 1 on, as rudy writes them."""
+    rows = _read_rows(file)
+    row_lengths = {len(words) for _, words in rows[1:]}
+    if not rows or len(rows[0][1]) != 2 or row_lengths not in ({2}, {3}, set()):
+        raise UserError(
+            "a Gset file needs `nodes edges`, then lines `node node weight`, or all without weight",
+        )
+    num_nodes, num_edges = _parse_sizes(rows[0])
+    pairs, weights = _parse_edges(rows[1:], 1, num_nodes)
+    _check_num_edges(pairs, num_edges)
+    return _make_graph(num_nodes, pairs, weights, first=1)
 
 
-def _dimacs(file: Path) -> Graph:
-    """`p edge nodes edges`, `e node node [weight]`, `n node weight`, numbered from 1; c is a comment."""
-    nodes, said, rows = 0, -1, list[_Row]()
-    of_nodes: dict[int, float] = {}
-    for line, words in _rows(file):
+def _read_dimacs(file: Path) -> Graph:
+    """Read `p edge N M`, `e I J [weight]` and `n I weight`, from 1 on; c starts a comment."""
+    num_nodes = 0
+    num_edges = -1  # no header yet
+    rows = list[Row]()
+    weight_of_node: dict[int, float] = {}
+    for line, words in _read_rows(file):
         match words:
             case ["c", *_]:
                 continue
-            case ["p", "edge" | "edges" | "col" | "clq", n, m] if said < 0:
-                nodes, said = _whole(n, 1, _MOST_NODES, line), _whole(m, 0, _MOST_BYTES, line)
+            case ["p", "edge" | "edges" | "col" | "clq", n, m] if num_edges < 0:
+                num_nodes = _parse_integer(n, 1, MAX_NODES, line)
+                num_edges = _parse_integer(m, 0, MAX_BYTES, line)
             case ["e", *edge]:
                 rows.append((line, edge))
-            case ["n", i, w] if _whole(i, 1, nodes, line) not in of_nodes:
-                of_nodes[int(i)] = _number(w, line)
+            case ["n", i, w] if _parse_integer(i, 1, num_nodes, line) not in weight_of_node:
+                weight_of_node[int(i)] = _parse_number(w, line)
             case _:
-                raise UserError(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {' '.join(words)[:40]!r}")
-    pairs, weights = _edges(rows, 1, nodes)
-    if said != len(set(map(frozenset, pairs))):
-        _counted(pairs, said)
-    if not weights and set(pairs) == {(j, i) for i, j in pairs}:  # some list every edge both ways
+                text = " ".join(words)[:MAX_WORD_LENGTH]
+                raise UserError(
+                    f"line {line}: {text!r} must be `p edge N M`, `e I J` or `n I WEIGHT`",
+                )
+    pairs, weights = _parse_edges(rows, 1, num_nodes)
+    if num_edges != len(set(map(frozenset, pairs))):
+        _check_num_edges(pairs, num_edges)
+    # some files list every edge in both directions
+    if not weights and set(pairs) == {(j, i) for i, j in pairs}:
         pairs = [pair for pair in pairs if pair[0] <= pair[1]]
-    by_node = [of_nodes.get(k, 1.0) for k in range(1, nodes + 1)] if of_nodes else None
-    return _graph(nodes, pairs, weights, by_node, first=1)
+    node_weights = None
+    if weight_of_node:
+        node_weights = [weight_of_node.get(k, 1.0) for k in range(1, num_nodes + 1)]
+    return _make_graph(num_nodes, pairs, weights, node_weights, first=1)
 
 
-def _metis(file: Path) -> Graph:
-    """METIS: a line for each node, with its neighbours from 1 on; `nodes edges [format [1]]` says which weights."""
-    (top, header), *lines = _rows(file, "%", blank=True) or [(1, [])]
-    form = (header[2:3] or ["0"])[0].zfill(3)
-    if not 2 <= len(header) <= 4 or form not in ("000", "001", "010", "011") or header[3:] not in ([], ["1"]):
-        raise UserError("a METIS file says `nodes edges`, and weights by 1, 10 or 11 as its format")
-    nodes, said = _sizes((top, header[:2]))
-    if len(lines) < nodes or any(words for _, words in lines[nodes:]):
-        raise UserError(f"its header says {nodes} nodes, and there are {len(lines)} lines")
-    own, step = int(form[1]), 1 + int(form[2])  # words of a node, and of a neighbour
-    of_nodes, rows = list[float](), list[_Row]()
-    for node, (line, words) in enumerate(lines[:nodes], 1):
-        refuse(len(words) < own or (len(words) - own) % step, f"line {line}: a weight is missing")
-        of_nodes += [_number(word, line) for word in words[:own]]
-        rows += [(line, [str(node), *words[k : k + step]]) for k in range(own, len(words), step)]
-    pairs, weights = _one_way(*_edges(rows, 1, nodes))
-    _counted(pairs, said)
-    return _graph(nodes, pairs, weights, of_nodes or None, first=1)
+def _read_metis(file: Path) -> Graph:
+    """Read METIS: a header `nodes edges [format [1]]`, then the neighbours of each node.
+
+    The second digit of the format says whether nodes have weights, the third whether edges do.
+    """
+    rows = _read_rows(file, "%", keep_blank=True) or [(1, [])]
+    header_line, header = rows[0]
+    lines = rows[1:]
+    weight_format = (header[2] if header[2:] else "0").zfill(3)
+    formats = ("000", "001", "010", "011")
+    valid = 2 <= len(header) <= 4 and weight_format in formats and header[3:] in ([], ["1"])
+    if not valid:
+        raise UserError("a METIS file must start with `nodes edges`, and a format of 1, 10 or 11")
+    num_nodes, num_edges = _parse_sizes((header_line, header[:2]))
+    if len(lines) < num_nodes or any(words for _, words in lines[num_nodes:]):
+        raise UserError(f"its header announces {num_nodes} nodes, but it has {len(lines)} lines")
+
+    num_node_words = int(weight_format[1])
+    words_per_neighbour = 1 + int(weight_format[2])
+    node_weights = list[float]()
+    edge_rows = list[Row]()
+    for node, (line, words) in enumerate(lines[:num_nodes], 1):
+        num_neighbour_words = len(words) - num_node_words
+        refuse(
+            num_neighbour_words < 0 or num_neighbour_words % words_per_neighbour,
+            f"line {line}: a weight is missing",
+        )
+        node_weights += [_parse_number(word, line) for word in words[:num_node_words]]
+        for k in range(num_node_words, len(words), words_per_neighbour):
+            edge_rows.append((line, [str(node), *words[k : k + words_per_neighbour]]))
+    pairs, weights = _merge_directions(*_parse_edges(edge_rows, 1, num_nodes))
+    _check_num_edges(pairs, num_edges)
+    return _make_graph(num_nodes, pairs, weights, node_weights or None, first=1)
 
 
-def _matrix_market(file: Path) -> Graph:
-    """`rows columns entries` from 1 on, read here: SciPy's reader ends the process on damaged files."""
-    (_, banner), *rows = _rows(file) or [(1, [])]
-    form = "%%matrixmarket matrix coordinate (real|integer|pattern) (symmetric|general)"
-    found = re.fullmatch(form, " ".join(banner).lower())
-    rows = [(line, words) for line, words in rows if not words[0].startswith("%")]
-    if not found or not rows or len(rows[0][1]) != 3:
-        raise UserError("of MatrixMarket, real symmetric coordinate matrices are graphs")
-    nodes, columns, said = _sizes(rows[0])
-    pairs, weights = _edges(rows[1:], 1, nodes)
-    if nodes != columns or len(pairs) != said or len(weights) != len(pairs) * (found[1] != "pattern"):
-        raise UserError(f"its header says {nodes} x {columns} with {said} entries, and it does not hold them so")
-    if found[2] == "general":
-        pairs, weights = _one_way(pairs, weights)
-    return _graph(nodes, pairs, weights, first=1)
+def _read_matrix_market(file: Path) -> Graph:
+    """Read a coordinate matrix, `rows columns entries` and its entries, from 1 on.
+
+    SciPy's reader is not used because it ends the process on damaged files.
+    """
+    rows = _read_rows(file) or [(1, [])]
+    banner = " ".join(rows[0][1]).lower()
+    pattern = "%%matrixmarket matrix coordinate (real|integer|pattern) (symmetric|general)"
+    match = re.fullmatch(pattern, banner)
+    rows = [(line, words) for line, words in rows[1:] if not words[0].startswith("%")]
+    if not match or not rows or len(rows[0][1]) != 3:
+        raise UserError(
+            "a MatrixMarket file must be a coordinate matrix of type real, integer or pattern",
+        )
+    field, symmetry = match.groups()
+    num_rows, num_columns, num_entries = _parse_sizes(rows[0])
+    pairs, weights = _parse_edges(rows[1:], 1, num_rows)
+    num_weights = 0 if field == "pattern" else len(pairs)
+    fits = num_rows == num_columns and len(pairs) == num_entries and len(weights) == num_weights
+    if not fits:
+        raise UserError(
+            f"its header announces {num_rows} x {num_columns} with {num_entries} entries; it must "
+            f"be square, and it has {len(pairs)} entries, {len(weights)} with a value"
+        )
+    if symmetry == "general":
+        pairs, weights = _merge_directions(pairs, weights)
+    return _make_graph(num_rows, pairs, weights, first=1)
 
 
-def _by_networkx(name: str, file: Path, **arguments: Any) -> Graph:
-    import networkx as nx  # only here: importing it takes a while
+def _read_networkx(reader: str, file: Path, **arguments: Any) -> Graph:
+    """Read a file by a function of networkx."""
+    import networkx as nx  # slow to import
 
     try:
         with opened(file) as stream:
-            graph: Any = getattr(nx, name)(stream, **arguments)
+            graph: Any = getattr(nx, reader)(stream, **arguments)
     except (UserError, OSError):
         raise
-    except Exception as error:  # every format has errors of its own
-        raise UserError(f"it is no such graph: {summary(error)[:200]}") from None
-    refuse(graph.is_directed(), "it is directed; a graph here is undirected")
-    place = {node: k for k, node in enumerate(graph)}
-    pairs = [(place[i], place[j]) for i, j in graph.edges()]
-    # GraphML's defaults stay with the graph
-    of_edges = [graph.graph.get("edge_default", {}) | data for *_, data in graph.edges(data=True)]
-    of_nodes = [graph.graph.get("node_default", {}) | data for _, data in graph.nodes(data=True)]
-    labels = [str(data.get("label", node)) for (node, data) in graph.nodes(data=True)]
-    return _graph(len(graph), pairs, _weights("edges", of_edges), _weights("nodes", of_nodes) or None, labels=labels)
+    except Exception as error:  # every reader of networkx raises errors of its own
+        raise UserError(f"it is not a graph of this format: {summary(error)[:200]}") from None
+    refuse(graph.is_directed(), "it is directed; it must be undirected")
+    position = {node: k for k, node in enumerate(graph)}
+    pairs = [(position[i], position[j]) for i, j in graph.edges()]
+    # GraphML's defaults are attributes of the graph
+    edge_defaults = graph.graph.get("edge_default", {})
+    node_defaults = graph.graph.get("node_default", {})
+    edge_attributes = [edge_defaults | data for *_, data in graph.edges(data=True)]
+    node_attributes = [node_defaults | data for _, data in graph.nodes(data=True)]
+    labels = [str(data.get("label", node)) for node, data in graph.nodes(data=True)]
+    edge_weights = _select_weights("edges", edge_attributes)
+    node_weights = _select_weights("nodes", node_attributes) or None
+    return _make_graph(len(graph), pairs, edge_weights, node_weights, labels=labels)
 
 
-def _weights(what: str, rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Their weights, if they have some; an attribute that may be another one is refused."""
-    for name, value in (item for row in rows for item in row.items()):
-        if isinstance(value, int | float) and name != "weight" and name.lower() not in _NOT_WEIGHTS:
-            raise UserError(f"its {what} have numbers called {name!r}: call them weight, or take them out")
-    told = any("weight" in row for row in rows)
-    return [_number(row.get("weight"), f"a weight of its {what}") for row in rows if told]
+def _select_weights(elements: str, attributes: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the attributes called `weight`; [] if there are none. Other numbers are refused."""
+    for row in attributes:
+        for name, value in row.items():
+            is_weight = name == "weight" or name.lower() in NON_WEIGHT_ATTRIBUTES
+            if isinstance(value, int | float) and not is_weight:
+                raise UserError(
+                    f"its {elements} have a number {name!r}; rename it to weight, or remove it",
+                )
+    if not any("weight" in row for row in attributes):
+        return []
+    return [_parse_number(row.get("weight"), f"a weight of its {elements}") for row in attributes]
 
 
+# reader of a file by its suffix; Gset files often have none
 READERS: dict[str, Callable[[Path], Graph]] = {
-    **dict.fromkeys((".edges", ".edgelist", ".txt", ".csv", ".tsv", ".coo"), _edge_list),
-    **dict.fromkeys((".gset", ".mc", ".rud", ""), _gset),
-    **dict.fromkeys((".col", ".clq", ".wclq", ".mis", ".dimacs"), _dimacs),
-    **dict.fromkeys((".graph", ".metis"), _metis),
-    ".mtx": _matrix_market,
-    ".json": _json,
-    ".gml": partial(_by_networkx, "read_gml", label="id"),
-    ".graphml": partial(_by_networkx, "read_graphml"),
-    ".gexf": partial(_by_networkx, "read_gexf"),
+    **dict.fromkeys((".edges", ".edgelist", ".txt", ".csv", ".tsv", ".coo"), _read_edge_list),
+    **dict.fromkeys((".gset", ".mc", ".rud", ""), _read_gset),
+    **dict.fromkeys((".col", ".clq", ".wclq", ".mis", ".dimacs"), _read_dimacs),
+    **dict.fromkeys((".graph", ".metis"), _read_metis),
+    ".mtx": _read_matrix_market,
+    ".json": _read_json,
+    ".gml": partial(_read_networkx, "read_gml", label="id"),
+    ".graphml": partial(_read_networkx, "read_graphml"),
+    ".gexf": partial(_read_networkx, "read_gexf"),
 }
-"""What reads a file, by its suffix; no suffix is Gset's."""

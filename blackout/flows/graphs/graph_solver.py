@@ -16,16 +16,23 @@ import torch
 
 from blackout.errors import UserError, refuse
 from blackout.files import save_arrays, save_picture, write_json, write_table
-from blackout.flows.graphs.draw import graphs_picture, tabulated
+from blackout.flows.graphs.draw import draw_graphs, write_solution_table
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import Array, GraphTarget, Problem, problem_of
-from blackout.flows.graphs.solvers import EXACT, Solution, annealed, greedy, solved, value_of
+from blackout.flows.graphs.problems import Array, GraphTarget, Problem, reduce_problem
+from blackout.flows.graphs.solvers import (
+    EXACT_SOLVERS,
+    Solution,
+    greedy,
+    objective_value,
+    simulated_annealing,
+    solve_exactly,
+)
 from blackout.training.export import load_model
 
 MAX_CHAINS = 1 << 20
 MAX_COLOURS = 255  # colours are uint8
-METHODS = (*EXACT, "anneal", "greedy")
+METHODS = (*EXACT_SOLVERS, "anneal", "greedy")
 
 
 @dataclass(frozen=True)
@@ -63,21 +70,21 @@ class GraphSolver:
         """Return solutions of the base of every problem.
 
         Raises:
-            UserError: the method's package is not installed, or does not take such weights.
+            UserError: the method's package is not installed, or does not accept such weights.
         """
         base = problems[0].base
-        graphs = [problem.graph for problem in problems]
-        if self.method in EXACT:
-            exact = solved(self.method, base, graphs, self.seconds)
-            return [Solutions(one.x[None], one.proved, one.seconds) for one in exact]
+        graphs = [problem.base_graph for problem in problems]
+        if self.method in EXACT_SOLVERS:
+            exact = solve_exactly(self.method, base, graphs, self.seconds)
+            return [Solutions(part.x[None], part.proved, part.seconds) for part in exact]
         start = time.process_time()
         if self.method == "anneal":
             seconds = self.seconds * len(graphs)
-            states = annealed(base, graphs, self.chains, self.sweeps, seconds, self.seed)
+            states = simulated_annealing(base, graphs, self.chains, self.sweeps, seconds, self.seed)
         else:
             states = [greedy(base, graph, self.chains, math.inf, self.seed) for graph in graphs]
-        each = (time.process_time() - start) / len(graphs)
-        return [Solutions(x, False, each) for x in states]
+        seconds_per_graph = (time.process_time() - start) / len(graphs)
+        return [Solutions(x, False, seconds_per_graph) for x in states]
 
     def run(self, problems: Sequence[Problem], folder: Path) -> GraphResult:
         """Solve, and write solutions.npz, table.csv, best.csv, metrics.json and graphs.png.
@@ -85,7 +92,7 @@ class GraphSolver:
         best.csv has the names of nodes that their file gives them.
 
         Raises:
-            UserError: the method's package is not installed, or does not take such weights.
+            UserError: the method's package is not installed, or does not accept such weights.
         """
         # 1. Solve, and find the best solution of every graph.
         base = problems[0].base
@@ -95,8 +102,8 @@ class GraphSolver:
         values: list[Array] = []
         best_rows: list[int] = []
         for problem, solution in zip(problems, solutions, strict=True):
-            states.append(problem.back(solution.x))
-            values.append(problem.value(value_of(base, problem.graph, solution.x)))
+            states.append(problem.decode(solution.x))
+            values.append(problem.value(objective_value(base, problem.base_graph, solution.x)))
             best_rows.append(int((sign * values[-1]).argmax()))
         best = [x[row] for x, row in zip(states, best_rows, strict=True)]
         best_values = [value[row] for value, row in zip(values, best_rows, strict=True)]
@@ -107,20 +114,22 @@ class GraphSolver:
             for x, value, solution in zip(best, best_values, solutions, strict=True)
         ]
         if self.oracle is not None:
-            graphs = [problem.graph for problem in problems]
-            oracle = solved(self.oracle, base, graphs, self.seconds)
-            optima = [
-                problem.solution(optimum) for problem, optimum in zip(problems, oracle, strict=True)
-            ]
+            graphs = [problem.base_graph for problem in problems]
+            oracle = solve_exactly(self.oracle, base, graphs, self.seconds)
+            pairs = zip(problems, oracle, strict=True)
+            optima = [problem.solution(optimum) for problem, optimum in pairs]
 
         # 3. Write tables, arrays and a picture.
         seconds = [solution.seconds for solution in solutions]
-        means = tabulated(problems, values, seconds, optima, folder / "table.csv")
+        table = folder / "table.csv"
+        means = write_solution_table(table, problems, values, seconds, optima)
         rows = (
-            {"graph": problem.given.name, "node": node, "value": value}
+            {"graph": problem.graph.name, "node": node, "value": value}
             for problem, x in zip(problems, best, strict=True)
             for node, value in zip(
-                problem.given.labels or range(problem.given.nodes), x.tolist(), strict=True
+                problem.graph.labels or range(problem.graph.num_nodes),
+                x.tolist(),
+                strict=True,
             )
         )
         write_table(["graph", "node", "value"], rows, folder / "best.csv")
@@ -150,8 +159,8 @@ class GraphSolver:
             "value": torch.tensor(np.array(best_values)),
             "graph": torch.arange(len(best)),
         }
-        graph_of = {k: problem.given for k, problem in enumerate(problems)}.__getitem__
-        picture = graphs_picture(graph_of, problems[0].name, samples, sign)
+        get_graph = {k: problem.graph for k, problem in enumerate(problems)}.__getitem__
+        picture = draw_graphs(get_graph, problems[0].name, samples, sign)
         save_picture(picture, folder / "graphs.png")
         return GraphResult(means, proved, len(best))
 
@@ -187,25 +196,28 @@ class GraphResult:
 
 
 def load_problems(
-    name: str, graphs: Path | None, ckpt: Path | None, colours: int, unit_weights: bool
+    name: str,
+    graphs: Path | None,
+    ckpt: Path | None,
+    colours: int,
+    unit_weights: bool,
 ) -> list[Problem]:
-    """Return a problem on the graphs in files, or on those that a trained flow held out.
+    """Return a problem on the graphs in files, or on those the test graphs of a trained flow.
 
     Args:
-        name: of the problem, see `problem_of`.
+        name: of the problem, see `reduce_problem`.
         graphs: a file or folder of graphs; None with `ckpt`.
         ckpt: a trained flow for this problem; None with `graphs`.
         colours: of colouring.
         unit_weights: take all weights as 1.
 
     Raises:
-        UserError: unreadable graphs, weights that the problem does not take, or another model.
+        UserError: unreadable graphs, weights that the problem does not accept, or another model.
     """
     if not 1 <= colours <= MAX_COLOURS:
         raise UserError(f"colours must be from 1 to {MAX_COLOURS}, not {colours}")
-    return [
-        problem_of(name, graph, colours, unit_weights) for graph in _load_graphs(name, graphs, ckpt)
-    ]
+    loaded = _load_graphs(name, graphs, ckpt)
+    return [reduce_problem(name, graph, colours, unit_weights=unit_weights) for graph in loaded]
 
 
 def _load_graphs(name: str, graphs: Path | None, ckpt: Path | None) -> list[Graph]:
@@ -216,4 +228,4 @@ def _load_graphs(name: str, graphs: Path | None, ckpt: Path | None) -> list[Grap
     target = getattr(load_model(ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != name:
         raise UserError(f"--ckpt {ckpt} is not a flow on graphs for {name}")
-    return [target.graph(number) for number in target.numbers.tolist()]
+    return [target.graph(number) for number in target.test_instances.tolist()]

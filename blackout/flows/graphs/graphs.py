@@ -1,10 +1,10 @@
-"""Undirected graphs as lists of edges with weights, and random ones."""
+"""Undirected graphs as edge lists with weights, and random graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,94 +16,122 @@ Edges = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Graph:
-    """An undirected graph without loops, or a quadratic model offset + sum a_i x_i + sum b_ij x_i x_j on one.
+    """An undirected graph without self-loops, or a quadratic model on one.
+
+    A quadratic model is offset + sum_i a_i x_i + sum_ij b_ij x_i x_j with x in {0, 1}^n.
 
     Args:
         name: for tables.
-        nodes: number of nodes, which are 0, 1, ... here.
+        num_nodes: number n of nodes, which are 0, ..., n - 1 here.
         edges: int64 [m, 2], each edge once.
-        weights: of the edges (b), float64 [m]; None where all are 1.
-        node_weights: of the nodes (a), float64 [n]; None where all are 1.
-        labels: what a file calls the nodes; None for their numbers here.
+        edge_weights: b, float64 [m]; None if all are 1.
+        node_weights: a, float64 [n]; None if all are 1.
+        labels: names of the nodes in the file; None for 0, ..., n - 1.
         offset: of a quadratic model; None for a graph.
     """
 
     name: str
-    nodes: int
+    num_nodes: int
     edges: Edges
-    weights: NDArray[np.float64] | None = None
+    edge_weights: NDArray[np.float64] | None = None
     node_weights: NDArray[np.float64] | None = None
     labels: Sequence[Any] | None = None
     offset: float | None = None
 
     @property
-    def of_edges(self) -> NDArray[np.float64]:
-        """Weights of the edges, float64 [m]."""
-        return np.ones(len(self.edges)) if self.weights is None else self.weights
+    def edge_weights_or_ones(self) -> NDArray[np.float64]:
+        """Weights of the edges, float64 [m]; ones in an unweighted graph."""
+        return np.ones(len(self.edges)) if self.edge_weights is None else self.edge_weights
 
     @property
-    def of_nodes(self) -> NDArray[np.float64]:
-        """Weights of the nodes, float64 [n]."""
-        return np.ones(self.nodes) if self.node_weights is None else self.node_weights
+    def node_weights_or_ones(self) -> NDArray[np.float64]:
+        """Weights of the nodes, float64 [n]; ones in an unweighted graph."""
+        return np.ones(self.num_nodes) if self.node_weights is None else self.node_weights
 
-    def matrix(self) -> Any:
-        """SciPy's CSR matrix of the weights of its edges, float64 [n, n], symmetric."""
-        from scipy.sparse import coo_array  # only here: importing it takes a second
+    def adjacency_matrix(self) -> Any:
+        """Return SciPy's symmetric CSR matrix of the edge weights, float64 [n, n]."""
+        from scipy.sparse import coo_array  # slow to import
 
-        (i, j), w = self.edges.T, self.of_edges
-        pairs = np.concatenate([i, j]), np.concatenate([j, i])
-        return coo_array((np.concatenate([w, w]), pairs), shape=(self.nodes, self.nodes)).tocsr()
-
-
-def erdos_renyi(nodes: int, p: float, rng: np.random.Generator) -> Edges:
-    """Every pair of nodes is an edge with probability p [Gilbert 1959]: int64 [m, 2]."""
-    first, second = np.triu_indices(nodes, 1)
-    chosen = rng.random(len(first)) < p
-    return np.stack([first[chosen], second[chosen]], 1).astype(np.int64)
+        i, j = self.edges.T
+        weights = self.edge_weights_or_ones
+        rows = np.concatenate([i, j])
+        columns = np.concatenate([j, i])
+        values = np.concatenate([weights, weights])
+        return coo_array((values, (rows, columns)), shape=(self.num_nodes, self.num_nodes)).tocsr()
 
 
-def barabasi_albert(nodes: int, m: float, rng: np.random.Generator) -> Edges:
-    """Preferential attachment: nodes come one by one with m edges to earlier ones in proportion to their degree.
+def erdos_renyi(n: int, p: float, rng: np.random.Generator) -> Edges:
+    """Return the edges of G(n, p), int64 [m, 2]: every pair with probability p.
 
-    [Barabasi and Albert 1999]; it starts from a star of m + 1 nodes. Edges are int64 [edges, 2].
+    References: Gilbert 1959.
     """
-    m = int(m)
+    first, second = np.triu_indices(n, 1)
+    is_edge = rng.random(len(first)) < p
+    return np.stack([first[is_edge], second[is_edge]], 1).astype(np.int64)
+
+
+def barabasi_albert(n: int, m: int, rng: np.random.Generator) -> Edges:
+    """Return the edges of a preferential attachment graph of n nodes, int64 [edges, 2].
+
+    It starts from a star of m + 1 nodes. Every further node has m edges to earlier nodes, chosen
+    with probability proportional to their degree.
+
+    References: Barabasi and Albert 1999.
+    """
     edges = [(0, k) for k in range(1, m + 1)]
-    ends = [node for edge in edges for node in edge]
-    for node in range(m + 1, nodes):
-        chosen: set[int] = set()
-        while len(chosen) < m:
-            chosen.add(ends[int(rng.integers(len(ends)))])
-        edges += [(other, node) for other in sorted(chosen)]
-        ends += [*sorted(chosen), *[node] * m]
+    # every node once per edge, so that a uniform choice is proportional to the degree
+    endpoints = [node for edge in edges for node in edge]
+    for node in range(m + 1, n):
+        neighbours: set[int] = set()
+        while len(neighbours) < m:
+            neighbours.add(endpoints[int(rng.integers(len(endpoints)))])
+        edges += [(neighbour, node) for neighbour in sorted(neighbours)]
+        endpoints += [*sorted(neighbours), *[node] * m]
     return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
-_KINDS: dict[str, Callable[[int, float, np.random.Generator], Edges]] = {"er": erdos_renyi, "ba": barabasi_albert}
-
-
-def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int, seed: int) -> list[Graph]:
-    """Random graphs, each a function of (seed, its number).
+def random_graphs(
+    kind: Literal["er", "ba"],
+    nodes: Sequence[int],
+    num_graphs: int,
+    seed: int,
+    *,
+    p: float = 0.19,
+    m: int = 4,
+) -> list[Graph]:
+    """Generate random graphs; graph k is a function of (seed, k).
 
     Args:
-        kind: `er` (Erdos and Renyi) or `ba` (Barabasi and Albert).
-        nodes: least and largest number of nodes, between which it is uniform.
-        parameter: probability of an edge, or edges of a new node.
-        number: of graphs.
-        seed: of all.
+        kind: "er" for Erdos-Renyi or "ba" for Barabasi-Albert graphs.
+        nodes: smallest and largest number of nodes; the number is uniform in between.
+        num_graphs: number of graphs.
+        seed: of all graphs.
+        p: probability of an edge in an Erdos-Renyi graph.
+        m: edges of a new node in a Barabasi-Albert graph.
 
     Raises:
-        ValueError: no such kind, or numbers out of range.
+        ValueError: another kind, or a number out of range.
+
+    Example:
+        >>> [graph.num_nodes for graph in random_graphs("er", [4, 4], num_graphs=2, seed=0)]
+        [4, 4]
     """
-    ensure(kind in _KINDS, f"graphs are er or ba, not {kind!r}")
-    if len(nodes) != 2 or not 1 <= nodes[0] <= nodes[1] or number < 1:
-        raise ValueError(f"nodes must be [least, most] with 1 <= least <= most and number positive, not {list(nodes)}")
-    ensure(kind != "er" or 0 <= parameter <= 1, f"the probability of an edge must be in [0, 1], not {parameter}")
-    if kind == "ba" and not (parameter == int(parameter) and 1 <= parameter < nodes[0]):
-        raise ValueError(f"a new node has a whole number of edges from 1 to the least nodes - 1, not {parameter}")
+    ensure(kind in ("er", "ba"), f"kind must be er or ba, not {kind!r}")
+    if len(nodes) != 2 or not 1 <= nodes[0] <= nodes[1]:
+        raise ValueError(f"nodes must be [min, max] with 1 <= min <= max, not {list(nodes)}")
+    ensure(num_graphs >= 1, f"the number of graphs must be at least 1, not {num_graphs}")
+    if kind == "er":
+        ensure(0 <= p <= 1, f"p, the probability of an edge, must be in [0, 1], not {p}")
+    elif not (m == int(m) and 1 <= m < nodes[0]):
+        raise ValueError(
+            f"m, the edges of a new node, must be a whole number from 1 to {nodes[0] - 1}, "
+            f"one less than the smallest number of nodes, not {m}"
+        )
     graphs = []
-    for k in range(number):
+    for k in range(num_graphs):
         rng = np.random.default_rng([seed, k])
-        size = int(rng.integers(nodes[0], nodes[1] + 1))
-        graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
+        num_nodes = int(rng.integers(nodes[0], nodes[1] + 1))
+        is_er = kind == "er"
+        edges = erdos_renyi(num_nodes, p, rng) if is_er else barabasi_albert(num_nodes, int(m), rng)
+        graphs.append(Graph(f"{kind}{k}", num_nodes, edges))
     return graphs

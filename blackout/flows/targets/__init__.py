@@ -1,19 +1,40 @@
-"""Unnormalised laws on discrete states."""
+"""Unnormalised distributions on discrete states."""
 
 from blackout.flows.targets.base import (
-    EnergySource,
     Target,
-    Wrapped,
+    TargetSource,
+    WrappedTarget,
     all_states,
     can_enumerate,
-    enumerated,
+    enumerate_states,
     exact_values,
     make_target,
 )
 from blackout.flows.targets.energy_network import EnergyNetwork, read_energy
-from blackout.flows.targets.lattice import Conserved, Couplings, Ising, Potts, SpinGlass, read_couplings
+from blackout.flows.targets.lattice import (
+    Couplings,
+    FixedComposition,
+    Ising,
+    Potts,
+    SpinGlass,
+    read_couplings,
+)
 
 __all__ = [
-    "Conserved", "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped",
-    "all_states", "can_enumerate", "enumerated", "exact_values", "make_target", "read_couplings", "read_energy",
-]  # fmt: skip
+    "Couplings",
+    "EnergyNetwork",
+    "FixedComposition",
+    "Ising",
+    "Potts",
+    "SpinGlass",
+    "Target",
+    "TargetSource",
+    "WrappedTarget",
+    "all_states",
+    "can_enumerate",
+    "enumerate_states",
+    "exact_values",
+    "make_target",
+    "read_couplings",
+    "read_energy",
+]

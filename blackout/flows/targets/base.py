@@ -1,7 +1,8 @@
-"""What a target is: an unnormalised law rho on {0, ..., S - 1}^d, and what follows from its log-density alone.
+"""The interface of a target: an unnormalised distribution rho on {0, ..., S - 1}^d.
 
-By brute force: log-ratios of neighbours, Gibbs sweeps, and the exact values of laws with few states. A target is also
-what a flow is trained on (`EnergySource`), and its tensors may come from a file of the user's (`read_arrays`).
+A target needs only its log-density. Log-ratios of neighbours, Gibbs sweeps and the exact values of
+small targets follow from it by brute force. A target is also what a flow is trained on
+(`TargetSource`), and its tensors may come from a file of the user (`read_arrays`).
 """
 
 from __future__ import annotations
@@ -26,154 +27,216 @@ from blackout.errors import UserError, error_context, refuse
 from blackout.files import tensors_hash
 from blackout.protocols import Source, Split
 
-_NEIGHBOURS, _STATES = 1 << 16, 1 << 15
-"""Neighbouring states that brute force evaluates together, and states that enumeration does."""
-_TRIED = 64
-"""Sites whose log-ratios are compared with those of brute force."""
-MOST_STATES = 1 << 20
-"""States that are enumerated."""
-NOT_FINITE = "target: the log-density is not finite at some state; let forbidden ones have a low one"
+MAX_LEVELS = 256  # states are stored as uint8
+MAX_ENUMERATED_STATES = 1 << 20  # targets with more states are not enumerated
+NEIGHBOURS_PER_BATCH = 1 << 16  # neighbouring states evaluated together by brute force
+STATES_PER_BATCH = 1 << 15  # states evaluated together by enumeration
+NUM_CHECKED_SITES = 64  # sites whose log-ratios `Target.check` compares with brute force
+NOT_FINITE = (
+    "target: the log-density is not finite at some state; give forbidden states a very low, finite "
+    "log-density such as -1e3"
+)
 
 
 class Target(nn.Module):
-    """A subclass gives `log_density`; the rest follows from it by brute force, and may be overridden.
+    """An unnormalised distribution. Subclasses define `log_density` and may override the rest.
 
     Args:
-        levels: number S of states of a site.
-        shape: of the sites as they are shown and written: [d] for a vector, [H, W] for a lattice.
+        levels: number S of values of a site, 2 to 256.
+        shape: of the sites as they are shown and saved: [d] for a vector, [H, W] for a lattice.
 
     Raises:
-        ValueError: fewer than two levels, more than 256, or no sites.
+        ValueError: fewer than 2 levels, more than 256, or no sites.
+
+    Example:
+        >>> class Independent(Target):
+        ...     def log_density(self, x):
+        ...         return 0.5 * x.sum(-1).double()
+        >>> target = Independent(levels=2, shape=[3])
+        >>> target.log_ratios(torch.zeros(1, 3, dtype=torch.uint8))[0, 0].tolist()
+        [0.0, 0.5]
     """
 
+    # [H, W] of a torus that looks the same from every site, for networks that share weights
     lattice: list[int] | None = None
-    """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
-    flips = True
-    """Whether states of which one site differs are states of the law, too."""
-    many = False
-    """Whether it is many laws, of which a flow learns all."""
+    # whether changing a single site leads to another state of the support
+    allows_single_flips = True
+    # whether this is a family of many targets (instances), which one flow learns together
+    amortised = False
+    # whether a state encodes a point of the plane, as `targets.energy_network.encode` does
     plane = False
-    """Whether a state codes a point of the plane, as `targets.energy_network.encode` does."""
-    frozen: Tensor | None = None
-    """Sites of each row that never move, bool [B, d]; None where there are none."""
-    log_start: Tensor | None = None
-    """log-probabilities [d, S] of the sites where a path begins; None for uniform noise."""
+    # sites of each row that never change, bool [B, d]; None where there are none
+    frozen_sites: Tensor | None = None
+    # log-probabilities [d, S] of the sites at t = 0 of the path; None for the uniform distribution
+    log_initial: Tensor | None = None
 
     def __init__(self, levels: int, shape: Sequence[int]) -> None:
         super().__init__()
-        if not 2 <= levels <= 256 or not shape or any(type(n) is not int or n < 1 for n in shape):
-            raise ValueError(f"a target has 2 to 256 levels and some sites, not {levels} levels of shape {list(shape)}")
-        self.levels, self.shape = levels, tuple(shape)
+        valid_shape = bool(shape) and all(type(size) is int and size >= 1 for size in shape)
+        if not 2 <= levels <= MAX_LEVELS or not valid_shape:
+            raise ValueError(
+                f"a target has 2 to {MAX_LEVELS} levels and at least one site, "
+                f"not {levels} levels of shape {list(shape)}"
+            )
+        self.levels = levels
+        self.shape = tuple(shape)
         self.sites = math.prod(shape)
-        self._groups: list[Tensor] | None = None
+        self._site_groups: list[Tensor] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What networks may ask for: `levels`, `sites`, `lattice` ([H, W] of a homogeneous one, or None)."""
+        """Values that networks ask for by name: `levels`, `sites`, `lattice` ([H, W] or None)."""
         return {"levels": self.levels, "sites": self.sites, "lattice": self.lattice}
 
     def summary(self) -> str:
-        """One line for the summary of a run."""
+        """Describe the target in one line for the summary of a run."""
         sizes = " x ".join(map(str, self.shape))
-        return f"{type(self).__name__.lower()}: an energy of {sizes} sites with {self.levels} levels; no data"
+        name = type(self).__name__.lower()
+        return f"{name}: an energy of {sizes} sites with {self.levels} levels; no data"
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
-        return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
+        """Device of its tensors."""
+        tensors = self.state_dict().values()
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property
-    def log_volume(self) -> float | Tensor:
-        """log of the number of states: d log S, a float, or that of every row, [B]: -log eta of
-        [Ou 2025, section 3].
+    def log_num_states(self) -> float | Tensor:
+        """-log eta = d log S, a float; [B] where rows have different numbers of states.
+
+        References: Ou et al. 2025, section 3.
         """
         return self.sites * math.log(self.levels)
 
-    def uniform(self, uniforms: Tensor) -> Tensor:
-        """States drawn from eta [Ou 2025, section 3], uniformly from all, by uniforms [B, d]: uint8 [B, d]."""
+    def sample_initial(self, uniforms: Tensor) -> Tensor:
+        """Draw states from the uniform distribution eta by uniforms [B, d]: uint8 [B, d].
+
+        References: Ou et al. 2025, section 3.
+        """
         return (uniforms * self.levels).clamp_(max=self.levels - 1).to(torch.uint8)
 
-    def rows(self, which: Tensor) -> Target:
-        """The laws of some rows, by number or mask, where every row has a law of its own; the one law otherwise."""
+    def select(self, rows: Tensor) -> Target:
+        """Return the targets of some rows, by index or mask; itself if all rows have the same."""
         return self
 
     def context(self) -> tuple[Any, ...]:
-        """What a network is told about the laws of the rows, besides states, times and log-ratios."""
+        """Return further arguments of the network that identify the target of each row."""
         return ()
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log rho.
+        """Return log rho of states.
 
         Args:
-            x: states, integers [..., d].
+            x: integers [..., d].
 
         Returns:
-            [...], float.
+            Float [...].
         """
-        raise NotImplementedError(f"{type(self).__name__} has no log_density")
+        raise NotImplementedError(f"{type(self).__name__} does not define log_density")
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """log rho(Swap(x, i, tau)) - log rho(x) for every site i and state tau, 0 at tau = x_i [Ou 2025, appendix C.2].
+        """Return log rho(Swap(x, i, tau)) - log rho(x) for all sites i and values tau; 0 at x_i.
+
+        References: Ou et al. 2025, appendix C.2.
 
         Args:
             x: states, integers [B, d].
 
         Returns:
-            [B, d, S], float.
+            Float [B, d, S].
         """
-        return self.ratios_at(x, torch.arange(self.sites, device=x.device))
+        return self.log_ratios_at(x, torch.arange(self.sites, device=x.device))
 
-    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """The log-ratios of some sites, int64 [n], of states [B, d]: [B, n, S] [Ou 2025, appendix C.2].
+    def log_ratios_at(self, x: Tensor, sites: Tensor) -> Tensor:
+        """Return the log-ratios of some sites, int64 [n], of states [B, d]: float [B, n, S].
 
-        See `log_ratios`.
+        References: Ou et al. 2025, appendix C.2.
         """
+        # a subclass may define only `log_ratios`
         if getattr(self.log_ratios, "__func__", None) is not Target.log_ratios:
-            return self.log_ratios(x)[:, where]
-        site, parts = torch.arange(len(where), device=x.device), list[Tensor]()
-        for part in x.split(max(1, _NEIGHBOURS // (len(where) * self.levels))):
-            swapped = part[:, None, None, :].repeat(1, len(where), self.levels, 1)
-            swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
-            parts.append(self.log_density(swapped) - self.log_density(part)[:, None, None])
-        return torch.cat(parts)
+            return self.log_ratios(x)[:, sites]
+        rows = torch.arange(len(sites), device=x.device)
+        values = torch.arange(self.levels, dtype=x.dtype, device=x.device)
+        batch_size = max(1, NEIGHBOURS_PER_BATCH // (len(sites) * self.levels))
+        log_ratios = list[Tensor]()
+        for batch in x.split(batch_size):
+            neighbours = batch[:, None, None, :].repeat(1, len(sites), self.levels, 1)
+            neighbours[:, rows, :, sites] = values
+            density = self.log_density(batch)[:, None, None]
+            log_ratios.append(self.log_density(neighbours) - density)
+        return torch.cat(log_ratios)
 
-    def try_once(self) -> Tensor:
-        """Evaluate it at three states, uint8 [3, d], which are returned, and at neighbours of the last.
+    def check(self) -> Tensor:
+        """Evaluate the target at three states, and compare log-ratios with brute force.
+
+        Returns:
+            The states, uint8 [3, d].
 
         Raises:
-            UserError: a log-density that is not finite or of another shape, or log-ratios that are not its differences.
+            UserError: a log-density that is not finite or has another shape, or log-ratios that
+                are not its differences.
         """
         site = torch.arange(self.sites, device=self.device)
-        x = torch.stack([0 * site, 0 * site + self.levels - 1, site % self.levels]).to(torch.uint8)
-        density, ratios = self.log_density(x), self.log_ratios(x)
-        shapes = list(density.shape), list(ratios.shape)
-        if shapes != ([3], [3, self.sites, self.levels]):
-            raise UserError(f"target: log_density and log_ratios of 3 states have shapes {shapes[0]} and {shapes[1]}")
-        refuse(not bool(torch.isfinite(density).all() and torch.isfinite(ratios).all()), NOT_FINITE)
-        bare = Wrapped(SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density))
-        off = float((ratios[2:, :_TRIED] - bare.ratios_at(x[2:], site[:_TRIED])).abs().max())
-        rounding = 1e-2 + 1e-5 * float(density.abs().max())
-        refuse(off > rounding, f"target: log_ratios are up to {off:.3g} from differences of log_density")
+        zeros = torch.zeros_like(site)
+        x = torch.stack([zeros, zeros + self.levels - 1, site % self.levels]).to(torch.uint8)
+        density = self.log_density(x)
+        log_ratios = self.log_ratios(x)
+
+        shapes = (list(density.shape), list(log_ratios.shape))
+        expected = ([3], [3, self.sites, self.levels])
+        if shapes != expected:
+            raise UserError(
+                f"target: log_density and log_ratios of 3 states must have shapes {expected[0]} "
+                f"and {expected[1]}, not {shapes[0]} and {shapes[1]}"
+            )
+        finite = bool(torch.isfinite(density).all() and torch.isfinite(log_ratios).all())
+        refuse(not finite, NOT_FINITE)
+
+        brute_force = WrappedTarget(
+            SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density),
+        )
+        checked = site[:NUM_CHECKED_SITES]
+        difference = log_ratios[2:, :NUM_CHECKED_SITES] - brute_force.log_ratios_at(x[2:], checked)
+        largest = float(difference.abs().max())
+        rounding = 1e-2 + 1e-5 * float(density.abs().max())  # single precision is allowed
+        refuse(
+            largest > rounding,
+            f"target: log_ratios differ by up to {largest:.3g} from differences of log_density",
+        )
         return x
 
-    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
-        """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S].
+    def conditional_logits(self, x: Tensor, sites: Tensor, t: float) -> Tensor:
+        """Return log p_t(x_i | other sites) + constant of some sites: float64 [B, n, S].
 
-        t times the log-ratios, as p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3].
+        These are t times the log-ratios, as p_t is proportional to rho^t eta^(1 - t), eta uniform.
+
+        References: Ou et al. 2025, section 3.
+
+        Args:
+            x: states [B, d].
+            sites: int64 [n].
+            t: time.
         """
-        return t * self.ratios_at(x, where).double()
+        return t * self.log_ratios_at(x, sites).double()
 
     def independent_sites(self) -> list[Tensor]:
-        """Sites in groups, int64 [n] each: those of a group are independent given all others."""
-        pairs = self.pairs()
-        if pairs is None:
+        """Partition the sites: those of a group, int64 [n], are independent given all others."""
+        terms = self.pairwise_terms()
+        if terms is None:
             return list(torch.arange(self.sites).split(1))
-        return [torch.from_numpy(group) for group in coloured(csr_array(pairs[0].cpu().numpy()))]
+        groups = greedy_colouring(csr_array(terms[0].cpu().numpy()))
+        return [torch.from_numpy(group) for group in groups]
 
-    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """A Gibbs sweep at time t: every site drawn from its conditional law p_t, independent sites together.
+    def site_groups(self) -> list[Tensor]:
+        """Return `independent_sites`, computed once."""
+        if self._site_groups is None:
+            self._site_groups = self.independent_sites()
+        return self._site_groups
 
-        [Geman and Geman 1984], by a sum over the states of a site.
+    def gibbs_sweep(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """Draw every site from its conditional distribution of p_t, independent sites together.
+
+        References: Geman and Geman 1984.
 
         Args:
             x: states, integers [B, d].
@@ -181,177 +244,212 @@ class Target(nn.Module):
             t: time.
 
         Returns:
-            uint8 [B, d], as x.
+            States [B, d] with the dtype of x.
         """
         x = x.clone()
         for group in self.site_groups():
-            where = group.to(x.device)
-            law = self.conditional(x, where, t).softmax(-1)
-            # the last running sum may fall short of 1 by rounding
-            x[:, where] = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1).to(x.dtype)
+            sites = group.to(x.device)
+            probabilities = self.conditional_logits(x, sites, t).softmax(-1)
+            # without the last running sum, which may be below 1 by rounding
+            cumulative = probabilities[..., :-1].cumsum(-1)
+            x[:, sites] = (cumulative <= uniforms[:, sites, None]).sum(-1).to(x.dtype)
         return x
 
-    def site_groups(self) -> list[Tensor]:
-        """Return `independent_sites`, which are found once."""
-        if self._groups is None:
-            self._groups = self.independent_sites()
-        return self._groups
+    def pairwise_terms(self) -> tuple[Tensor, Tensor] | None:
+        """Return (w, f) of log rho = sum_{i<j} w_ij [x_i = x_j] + sum_i f_i(x_i) + constant.
 
-    def pairs(self) -> tuple[Tensor, Tensor] | None:
-        """(w, f) where log rho = sum over i < j of w_ij [x_i = x_j] + sum_i f_i(x_i) + a constant; None of others.
+        Compiled sweeps and cluster moves need this form.
 
         Returns:
-            [d, d], symmetric and zero on its diagonal, and [d, S], float64; what compiled sweeps and clusters need.
+            Float64 [d, d], symmetric with a zero diagonal, and [d, S]; None for other targets.
         """
         return None
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Quantities whose means are reported besides that of log rho: name -> [B] for states [B, d]."""
+        """Return quantities whose means are reported with the energy: name -> [B] of [B, d]."""
         return {}
 
-    def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The plain description from which a target of this shape is made, before its tensors are loaded.
+    def description(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return plain settings that build a target of this shape, before its tensors are loaded.
 
         Args:
-            given: the one it was made from.
+            settings: those from which this target was built.
         """
-        return given
+        return settings
 
-    def exact(self, t: float = 1.0) -> dict[str, float] | None:
-        """`log_z` and means of rho^t, if another method than enumeration has them."""
+    def closed_form(self, t: float = 1.0) -> dict[str, float] | None:
+        """Return `log_z` and means of rho^t where a formula gives them, without enumeration."""
         return None
 
 
-class Wrapped(Target):
-    """A user's class with `levels`, `sites` or `shape`, and `log_density`, that does not derive from `Target`.
+class WrappedTarget(Target):
+    """A user's object with `levels`, `sites` or `shape`, and `log_density`.
 
     Args:
-        inner: the user's object.
+        wrapped: the object, which is not a `Target`.
     """
 
-    def __init__(self, inner: Any) -> None:
-        shape = getattr(inner, "shape", None) or [inner.sites]
-        super().__init__(inner.levels, [int(n) for n in shape])
-        self.inner, self.log_density = inner, inner.log_density  # type: ignore[method-assign]
-        if hasattr(inner, "log_ratios"):
-            self.log_ratios = inner.log_ratios  # type: ignore[method-assign]
+    def __init__(self, wrapped: Any) -> None:
+        shape = getattr(wrapped, "shape", None) or [wrapped.sites]
+        super().__init__(wrapped.levels, [int(size) for size in shape])
+        self.wrapped = wrapped
+        self.log_density = wrapped.log_density  # type: ignore[method-assign]
+        if hasattr(wrapped, "log_ratios"):
+            self.log_ratios = wrapped.log_ratios  # type: ignore[method-assign]
 
 
-def coloured(matrix: Any) -> list[NDArray[np.int64]]:
-    """Sites in groups without neighbours, greedily, those of many neighbours first [Welsh and Powell 1967].
+def greedy_colouring(adjacency: Any) -> list[NDArray[np.int64]]:
+    """Partition nodes into groups without edges, greedily, nodes of high degree first.
+
+    References: Welsh and Powell 1967.
 
     Args:
-        matrix: SciPy's CSR matrix [d, d], in which neighbours have an entry.
+        adjacency: SciPy's CSR matrix [d, d], with an entry for each pair of neighbours.
+
+    Returns:
+        Nodes of each colour, int64 [n].
     """
-    colours, rows = np.full(matrix.shape[0], -1), np.split(matrix.indices, matrix.indptr[1:-1])
-    for node in np.argsort(-np.diff(matrix.indptr), kind="stable"):
-        taken = set(colours[rows[node]].tolist())
-        colours[node] = next(colour for colour in range(len(taken) + 1) if colour not in taken)
+    neighbours = np.split(adjacency.indices, adjacency.indptr[1:-1])
+    degrees = np.diff(adjacency.indptr)
+    colours = np.full(adjacency.shape[0], -1)
+    for node in np.argsort(-degrees, kind="stable"):
+        taken = set(colours[neighbours[node]].tolist())
+        colours[node] = next(c for c in range(len(taken) + 1) if c not in taken)
     return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]
 
 
-def of_flips(flips: Tensor, x: Tensor) -> Tensor:
-    """Log-ratios of two levels, [B, n, 2], from those of the flips, [B, n], of states [B, n]: 0 at x_i.
+def flip_log_ratios(flips: Tensor, x: Tensor) -> Tensor:
+    """Arrange the log-ratios of flips [B, n] of binary states [B, n] as [B, n, 2]: 0 at x_i.
 
-    Ours (tests/flows/test_targets.py compares ratios with brute force).
+    References: this project; checked in tests/flows/test_targets.py.
     """
     return flips[..., None] * (1 - F.one_hot(x.long(), 2))
 
 
 @dataclass(frozen=True)
-class EnergySource:
-    """A target as a source of endless training "samples", which are only numbers.
+class TargetSource:
+    """A target as a source of training batches, which contain no data but their indices.
 
     Args:
-        target: the law.
-        validation: chains that a validation simulates, and a test, which has others.
+        target: the distribution.
+        num_validation_chains: chains simulated by a validation, and by a test.
     """
 
     target: Target
-    validation: int = 512
+    num_validation_chains: int = 512
 
     @property
     def name(self) -> str:
+        """Name of the target, for logs and directories."""
         return type(self.target).__name__.lower()
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The target's."""
+        """Values of the target that networks ask for by name."""
         return self.target.facts
 
     def __str__(self) -> str:
         return self.target.summary()
 
     def size(self, split: Split) -> int | None:
-        return None if split == "train" else self.validation
+        """Return the number of chains of a split; None for endless training batches."""
+        return None if split == "train" else self.num_validation_chains
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+    def batch(
+        self,
+        split: Split,
+        index: Tensor,
+        augment: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return no data: chains are functions of their indices."""
         return {}
 
     def fingerprint(self, split: Split) -> str:
-        """A hash of the target's tensors, so that a run continues with its own energy only."""
+        """Return a hash of the target's tensors: a run only continues with the same target."""
         return tensors_hash(self.name, self.target.state_dict())
 
     def to(self, device: torch.device) -> Source:
+        """Return itself: there are no data to move."""
         return self
 
 
 def all_states(levels: int, sites: int) -> Tensor:
-    """Every state, uint8 [levels ** sites, sites]; the last site changes fastest."""
-    return torch.cartesian_prod(*[torch.arange(levels, dtype=torch.uint8)] * sites).view(-1, sites)
+    """Return every state, uint8 [levels ** sites, sites]; the last site changes fastest."""
+    values = torch.arange(levels, dtype=torch.uint8)
+    return torch.cartesian_prod(*[values] * sites).view(-1, sites)
 
 
-def enumerated(target: Target) -> tuple[Tensor, Tensor]:
-    """All states, uint8 [n, d], and their log rho, float64 [n], on the target's device."""
+def enumerate_states(target: Target) -> tuple[Tensor, Tensor]:
+    """Return all states, uint8 [n, d], and log rho, float64 [n], on the target's device."""
     states = all_states(target.levels, target.sites).to(target.device)
-    return states, torch.cat([target.log_density(part).double() for part in states.split(_STATES)])
+    batches = states.split(STATES_PER_BATCH)
+    return states, torch.cat([target.log_density(batch).double() for batch in batches])
 
 
 def can_enumerate(target: Target) -> bool:
-    """Whether there are few enough states, S^d, a number."""
-    return target.sites * math.log2(target.levels) <= math.log2(MOST_STATES)
+    """Return whether the target has at most `MAX_ENUMERATED_STATES` states."""
+    return target.sites * math.log2(target.levels) <= math.log2(MAX_ENUMERATED_STATES)
 
 
 def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
-    """`log_z`, `mean_energy` and, by enumeration, the mean of every statistic of rho^t; None if out of reach.
+    """Compute `log_z`, `mean_energy` and, by enumeration, the mean of each statistic of rho^t.
 
-    `mean_energy` is that of -log rho, whatever t. Ours (tests/flows/test_targets.py): floats, sums over states [n, d].
+    The energy is -log rho whatever t is.
+
+    References: this project; checked in tests/flows/test_targets.py.
+
+    Returns:
+        Values by name; None where neither enumeration nor a closed form is available.
     """
     if not can_enumerate(target):
-        return target.exact() if t == 1 else target.exact(t)
-    states, log_density = enumerated(target)
+        return target.closed_form() if t == 1 else target.closed_form(t)
+    states, log_density = enumerate_states(target)
     log_z = torch.logsumexp(t * log_density, 0)
-    weight = (t * log_density - log_z).exp()
-    values = {"log_z": float(log_z), "mean_energy": -float(weight @ log_density.nan_to_num(neginf=0.0))}
+    probabilities = (t * log_density - log_z).exp()
+    # states of zero density have zero probability
+    mean_log_density = float(probabilities @ log_density.nan_to_num(neginf=0.0))
+    values = {"log_z": float(log_z), "mean_energy": -mean_log_density}
     for name, value in target.statistics(states).items():
-        values[f"mean_{name}"] = float(weight @ value.double())
+        values[f"mean_{name}"] = float(probabilities @ value.double())
     return values
 
 
-def read_arrays(path: str | Path, alone: str = "") -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz; that of an .npy is called `alone`, where it may be.
+def read_arrays(path: str | Path, npy_name: str = "") -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file, by name.
+
+    Args:
+        path: of the file.
+        npy_name: name of the single array of an .npy file; "" refuses .npy files.
 
     Raises:
-        UserError: it does not exist, is no .npz, is damaged, or holds objects.
+        UserError: the file does not exist, is no .npz, is damaged, or contains Python objects.
     """
     try:
         arrays = load_arrays(Path(path))
     except UserError as error:
         raise UserError(f"target.path: {error}") from None
-    refuse(not alone and not isinstance(arrays, dict), f"target.path: {path} is no .npz of arrays")
-    return arrays if isinstance(arrays, dict) else {alone: arrays}
+    if isinstance(arrays, dict):
+        return arrays
+    refuse(not npy_name, f"target.path: {path} must be an .npz file with named arrays")
+    return {npy_name: arrays}
 
 
-def make_target(described: Any) -> Target:
-    """The target of a description; a user's class needs `levels`, `sites` or `shape`, and `log_density`.
+def make_target(description: Any) -> Target:
+    """Build a target; a user's class needs `levels`, `sites` or `shape`, and `log_density`.
 
     Raises:
-        UserError: it cannot be made, or lacks one of these.
+        UserError: it cannot be built, or lacks one of these attributes.
+
+    Example:
+        >>> make_target({"_target_": "blackout.flows.Ising", "size": 3}).sites
+        9
     """
-    made = instantiate(described, "target")
-    if isinstance(made, Target):
-        return made
-    if not hasattr(made, "log_density") or not hasattr(made, "levels"):
-        raise UserError(f"target: {type(made).__name__} needs log_density, levels, and sites or shape")
+    target = instantiate(description, "target")
+    if isinstance(target, Target):
+        return target
+    if not hasattr(target, "log_density") or not hasattr(target, "levels"):
+        raise UserError(
+            f"target: {type(target).__name__} must have log_density, levels, and sites or shape",
+        )
     with error_context("target"):
-        return Wrapped(made)
+        return WrappedTarget(target)

@@ -16,16 +16,16 @@ from benchmarks.planar import entropy, mmd, uniform_weights
 from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
 from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
-from blackout.flows.energies.data import known_samples
-from blackout.flows.energies.family import steepest_slope
-from blackout.flows.energies.model import EnergySampler, Pair, PairEnergy, couplings_found, most_likely
-from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
+from blackout.flows.energies.data import target_samples
+from blackout.flows.energies.family import max_gradient_z_score
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, fit_couplings, score_couplings
+from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, PersistentChains
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, all_states, exact_values
-from blackout.flows.targets.energy_network import EnergyNetwork, Learned
+from blackout.flows.targets.energy_network import EnergyNetwork, LearnedEnergy
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
 from blackout.random import SampleStreams
@@ -33,15 +33,15 @@ from blackout.random import SampleStreams
 _REPEATS, _CHAINS = 24, 2000
 
 
-def lattice() -> Learned:
+def lattice() -> LearnedEnergy:
     """An Ising model on 3x3."""
-    energy, truth = PairEnergy(9), Ising(3, 0.12).pair / 2
+    energy, truth = PairEnergy(9), Ising(3, 0.24).pair / 2
     with torch.no_grad():
         energy.upper.copy_(truth[tuple(torch.triu_indices(9, 9, 1))])
     return energy
 
 
-def network() -> Learned:
+def network() -> LearnedEnergy:
     """A network of 8 bits with weights of order 1."""
     torch.manual_seed(1)
     energy = EnergyNetwork(8, [12, 12])
@@ -51,7 +51,7 @@ def network() -> Learned:
     return energy
 
 
-def exact_gradient(energy: Learned, data: Tensor) -> Tensor:
+def exact_gradient(energy: LearnedEnergy, data: Tensor) -> Tensor:
     """Of the mean negative log-likelihood, by enumeration."""
     states = all_states(energy.levels, energy.sites)
     loss = energy.energy(data).double().mean() + torch.logsumexp(-energy.energy(states).double(), 0)
@@ -71,10 +71,10 @@ def test_weighted_chains_give_the_gradient_of_the_likelihood(make, moves, monkey
     energy = make()
     torch.manual_seed(0)
     rates = LESite(energy.sites, 2, 8, 1)  # untrained: the weights do the work
-    rollout = Rollout(points=3, chains=8, group=8, refine=moves)
-    model = EnergySampler(Pair(energy, rates), Events(2), rollout=rollout)
+    rollout = Rollout(num_times=3, chains=8, group_size=8, refine=moves)
+    model = EnergySampler(EnergyWithRates(energy, rates), Events(2), rollout=rollout)
     data = torch.randint(2, (50, energy.sites), generator=torch.Generator().manual_seed(2))
-    assert float(effective_sample_size(model.fresh(_CHAINS, 0).log_weights)) > 0.05
+    assert float(effective_sample_size(model.draw_negative_chains(_CHAINS, 0).log_weights)) > 0.05
     exact = exact_gradient(energy, data)
     # directions, so that the number of standard errors is that of few tests
     directions = torch.randn(len(exact), 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -87,23 +87,25 @@ def test_weighted_chains_give_the_gradient_of_the_likelihood(make, moves, monkey
         along = (found - exact) @ directions
         return (along.mean(0) / (along.std(0) / math.sqrt(_REPEATS))).abs()
 
-    assert float(off(FlowSamples(_CHAINS, listed=0)).max()) < 4
+    assert float(off(FlowSamples(_CHAINS, max_enumerated_states=0)).max()) < 4
     if moves is None:  # without the weights it is the gradient of another law
-        fresh = model.fresh
-        monkeypatch.setattr(model, "fresh", lambda number, seed: unweighted(fresh(number, seed)))
-        assert float(off(FlowSamples(_CHAINS, listed=0)).max()) > 8
+        draw_negative_chains = model.draw_negative_chains
+        monkeypatch.setattr(
+            model, "draw_negative_chains", lambda number, seed: unweighted(draw_negative_chains(number, seed))
+        )
+        assert float(off(FlowSamples(_CHAINS, max_enumerated_states=0)).max()) > 8
 
 
 @pytest.mark.parametrize("make", [lattice, network])
 def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  # type: ignore[no-untyped-def]
     energy = make()
-    model = EnergySampler(Pair(energy, LESite(energy.sites, 2, 8, 1)))
+    model = EnergySampler(EnergyWithRates(energy, LESite(energy.sites, 2, 8, 1)))
     data = all_states(2, energy.sites)[:50]
     found = torch.autograd.grad(FlowSamples().loss(model, data, 0), list(energy.parameters()))
     assert torch.allclose(flat(found), exact_gradient(energy, data), atol=1e-5)
     heard = {}
     model.record = heard.__setitem__
-    model.look_at_data({"x0": data}, torch.tensor(-9.0))  # as chains that miss nearly everything say of log Z
+    model.record_data({"x0": data}, torch.tensor(-9.0))  # as chains that miss nearly everything say of log Z
     wanted = exact_values(energy)["log_z"] - energy.log_density(data)
     assert torch.allclose(heard["val/nll"], wanted.double(), atol=1e-5)
 
@@ -111,27 +113,27 @@ def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  #
 @pytest.mark.parametrize("l1", [0.0, 0.03])
 @pytest.mark.parametrize("field", [False, True])
 def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool) -> None:
-    law = Couplings(Ising(3, 0.12).pair / 2, 0.3 * torch.linspace(-1, 1, 9).double() * field)
-    data = known_samples(law, 4000, 0, "law").train
+    law = Couplings(Ising(3, 0.24).pair / 2, 0.3 * torch.linspace(-1, 1, 9).double() * field)
+    data = target_samples(law, 4000, 0, "law").train
     energy, states = PairEnergy(9, l1, field), all_states(2, 9)
     flat_weights = torch.zeros(len(states))
-    assert steepest_slope(energy, data, states, flat_weights) > 6
-    assert most_likely(energy, data)
-    assert steepest_slope(energy, data, states, energy.log_density(states)) < 0.01
+    assert max_gradient_z_score(energy, data, states, flat_weights) > 6
+    assert fit_couplings(energy, data)
+    assert max_gradient_z_score(energy, data, states, energy.log_density(states)) < 0.01
     if l1:
         assert int((energy.upper == 0).sum()) > 0
         return
-    nearby = PairEnergy(9, field=field)
-    assert not most_likely(nearby, data, exact=False)
-    assert steepest_slope(nearby, data, states, nearby.log_density(states)) < 1
-    unnamed = replace(known_samples(law, 4000, 0, "law"), truth=None)
-    found = couplings_found(nearby, unnamed)
-    assert set(found) == {"slope_of_couplings"} and abs(found["slope_of_couplings"] - 1) < 1e-9
+    nearby = PairEnergy(9, learn_field=field)
+    assert not fit_couplings(nearby, data, exact=False)
+    assert max_gradient_z_score(nearby, data, states, nearby.log_density(states)) < 1
+    unnamed = replace(target_samples(law, 4000, 0, "law"), truth=None)
+    found = score_couplings(nearby, unnamed)
+    assert set(found) == {"coupling_slope"} and abs(found["coupling_slope"] - 1) < 1e-9
 
 
 def test_couplings_of_another_number_of_sites_are_refused() -> None:
-    with pytest.raises(UserError, match="of a law of 9 sites, the energy has 4"):
-        couplings_found(PairEnergy(4), known_samples(Ising(3, 0.1), 10, 0, "law"))
+    with pytest.raises(UserError, match="of a target of 9 sites, the energy has 4"):
+        score_couplings(PairEnergy(4), target_samples(Ising(3, 0.2), 10, 0, "law"))
 
 
 def test_neighbouring_counts_are_alike_to_an_energy_of_levels() -> None:
@@ -156,7 +158,7 @@ def unweighted(paths: Paths) -> Paths:
 ])  # fmt: skip
 def test_persistent_chains_reach_the_same_gradient(refine: Refinement) -> None:
     energy = lattice()
-    model = EnergySampler(Pair(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, refine))
+    model = EnergySampler(EnergyWithRates(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, refine))
     phase, data = model.negative, all_states(2, 9)[:7]
     for seed in range(10):
         loss = phase.loss(model, data, seed)
@@ -180,10 +182,10 @@ def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refine
     everything = all_states(levels, 5)
     law = torch.softmax(energy.log_density(everything).double(), 0)
     exact = energy.log_ratios(everything).double()
-    assert torch.equal(exact, first_order(States.of(energy, everything))) == (levels > 2)
+    assert torch.equal(exact, first_order(States.evaluate(energy, everything))) == (levels > 2)
     start = torch.multinomial(law, 20_000, True, generator=torch.Generator().manual_seed(0))
     streams = SampleStreams(1, torch.arange(20_000)).step(0)
-    moved = move(energy, States.of(energy, everything[start]), 1.0, streams).x.long()
+    moved = move(energy, States.evaluate(energy, everything[start]), 1.0, streams).x.long()
     seen = torch.bincount(moved @ levels ** torch.arange(4, -1, -1), minlength=len(law)).numpy()
     assert float((moved != everything[start].long()).any(1).double().mean()) > 0.2
     assert float(law.min()) * 20_000 > 5 and stats.chisquare(seen, law.numpy() * 20_000).pvalue > 1e-3
@@ -193,7 +195,10 @@ def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refine
 def test_energy_discrepancy_perturbs_as_it_says_and_prefers_the_data(levels: int) -> None:
     torch.manual_seed(0)
     energy = EnergyNetwork(6, [16, 16], levels)
-    model, phase = EnergySampler(Pair(energy, LESite(6, levels, 8, 1)), negative=Discrepancy()), Discrepancy()
+    model, phase = (
+        EnergySampler(EnergyWithRates(energy, LESite(6, levels, 8, 1)), negative=EnergyDiscrepancy()),
+        EnergyDiscrepancy(),
+    )
     data = torch.zeros(64, 6, dtype=torch.uint8)
     optimizer, losses = torch.optim.Adam(energy.parameters(), 1e-2), []
     for seed in range(40):
@@ -211,7 +216,7 @@ def test_energy_discrepancy_changes_a_site_twice_with_its_rate_to_any_other_stat
     rate, seen = 0.3, list[Tensor]()
     energy = SimpleNamespace(levels=levels, energy=lambda x: seen.append(x) or torch.zeros(x.shape[:-1]))
     data = torch.ones(20_000, 4, dtype=torch.uint8)
-    Discrepancy(rate, 1).loss(SimpleNamespace(energy=energy), data, 0)
+    EnergyDiscrepancy(rate, 1).loss(SimpleNamespace(energy=energy), data, 0)
     counted = torch.bincount(seen[-1].flatten().long(), minlength=levels).numpy()
     once = np.full((levels, levels), rate / (levels - 1))
     np.fill_diagonal(once, 1 - rate)
@@ -220,9 +225,9 @@ def test_energy_discrepancy_changes_a_site_twice_with_its_rate_to_any_other_stat
 
 @pytest.mark.parametrize("levels", [2, 4])
 def test_ratios_of_learned_energies_by_brute_force(levels: int) -> None:
-    energies: list[Learned] = [EnergyNetwork(4, [8, 8], levels).double()]
+    energies: list[LearnedEnergy] = [EnergyNetwork(4, [8, 8], levels).double()]
     if levels == 2:
-        energies.append(PairEnergy(4, field=True).double())
+        energies.append(PairEnergy(4, learn_field=True).double())
     for energy in energies:
         with torch.no_grad():
             for weight in energy.parameters():
@@ -234,7 +239,7 @@ def test_ratios_of_learned_energies_by_brute_force(levels: int) -> None:
             swapped[:, site, :, site] = torch.arange(levels)
         expected = energy.log_density(swapped) - energy.log_density(x)[:, None, None]
         assert torch.allclose(energy.log_ratios(x), expected, atol=1e-10)
-        assert torch.allclose(energy.ratios_at(x, where[2:]), expected[:, 2:], atol=1e-10)
+        assert torch.allclose(energy.log_ratios_at(x, where[2:]), expected[:, 2:], atol=1e-10)
 
 
 def test_the_report_estimates_log_z_and_mmd() -> None:
@@ -242,7 +247,7 @@ def test_the_report_estimates_log_z_and_mmd() -> None:
     weights = uniform_weights(energy, 0, 200_000)
     exact = float(torch.logsumexp(energy.log_density(all_states(2, 9)), 0))
     assert abs(float(log_mean_exp(weights)) - exact) < 0.01
-    data = known_samples(Ising(3, 0.1), 600, 0, "ising")
+    data = target_samples(Ising(3, 0.2), 600, 0, "ising")
     one, two = data.train, data.test
     assert abs(mmd(one, two)) < 3e-3
     assert mmd(one, torch.ones_like(two)) > 0.05
@@ -260,16 +265,16 @@ def test_entropies_of_points_in_the_plane() -> None:
 
 def test_simulations_in_time_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="events"):
-        EnergySampler(Pair(lattice(), LESite(9, 2, 8, 1)), Leap(4))
+        EnergySampler(EnergyWithRates(lattice(), LESite(9, 2, 8, 1)), Leap(4))
 
 
 @pytest.mark.parametrize("field", [False, True])
 def test_a_sweep_of_spins_is_that_of_every_target(field: bool) -> None:
-    energy, generator = PairEnergy(9, field=field), torch.Generator().manual_seed(4)
+    energy, generator = PairEnergy(9, learn_field=field), torch.Generator().manual_seed(4)
     with torch.no_grad():
         for weight in energy.parameters():
             weight.normal_(std=0.5, generator=generator)
     x = torch.randint(0, 2, (200, 9), generator=generator, dtype=torch.uint8)
     uniforms = torch.rand(200, 9, generator=generator, dtype=torch.float64)
-    assert torch.equal(energy.swept(x, uniforms, 0.7), Target.swept(energy, x, uniforms, 0.7))
-    assert not torch.equal(energy.swept(x, uniforms, 0.7), x)
+    assert torch.equal(energy.gibbs_sweep(x, uniforms, 0.7), Target.gibbs_sweep(energy, x, uniforms, 0.7))
+    assert not torch.equal(energy.gibbs_sweep(x, uniforms, 0.7), x)

@@ -18,16 +18,17 @@ from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
 from blackout.flows.draw import FlowDraw
 from blackout.flows.energies import EnergyFamily
-from blackout.flows.energies.data import StateData, known_samples
-from blackout.flows.energies.family import classical_nats
-from blackout.flows.energies.model import EnergySampler, PairEnergy, most_likely
+from blackout.flows.energies.data import StateData, target_samples
+from blackout.flows.energies.family import baseline_nats
+from blackout.flows.energies.model import EnergySampler, PairEnergy, fit_couplings
 from blackout.flows.targets.energy_network import EnergyNetwork, decode, encode
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
 SMALL = (
     "family=energy", "callbacks.progress=null", "rates.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
-    "rollout.points=5", "rollout.chains=8", "rollout.group=8", "inner=2", "batch_size=16", "negative.chains=16",
+    "rollout.num_times=5", "rollout.chains=8", "rollout.group_size=8", "flow_steps=2", "batch_size=16",
+    "negative.chains=16",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "simulation.num_steps=3", "trainer.limit_val_batches=1",
 )  # fmt: skip
@@ -51,7 +52,7 @@ def test_points_of_the_plane_are_shown_where_they_are_over_what_is_likely_there(
     assert not len(orange) and draw.picture({"samples": states}, columns=2) is None
 
 
-COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
+COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "target_samples=200")
 
 
 @pytest.mark.deep
@@ -60,14 +61,14 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
         *SMALL,
         *COUPLINGS,
         "trainer.max_steps=14",
-        "pretraining=2",
+        "pretraining_steps=2",
         "start=zero",
-        "negative.listed=0",
+        "negative.max_enumerated_states=0",
         f"runs_dir={tmp_path}",
     ]
     ckpt = killed_and_continued(run, settings, tmp_path / "ising")
     values = json.loads((ckpt / "metrics.json").read_text())["values"]
-    assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
+    assert {"val/nll", "val/ess", "neg_log_rmse", "neg_log_rmse_zero_couplings", "log_z_exact"} <= values.keys()
     model = load_model(ckpt)
     assert isinstance(model, EnergySampler) and isinstance(model.target, PairEnergy)
     assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)
@@ -75,7 +76,7 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     assert drawn.code == 0, drawn.err
     said = json.loads((tmp_path / "out/metrics.json").read_text())
     values = said["values"]
-    assert values["steepest_slope"] > 2 and "at its maximum" in said["convergence"]
+    assert values["max_gradient_z_score"] > 2 and "at its maximum" in said["convergence"]
     for name in ("ais", "sampler"):
         assert abs(values[f"nll_{name}"] - values["nll_exact"]) < 4 * values[f"nll_{name}_error"] + 0.02
     assert values["nll_chain_bound"] > values["nll_exact"] - 0.1
@@ -93,9 +94,10 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     (ckpt,) = tmp_path.glob("*/a")
     model = load_model(ckpt)
     assert isinstance(model.target, EnergyNetwork) and model.target.levels == levels
-    flow = ["family=flow", "target=energy_network", f"target.ckpt={ckpt}", "rollout.points=4", "rollout.chains=8"]
-    again = run("train", *flow, "rollout.group=8", "callbacks.progress=null", "trainer.max_steps=2", "batch_size=8",
-                "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}", "run_id=b")  # fmt: skip
+    flow = ["family=flow", "target=energy_network", f"target.ckpt={ckpt}", "rollout.num_times=4", "rollout.chains=8"]
+    again = run("train", *flow, "rollout.group_size=8", "callbacks.progress=null", "trainer.max_steps=2",
+                "batch_size=8", "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}",
+                "run_id=b")  # fmt: skip
     assert again.code == 0, again.err
     (other,) = tmp_path.glob("*/b")
     x = torch.randint(levels, (7, 5))
@@ -104,7 +106,7 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
 
 def test_samples_of_an_energy_are_scored_against_its_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
-    data = known_samples(Ising(3, 0.1), 300, 0, "ising")
+    data = target_samples(Ising(3, 0.2), 300, 0, "ising")
     scores = CountScorer().begin(data, 60, torch.device("cpu"))
     scores.update({"samples": data.train[:60]}, torch.arange(60))
     assert scores.compute()["ks_mean"] < 0.3
@@ -117,27 +119,27 @@ def test_a_chain_has_the_likelihood_of_its_tree_and_beats_independent_sites() ->
     for k in range(1, 5):
         x[:, k] = np.where(rng.random(8000) < stay, x[:, k - 1], (x[:, k - 1] + rng.integers(1, 3, 8000)) % 3)
     states = torch.from_numpy(x).to(torch.uint8)
-    fitted = classical_nats(StateData("chain", states[:4000], states[4000:], 2), 4000)
+    fitted = baseline_nats(StateData("chain", states[:4000], states[4000:], 2), 4000)
     found = {name: float(one.values.mean()) for name, one in fitted.items()}
     entropy = np.log(3) - 4 * (stay * np.log(stay) + (1 - stay) * np.log((1 - stay) / 2))
     assert found["uniform"] == pytest.approx(5 * np.log(3))
     assert found["independent_sites"] == pytest.approx(5 * np.log(3), abs=0.01)
-    assert found["tree_of_pairs"] == pytest.approx(entropy, abs=0.06)  # three standard errors of 4,000 states
+    assert found["chow_liu_tree"] == pytest.approx(entropy, abs=0.06)  # three standard errors of 4,000 states
     wide = StateData("wide", states[:9].repeat(1, 200), states[9:18].repeat(1, 200), 2)
-    assert "tree_of_pairs" not in classical_nats(wide, 9)
+    assert "chow_liu_tree" not in baseline_nats(wide, 9)
 
 
 def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() -> None:
-    data = known_samples(Ising(3, 0.1), 300, 0, "ising")
+    data = target_samples(Ising(3, 0.2), 300, 0, "ising")
     family, wanted = EnergyFamily(), PairEnergy(9)
-    most_likely(wanted, data.train)
+    fit_couplings(wanted, data.train)
     described = {"energy": {"_target_": "blackout.flows.energies.PairEnergy", "sites": 9},
                  "network": {"_target_": "blackout.networks.LESite", "sites": 9, "levels": 2, "channels": 8},
                  "simulation": {"_target_": "blackout.flows.Events", "num_steps": 2}}  # fmt: skip
     model = family.assemble(
-        {"model": described}, family.tensors(data), start="likelihood", rollout=Rollout(3, 8, group=8)
+        {"model": described}, family.tensors(data), start="likelihood", rollout=Rollout(3, 8, group_size=8)
     )
-    assert torch.equal(model.energy.upper, wanted.upper) and not model.learned
+    assert torch.equal(model.energy.upper, wanted.upper) and not model.train_energy
     for number in range(12):
         position = torch.arange(8)
         loss = model.training_step({"x0": data.train[:8], "batch": number, "position": position})
@@ -154,7 +156,14 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkey
     monkeypatch.setattr(planar, "_SHOWN", 100)
     monkeypatch.setattr(planar, "uniform_weights", partial(planar.uniform_weights, number=1000))
     monkeypatch.setattr(planar, "entropy", partial(planar.entropy, number=400, centres=4000))
-    settings = [*SMALL, "family=energy", "dataset=planar", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
+    settings = [
+        *SMALL,
+        "family=energy",
+        "dataset=planar",
+        "energy.widths=[16]",
+        "dataset.num_points=500",
+        "pretraining_steps=3",
+    ]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
     planar.run(argparse.Namespace(run=next(tmp_path.glob("*/a")), out=tmp_path / "shown", seed=0))
@@ -168,13 +177,13 @@ WRONG = {
     "dataset=counts dataset.path=HALVES": "HALVES", "dataset=planar dataset.density=lions": "dataset.density must be",
     "dataset=planar simulation=leap": "events", "dataset=planar loss@objective=leaps": "loss@objective=dnfs",
     "dataset=planar loss=leaps": "loss@objective",
-    "dataset=planar inner=0": "inner",
-    "dataset=planar pretraining=''": "pretraining",
+    "dataset=planar flow_steps=0": "flow_steps",
+    "dataset=planar pretraining_steps=''": "pretraining_steps",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
-    "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",
+    "dataset=planar negative=discrepancy negative.perturb_probability=2": "negative.perturb_probability",
     "dataset=planar energy.l1=3": "no such option", "dataset=planar start=warm": "start must be likelihood or zero",
-    "dataset=planar energy.waves=-1": "waves",
-    "~dataset target=ising number=1": "number", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
+    "dataset=planar energy.num_cosines=-1": "num_cosines",
+    "~dataset target=ising target_samples=1": "target_samples", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from benchmarks.graph_methods import save_graph
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import problem_of
+from blackout.flows.graphs.problems import reduce_problem
 
 CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]
 FIVE = "".join(f"{i} {j}\n" for i, j in CYCLE)
@@ -38,7 +38,7 @@ BQM = {
 
 READ = {  # file: content, number of nodes, edges with weights, weights of nodes
     "weights.gml": (GML % ("weight 1", "weight 100"), 3, {(0, 1): 1, (1, 2): 100}, None),
-    "of_nodes.gml": ("graph [ node [ id 0 weight 50 ] node [ id 1 weight 1 ] edge [ source 0 target 1 ] ]", 2,
+    "node_weights.gml": ("graph [ node [ id 0 weight 50 ] node [ id 1 weight 1 ] edge [ source 0 target 1 ] ]", 2,
                      {(0, 1): 1}, [50, 1]),
     "cycle.edges": (FIVE, 5, {(0, 1): 1, (1, 2): 1, (2, 3): 1, (3, 4): 1, (0, 4): 1}, None),
     "isolated.edges": ("# nodes: 3\n1 2\n", 3, {(1, 2): 1}, None),
@@ -65,11 +65,11 @@ READ = {  # file: content, number of nodes, edges with weights, weights of nodes
 
 @pytest.mark.parametrize("name", READ)
 def test_a_file_is_read_as_its_format_says(name: str, tmp_path: Path) -> None:
-    content, nodes, edges, of_nodes = READ[name]
+    content, nodes, edges, node_weights = READ[name]
     (tmp_path / name).write_text(content)
     (graph,) = read_graphs(tmp_path / name)
-    assert graph.nodes == nodes and graph.of_nodes.tolist() == (of_nodes or [1] * nodes)
-    assert dict(zip(map(tuple, graph.edges.tolist()), graph.of_edges.tolist(), strict=True)) == edges
+    assert graph.num_nodes == nodes and graph.node_weights_or_ones.tolist() == (node_weights or [1] * nodes)
+    assert dict(zip(map(tuple, graph.edges.tolist()), graph.edge_weights_or_ones.tolist(), strict=True)) == edges
 
 
 REFUSED = {
@@ -78,7 +78,7 @@ REFUSED = {
     "gap.edges": ("0 1\n4 5\n", "nodes: N"),
     "far.edges": ("17 18\n", "nodes: N"),
     "few.edges": ("# nodes: 2\n0 4\n", "nodes"),
-    "twice.edges": ("0 1\n0 1\n", "twice"),
+    "twice.edges": ("0 1\n0 1\n", "repeats an edge"),
     "some.edges": ("0 1 2\n1 2\n", "line 2"),
     "four.edges": ("0 1 2 3\n", "line 1"),
     "nan.edges": ("0 1 nan\n", "finite"),
@@ -90,29 +90,29 @@ REFUSED = {
     "short.col": ("p edge 3 3\ne 1 2\ne 2 3\n", "header"),
     "arcs.col": ("p sp 2 1\na 1 2 5\n", "line 1"),
     "beyond.col": ("p edge 2 1\ne 1 3\n", "from 1 to 2"),
-    "no_p.col": ("e 1 2\n", "whole number"),
+    "no_p.col": ("e 1 2\n", "must be an integer"),
     "sizes.graph": ("2 1 100\n1 2\n1 1\n", "METIS"),
     "one_way.graph": ("2 1\n2\n\n", "both ends"),
     "lines.graph": ("3 1\n2\n1\n", "nodes"),
-    "short.gset": ("3 3\n1 2 1\n", "header says 3"),
+    "short.gset": ("3 3\n1 2 1\n", "header announces 3"),
     "zero.gset": ("2 1\n0 1 1\n", "from 1"),
     "point.edges": ("0 0\n", "header"),
-    "words.graph": ("a b\n", "whole number"),
+    "words.graph": ("a b\n", "must be an integer"),
     "banner.mtx": ("%%MatrixMarket matrix array real general\n1 1\n1\n", "coordinate"),
-    "twice.mtx": (MTX + "real general\n2 2 2\n2 1 4\n2 1 4\n", "twice"),
+    "twice.mtx": (MTX + "real general\n2 2 2\n2 1 4\n2 1 4\n", "repeats an entry"),
     "noise": ("a b\nc\n", "Gset"),
     "loose.coo": ("0 0 -1\n0 1 2\n", "vartype"),
-    "twice.coo": ("# vartype=BINARY\n0 0 1\n0 0 2\n", "twice"),
+    "twice.coo": ("# vartype=BINARY\n0 0 1\n0 0 2\n", "repeats a bias"),
     "bytes.json": (json.dumps(BQM | {"use_bytes": True}), "use_bytes"),
     "list.json": ("[1]", "dimod"),
     "value.gml": (GML % ("value 1", "value 100"), "'value'"),
     "part.gml": (GML % ("weight 1", ""), "weight"),
     "directed.gml": ("graph [ directed 1 node [ id 0 ] ]", "directed"),
     "parallel.gml": ("graph [ multigraph 1" + 2 * " edge [ source 0 target 1 ]" + " node [ id 0 ] node [ id 1 ] ]",
-                     "twice"),
+                     "repeats an edge"),
     "data.edgelist": ("0 1 {'cost': 3}\n", "line 1"),
-    "graph.gpickle": ("x", "ends in none"),
-    "words.edges": ("a b\n", "whole number"),
+    "graph.gpickle": ("x", "suffix must be one of"),
+    "words.edges": ("a b\n", "must be an integer"),
     "binary.txt": (b"\xff\xfe\x00", "not UTF-8 text"),
 }  # fmt: skip
 
@@ -145,7 +145,11 @@ def test_saved_graphs_are_read_again(tmp_path: Path) -> None:
         graph = Graph("g", 4, np.array([[1, 2], [1, 3]]), weights)
         save_graph(graph, tmp_path / f"{k}.edges")
         (again,) = read_graphs(tmp_path / f"{k}.edges")
-        assert again.nodes == 4 and (again.edges == graph.edges).all() and (again.of_edges == graph.of_edges).all()
+        assert (
+            again.num_nodes == 4
+            and (again.edges == graph.edges).all()
+            and (again.edge_weights_or_ones == graph.edge_weights_or_ones).all()
+        )
 
 
 def test_energies_are_those_of_dimod(tmp_path: Path) -> None:
@@ -159,12 +163,12 @@ def test_energies_are_those_of_dimod(tmp_path: Path) -> None:
         (tmp_path / "a.coo").write_text(coo.dumps(model, vartype_header=True))
         (tmp_path / "a.json").write_text(json.dumps(model.to_serializable()))
         for file in ("a.coo", "a.json"):
-            problem = problem_of("qubo", read_graphs(tmp_path / file)[0])
+            problem = reduce_problem("qubo", read_graphs(tmp_path / file)[0])
             best = dimod.ExactSolver().sample(model).first
             x = np.array([best.sample[k] > 0 for k in range(6)], np.uint8)
-            cut = problem.graph
+            cut = problem.base_graph
             side = np.append(x, 0)
-            value = (side[cut.edges[:, 0]] != side[cut.edges[:, 1]]) @ cut.of_edges
+            value = (side[cut.edges[:, 0]] != side[cut.edges[:, 1]]) @ cut.edge_weights_or_ones
             assert abs(problem.value(value) - best.energy) < 1e-9
 
 
@@ -173,5 +177,5 @@ def test_the_energy_of_spins_is_that_of_bits(tmp_path: Path) -> None:
     (graph,) = read_graphs(tmp_path / "a.json")
     for x in np.ndindex(2, 2):
         one, two = (2 * bit - 1 for bit in x)
-        energy = graph.offset + graph.of_nodes @ x + graph.of_edges[0] * x[0] * x[1]
+        energy = graph.offset + graph.node_weights_or_ones @ x + graph.edge_weights_or_ones[0] * x[0] * x[1]
         assert energy == 0.5 + one - 1.5 * two + 2 * one * two

@@ -18,8 +18,8 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import graph_problem, problem_of, problem_on
-from blackout.flows.graphs.solvers import annealed, greedy, solved, value_of
+from blackout.flows.graphs.problems import graph_problem, make_graph_target, reduce_problem
+from blackout.flows.graphs.solvers import greedy, objective_value, simulated_annealing, solve_exactly
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
@@ -28,7 +28,7 @@ from blackout.networks import LESite, LETransformer, LocallyEquivariant
 from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 from blackout.random import SampleStreams
 
-MANY = random_graphs("er", [3, 12], 0.3, 50, 1)
+MANY = random_graphs("er", [3, 12], 50, 1, p=0.3)
 PROBLEMS = ("mis", "maxcut")
 
 
@@ -42,16 +42,16 @@ def log_density(problem: str, graph: Graph, x: Tensor, beta: float, penalty: flo
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_densities_and_ratios_by_brute_force_on_fifty_graphs(problem: str) -> None:
-    target = problem_on(problem, MANY, inverse_temperature=3.3)
-    on = target.of(torch.arange(50))
-    x = on.uniform(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
+    target = make_graph_target(problem, MANY, inverse_temperature=3.3)
+    on = target.instances(torch.arange(50))
+    x = on.sample_initial(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
     ratios, density = on.log_ratios(x), on.log_density(x)
     for k, graph in enumerate(MANY):
-        row = x[k : k + 1, : graph.nodes].double()
+        row = x[k : k + 1, : graph.num_nodes].double()
         here = log_density(problem, graph, row, 3.3)
         assert abs(float(density[k] - here)) < 1e-10
         for i in range(target.sites):
-            if i >= graph.nodes:
+            if i >= graph.num_nodes:
                 assert ratios[k, i].tolist() == [0, 0]
                 continue
             flipped = row.clone()
@@ -61,29 +61,29 @@ def test_densities_and_ratios_by_brute_force_on_fifty_graphs(problem: str) -> No
 
 
 def test_repair_is_feasible_and_keeps_lone_nodes() -> None:
-    target = problem_on("mis", MANY)
-    on = target.of(torch.arange(50).repeat_interleave(20))
-    x = on.uniform(torch.rand(1000, target.sites, generator=torch.Generator().manual_seed(0)))
+    target = make_graph_target("mis", MANY)
+    on = target.instances(torch.arange(50).repeat_interleave(20))
+    x = on.sample_initial(torch.rand(1000, target.sites, generator=torch.Generator().manual_seed(0)))
     found, sizes = on.solutions(x)
     assert bool((found <= x).all())
     lone = (x > 0) & ((on.graph.adjacency @ x[..., None].float())[..., 0] == 0)
     assert bool((found[lone] == 1).all())
     for k in range(1000):
         graph = MANY[k // 20]
-        assert value_of("mis", graph, found[k, : graph.nodes].numpy()) == int(sizes[k])
+        assert objective_value("mis", graph, found[k, : graph.num_nodes].numpy()) == int(sizes[k])
     assert bool((on.solutions(found)[0] == found).all())  # and again changes nothing
 
 
 def test_cuts_count_edges_between_the_sides() -> None:
-    target = problem_on("maxcut", MANY)
-    on = target.of(torch.arange(50))
-    x = on.uniform(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
+    target = make_graph_target("maxcut", MANY)
+    on = target.instances(torch.arange(50))
+    x = on.sample_initial(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
     for k, graph in enumerate(MANY):
-        sides = x[k, : graph.nodes].numpy()
-        cut = value_of("maxcut", graph, sides)
+        sides = x[k, : graph.num_nodes].numpy()
+        cut = objective_value("maxcut", graph, sides)
         assert int(on.solutions(x)[1][k]) == cut
         s = 2.0 * sides - 1
-        adjacent = graph.matrix().toarray()
+        adjacent = graph.adjacency_matrix().toarray()
         assert cut == len(graph.edges) / 2 - s @ adjacent @ s / 4
     assert on.solutions(x)[0].data_ptr() != x.data_ptr()  # batches are stored whole: nothing may share memory
 
@@ -113,25 +113,27 @@ def scores_of(network: LocallyEquivariant):  # type: ignore[no-untyped-def]
     def scores(states: States, t: float) -> Tensor:
         times = torch.full((len(states.x),), t, dtype=torch.float64)
         with torch.no_grad():
-            return network(states.x, times, states.ratios, *states.target.context())
+            return network(states.x, times, states.log_ratios, *states.target.context())
 
     return scores
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str) -> None:
-    network, graphs = far_from_the_start(name), random_graphs("er", [5, 9], 0.35, 6, 2)
-    target = problem_on("mis", [replace(weighted(g, k, k % 2 == 0), weights=None) for k, g in enumerate(graphs)])
-    on, scores = target.of(torch.arange(6)), scores_of(network)
-    x = on.uniform(torch.rand(6, target.sites, generator=torch.Generator().manual_seed(1)))
-    here = scores(States.of(on, x), 0.4)
-    assert float(here.abs().max()) > 0.05 and bool((here[on.frozen] == 0).all())
+    network, graphs = far_from_the_start(name), random_graphs("er", [5, 9], 6, 2, p=0.35)
+    target = make_graph_target(
+        "mis", [replace(weighted(g, k, k % 2 == 0), edge_weights=None) for k, g in enumerate(graphs)]
+    )
+    on, scores = target.instances(torch.arange(6)), scores_of(network)
+    x = on.sample_initial(torch.rand(6, target.sites, generator=torch.Generator().manual_seed(1)))
+    here = scores(States.evaluate(on, x), 0.4)
+    assert float(here.abs().max()) > 0.05 and bool((here[on.frozen_sites] == 0).all())
     rows = torch.arange(6)
     connected = on.graph.distance_classes[..., :] < NUM_DISTANCE_CLASSES - 1
     for site in range(target.sites):
         y = x.clone()
         y[:, site] = torch.where(on.graph.mask[:, site], 1 - y[:, site], y[:, site])
-        there = scores(States.of(on, y), 0.4)
+        there = scores(States.evaluate(on, y), 0.4)
         real = on.graph.mask[:, site]
         back = (here[rows, site, y[:, site].long()] + there[rows, site, x[:, site].long()])[real]
         assert float(back.abs().max()) <= 1e-12 * max(1.0, float(here.abs().max()))
@@ -149,12 +151,13 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
 )
 @pytest.mark.parametrize("name", NETWORKS)
 def test_padding_changes_nothing(name: str, refine: Refinement | None, simulation: Simulation) -> None:
-    small, large = random_graphs("er", [5, 6], 0.3, 4, 4), random_graphs("er", [11, 12], 0.3, 2, 5)
+    small, large = random_graphs("er", [5, 6], 4, 4, p=0.3), random_graphs("er", [11, 12], 2, 5, p=0.3)
     for problem in PROBLEMS:
-        alone, together = problem_on(problem, small), problem_on(problem, small + large)
+        alone, together = make_graph_target(problem, small), make_graph_target(problem, small + large)
         scores, chains = scores_of(far_from_the_start(name)), torch.arange(12)
         paths = [
-            simulation.run(target.of(chains % 4), scores, chains, 0, refine=refine) for target in (alone, together)
+            simulation.run(target.instances(chains % 4), scores, chains, 0, refine=refine)
+            for target in (alone, together)
         ]
         d = alone.sites
         assert torch.equal(paths[0].states.x, paths[1].states.x[:, :d])
@@ -168,10 +171,10 @@ def test_padding_changes_nothing(name: str, refine: Refinement | None, simulatio
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_weights_give_the_number_of_states_at_this_temperature(problem: str) -> None:
-    graph = random_graphs("er", [5, 5], 0.4, 1, 3)[0]
-    target = problem_on(problem, [graph, *random_graphs("er", [8, 8], 0.4, 1, 3)], inverse_temperature=0.7)
+    graph = random_graphs("er", [5, 5], 1, 3, p=0.4)[0]
+    target = make_graph_target(problem, [graph, *random_graphs("er", [8, 8], 1, 3, p=0.4)], inverse_temperature=0.7)
     network = NETWORKS["lesite"]().double()
-    on = target.of(torch.zeros(20_000, dtype=torch.int64))
+    on = target.instances(torch.zeros(20_000, dtype=torch.int64))
     weights = Events(2).run(on, scores_of(network), torch.arange(20_000), 0).log_weights
     states = all_states(2, 5).double()
     exact = float(torch.logsumexp(log_density(problem, graph, states, 0.7), 0))
@@ -180,27 +183,30 @@ def test_weights_give_the_number_of_states_at_this_temperature(problem: str) -> 
 
 
 def test_relabelling_moves_nodes_and_keeps_the_law() -> None:
-    target = problem_on("mis", MANY)
+    target = make_graph_target("mis", MANY)
     keys = torch.arange(50) + 50 * (torch.arange(50) + 1)
-    plain, moved = target.of(torch.arange(50)), target.of(keys)
+    plain, moved = target.instances(torch.arange(50)), target.instances(keys)
     assert not torch.equal(plain.graph.adjacency, moved.graph.adjacency)
-    assert torch.equal(plain.graph.mask, moved.graph.mask) and torch.equal(plain.nodes, moved.nodes)
+    assert torch.equal(plain.graph.mask, moved.graph.mask) and torch.equal(plain.num_nodes, moved.num_nodes)
     for name in ("adjacency", "distance_classes"):
-        one, two = getattr(plain.graph, name), getattr(moved.graph, name)
-        assert torch.equal(one.sum(-1).sort().values, two.sum(-1).sort().values)
+        before = getattr(plain.graph, name)
+        after = getattr(moved.graph, name)
+        assert torch.equal(before.sum(-1).sort().values, after.sum(-1).sort().values)
     for k in range(6):
-        graph, other = MANY[k], moved.graph.adjacency[k, : MANY[k].nodes, : MANY[k].nodes]
+        graph, other = MANY[k], moved.graph.adjacency[k, : MANY[k].num_nodes, : MANY[k].num_nodes]
         edges = torch.nonzero(other.triu(1)).numpy()
-        best = [_optimum(Graph("", graph.nodes, e)) for e in (graph.edges, edges)]
+        best = [_optimum(Graph("", graph.num_nodes, e)) for e in (graph.edges, edges)]
         assert best[0] == best[1]
     x = torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
-    swept = moved.swept(moved.uniform(x), SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape), 1.0)
+    swept = moved.gibbs_sweep(
+        moved.sample_initial(x), SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape), 1.0
+    )
     independent = moved.colours[:, :, None] == moved.colours[:, None]
-    assert not bool((independent & (moved.graph.adjacency > 0)).any()) and not bool(swept[moved.frozen].any())
+    assert not bool((independent & (moved.graph.adjacency > 0)).any()) and not bool(swept[moved.frozen_sites].any())
 
 
 def _optimum(graph: Graph) -> int:
-    states = all_states(2, graph.nodes).numpy()
+    states = all_states(2, graph.num_nodes).numpy()
     ends = states[:, graph.edges.T]
     return int(states.sum(1)[(ends[:, 0] & ends[:, 1]).sum(1) == 0].max())
 
@@ -208,53 +214,61 @@ def _optimum(graph: Graph) -> int:
 def weighted(graph: Graph, seed: int, whole: bool) -> Graph:
     """With weights of edges, some of them negative, and of nodes."""
     rng = np.random.default_rng(seed)
-    edges, nodes = rng.normal(0, 3, len(graph.edges)), rng.normal(3, 2, graph.nodes)
-    return replace(graph, weights=edges.round() if whole else edges, node_weights=nodes.round() if whole else nodes)
+    edges, nodes = rng.normal(0, 3, len(graph.edges)), rng.normal(3, 2, graph.num_nodes)
+    return replace(
+        graph, edge_weights=edges.round() if whole else edges, node_weights=nodes.round() if whole else nodes
+    )
 
 
 def enumerated_value(problem: str, graph: Graph, states: np.ndarray) -> np.ndarray:
-    """What is asked for, of all states, by its definition; -inf where it is none; least is best if it is negated."""
+    """What is problem for, of all states, by its definition; -inf where it is none; least is best if it is negated."""
     ends = states[:, graph.edges].astype(bool)
     if problem == "qubo":
-        return -(graph.offset + states @ graph.of_nodes + ends.all(-1) @ graph.of_edges)
+        return -(graph.offset + states @ graph.node_weights_or_ones + ends.all(-1) @ graph.edge_weights_or_ones)
     if problem == "maxcut":
-        return (ends[..., 0] ^ ends[..., 1]) @ graph.of_edges
+        return (ends[..., 0] ^ ends[..., 1]) @ graph.edge_weights_or_ones
     if problem == "mis":
-        return np.where(ends.all(-1).any(-1), -np.inf, states @ graph.of_nodes)
+        return np.where(ends.all(-1).any(-1), -np.inf, states @ graph.node_weights_or_ones)
     if problem == "vertex_cover":
-        return np.where(ends.any(-1).all(-1), -(states @ graph.of_nodes), -np.inf)
-    adjacent = graph.matrix().toarray() + np.eye(graph.nodes)
+        return np.where(ends.any(-1).all(-1), -(states @ graph.node_weights_or_ones), -np.inf)
+    adjacent = graph.adjacency_matrix().toarray() + np.eye(graph.num_nodes)
     missing = np.einsum("si,ij,sj->s", states, adjacent == 0, states)
-    return np.where(missing > 0, -np.inf, states @ graph.of_nodes)
+    return np.where(missing > 0, -np.inf, states @ graph.node_weights_or_ones)
 
 
-GIVEN = {"mis": {"weights": None}, "clique": {"weights": None}, "vertex_cover": {"weights": None},
+GIVEN = {"mis": {"edge_weights": None}, "clique": {"edge_weights": None}, "vertex_cover": {"edge_weights": None},
          "maxcut": {"node_weights": None}, "qubo": {"offset": 0.75}}  # fmt: skip
 
 
-@pytest.mark.parametrize("problem", GIVEN)
-def test_weighted_problems_by_enumeration(problem: str) -> None:
+@pytest.mark.parametrize("name", GIVEN)
+def test_weighted_problems_by_enumeration(name: str) -> None:
     methods = ["milp", *(["cpsat"] if find_spec("ortools") else [])]
-    for k, graph in enumerate(random_graphs("er", [2, 9], 0.5, 12, 7)):
+    for k, graph in enumerate(random_graphs("er", [2, 9], 12, 7, p=0.5)):
         whole = k % 2 == 0
-        asked = problem_of(problem, replace(weighted(graph, k, whole), **GIVEN[problem]))
-        states = all_states(2, graph.nodes).numpy().astype(float)
-        values = enumerated_value(problem, asked.given, states)
-        greatest = max(0.0, values.max()) if problem == "mis" else values.max()  # of negative weights none is taken
+        problem = reduce_problem(name, replace(weighted(graph, k, whole), **GIVEN[name]))
+        states = all_states(2, graph.num_nodes).numpy().astype(float)
+        values = enumerated_value(name, problem.graph, states)
+        greatest = max(0.0, values.max()) if name == "mis" else values.max()  # of negative weights none is taken
         found = [
-            greedy(asked.base, asked.graph, 16, 10.0, 0),
-            annealed(asked.base, [asked.graph, MANY[1]], 16, 40, 10.0, 0)[0],
+            greedy(problem.base, problem.base_graph, 16, 10.0, 0),
+            simulated_annealing(problem.base, [problem.base_graph, MANY[1]], 16, 40, 10.0, 0)[0],
         ]
         for method in methods:
             if whole or method != "cpsat":  # which takes no other
-                (own,) = solved(method, asked.base, [asked.graph], 10.0)
-                assert own.proved and abs(asked.sign * asked.value(own.value) - greatest) < 1e-6, method
+                (own,) = solve_exactly(method, problem.base, [problem.base_graph], 10.0)
+                assert own.proved and abs(problem.sign * problem.value(own.value) - greatest) < 1e-6, method
                 found.append(own.x[None])
         for x in found:  # each is what it says, and annealing finds the best of so few
-            own_values = asked.sign * asked.value(value_of(asked.base, asked.graph, x))
-            back = enumerated_value(problem, asked.given, asked.back(x).astype(float))
+            own_values = problem.sign * problem.value(objective_value(problem.base, problem.base_graph, x))
+            back = enumerated_value(name, problem.graph, problem.decode(x).astype(float))
             assert np.allclose(own_values, back) and own_values.max() <= greatest + 1e-6
-        assert abs((asked.sign * asked.value(value_of(asked.base, asked.graph, found[1]))).max() - greatest) < 1e-6
+        assert (
+            abs(
+                (problem.sign * problem.value(objective_value(problem.base, problem.base_graph, found[1]))).max()
+                - greatest
+            )
+            < 1e-6
+        )
 
 
 @pytest.mark.parametrize("problem", ("mis", "maxcut", "qubo"))
@@ -262,14 +276,14 @@ def test_flows_learn_weighted_problems(problem: str) -> None:
     """Ratios by brute force, values by definition, the law in units of the weights, and the graphs come back."""
     given = [weighted(graph, k, k % 2 == 0) for k, graph in enumerate(MANY[:20]) if len(graph.edges)]
     graphs = [replace(graph, **GIVEN[problem]) for graph in given]
-    parts = ("weights", "node_weights", "offset")
+    parts = ("edge_weights", "node_weights", "offset")
     units = [
         replace(graph, **{part: 100 * w for part in parts if (w := getattr(graph, part)) is not None})
         for graph in graphs
     ]
-    target, laws = problem_on(problem, graphs), torch.arange(len(graphs))
-    on, larger = target.of(laws), problem_on(problem, units).of(laws)
-    x = on.uniform(torch.rand(len(graphs), target.sites, generator=torch.Generator().manual_seed(0)))
+    target, laws = make_graph_target(problem, graphs), torch.arange(len(graphs))
+    on, larger = target.instances(laws), make_graph_target(problem, units).instances(laws)
+    x = on.sample_initial(torch.rand(len(graphs), target.sites, generator=torch.Generator().manual_seed(0)))
     density, ratios = on.log_density(x), on.log_ratios(x)
     assert torch.allclose(density, larger.log_density(x)) and torch.allclose(ratios, larger.log_ratios(x))
     for site in range(target.sites):
@@ -279,13 +293,13 @@ def test_flows_learn_weighted_problems(problem: str) -> None:
         assert torch.allclose(on.log_density(y) - density, gained, atol=1e-10)
     solutions, values = on.solutions(x)
     for k, graph in enumerate(graphs):
-        back, states = target.graph(k), all_states(2, graph.nodes)
-        assert (back.matrix() != graph.matrix()).nnz == 0 and back.offset == graph.offset
-        found = enumerated_value(problem, graph, solutions[k : k + 1, : graph.nodes].numpy())
+        back, states = target.graph(k), all_states(2, graph.num_nodes)
+        assert (back.adjacency_matrix() != graph.adjacency_matrix()).nnz == 0 and back.offset == graph.offset
+        found = enumerated_value(problem, graph, solutions[k : k + 1, : graph.num_nodes].numpy())
         assert np.allclose(target.sign * values[k].item(), found)
-        rows = target.of(torch.full((len(states),), k))
+        rows = target.instances(torch.full((len(states),), k))
         padded = torch.zeros(len(states), target.sites, dtype=torch.uint8)
-        padded[:, : graph.nodes] = states
+        padded[:, : graph.num_nodes] = states
         best = rows.solutions(padded)[1][rows.log_density(padded).argmax()].item()
         greatest = enumerated_value(problem, graph, states.numpy()).max()
         assert np.isclose(target.sign * best, greatest)  # the likeliest state is the best solution
@@ -294,9 +308,9 @@ def test_flows_learn_weighted_problems(problem: str) -> None:
 def test_colourings_colour_as_many_nodes_as_they_can() -> None:
     wheel = Graph("wheel", 6, np.array([[k, (k + 1) % 5] for k in range(5)] + [[k, 5] for k in range(5)]))
     for colours, most in ((1, 2), (2, 4), (3, 5), (4, 6)):
-        asked = problem_of("colouring", wheel, colours)
-        (own,) = solved("milp", asked.base, [asked.graph], 10.0)
-        x = asked.back(own.x)
+        problem = reduce_problem("colouring", wheel, colours)
+        (own,) = solve_exactly("milp", problem.base, [problem.base_graph], 10.0)
+        x = problem.decode(own.x)
         assert own.proved and own.value == most == (x > 0).sum() and x.max() <= colours
         ends = x[wheel.edges]
         assert not ((ends[:, 0] == ends[:, 1]) & (ends[:, 0] > 0)).any()
@@ -306,26 +320,26 @@ def test_weights_that_a_problem_does_not_take_are_refused() -> None:
     graph = weighted(MANY[3], 0, True)
     for name, given in (
         ("mis", {"node_weights": None}),
-        ("maxcut", {"weights": None}),
+        ("maxcut", {"edge_weights": None}),
         ("colouring", {}),
         ("qubo", {}),
     ):
         with pytest.raises(UserError, match=graph.name):
-            problem_of(name, replace(graph, **given))
-    plain = problem_of("mis", graph, unit_weights=True).graph
-    assert plain.weights is None and plain.node_weights is None
+            reduce_problem(name, replace(graph, **given))
+    plain = reduce_problem("mis", graph, unit_weights=True).graph
+    assert plain.edge_weights is None and plain.node_weights is None
     with pytest.raises(UserError, match="weights"):
-        problem_on("mis", [graph])
-    with pytest.raises(UserError, match="pairs"):
-        problem_of("clique", Graph("large", 10_000, graph.edges))
+        make_graph_target("mis", [graph])
+    with pytest.raises(UserError, match="edges"):
+        reduce_problem("clique", Graph("large", 10_000, graph.edges))
 
 
 def test_a_gap_is_not_called_proved() -> None:
     """HiGHS stops by default within a share of 1e-4 of the optimum, here with 280,803."""
-    graph = random_graphs("er", [80, 80], 0.1, 1, 2)[0]
+    graph = random_graphs("er", [80, 80], 1, 2, p=0.1)[0]
     graph = replace(graph, node_weights=10_000.0 + np.random.default_rng(2).integers(0, 50, 80))
-    (own,) = solved("milp", "mis", [graph], 60.0)
-    found = value_of("mis", graph, annealed("mis", [graph], 8, 300, 60.0, 0)[0])
+    (own,) = solve_exactly("milp", "mis", [graph], 60.0)
+    found = objective_value("mis", graph, simulated_annealing("mis", [graph], 8, 300, 60.0, 0)[0])
     assert own.proved and own.value == found.max() == 280_828
 
 
@@ -357,7 +371,7 @@ def gset(seed: int) -> Graph:
 def test_annealing_finds_the_best_known_cuts_of_g1_and_g3() -> None:
     for number, best in ((1, 11_624), (3, 11_622)):
         graph = gset(8000 + number)
-        found = value_of("maxcut", graph, annealed("maxcut", [graph], 16, 300, 60.0, 0)[0])
+        found = objective_value("maxcut", graph, simulated_annealing("maxcut", [graph], 16, 300, 60.0, 0)[0])
         assert 0.999 * best < found.max() <= best
 
 
@@ -381,9 +395,9 @@ def three_sat(seed: int, variables: int = 100, clauses: int = 403) -> Graph:
 
 def test_annealing_and_greedy_on_1209_nodes() -> None:
     graph = three_sat(0)
-    found = value_of("mis", graph, annealed("mis", [graph], 8, 400, 60.0, 0)[0])
-    assert graph.nodes == 1209 and 0.99 * 403 < found.max() <= 403
-    assert 0.9 * 403 < value_of("mis", graph, greedy("mis", graph, 4, 60.0, 0)).max() <= found.max()
+    found = objective_value("mis", graph, simulated_annealing("mis", [graph], 8, 400, 60.0, 0)[0])
+    assert graph.num_nodes == 1209 and 0.99 * 403 < found.max() <= 403
+    assert 0.9 * 403 < objective_value("mis", graph, greedy("mis", graph, 4, 60.0, 0)).max() <= found.max()
 
 
 def test_random_graphs() -> None:
@@ -399,27 +413,32 @@ def test_random_graphs() -> None:
         ours, theirs = (np.random.default_rng([0, nodes]) for _ in range(2))
         expected = np.array(nx.gnp_random_graph(nodes, 0.4, seed=theirs).edges).reshape(-1, 2)
         assert np.array_equal(erdos_renyi(nodes, 0.4, ours), expected)
-    same = [random_graphs("ba", [8, 12], 4, 5, 3) for _ in range(2)]
+    same = [random_graphs("ba", [8, 12], 5, 3, m=4) for _ in range(2)]
     assert all(np.array_equal(one.edges, two.edges) for one, two in zip(*same, strict=True))
-    for wrong in (("ws", [8, 12], 4.0), ("er", [8, 12], 1.5), ("ba", [3, 12], 4.0), ("er", [9, 8], 0.2)):
+    for kind, sizes, wrong in (
+        ("ws", [8, 12], {}),
+        ("er", [8, 12], {"p": 1.5}),
+        ("ba", [3, 12], {"m": 4}),
+        ("er", [9, 8], {}),
+    ):
         with pytest.raises(ValueError):
-            random_graphs(*wrong, 1, 0)
+            random_graphs(kind, sizes, 1, 0, **wrong)
 
 
 @pytest.mark.parametrize("relabel", [False, True])
 def test_graphs_that_are_held_out_are_not_trained_on_and_all_others_equally_often(relabel: bool) -> None:
-    target = graph_problem("mis", nodes=[5, 6], number=4, held_out=1, validation=2)
-    drawn = target.drawn(8, 2, 0, relabel) % len(target.nodes)
+    target = graph_problem("mis", nodes=[5, 6], num_training=4, num_test=1, num_validation=2)
+    drawn = target.sample_instances(8, 2, 0, relabel) % len(target.num_nodes)
     assert torch.bincount(drawn, minlength=7).tolist() == [4, 4, 4, 4, 0, 0, 0]
-    assert target.numbers.tolist() == [6] and target.validation_numbers.tolist() == [4, 5]
+    assert target.test_instances.tolist() == [6] and target.validation_instances.tolist() == [4, 5]
     assert torch.equal(drawn[::2], drawn[1::2])
     assert "4 training + 2 validation + 1 test graphs" in target.summary()
 
 
 def test_training_and_test_graphs_do_not_depend_on_validation_graphs() -> None:
-    some, none = (graph_problem("mis", nodes=[5, 6], number=4, held_out=2, validation=v) for v in (3, 0))
-    assert none.validation_numbers.tolist() == [0, 1, 2, 3]  # of the training graphs, never of the test graphs
+    some, none = (graph_problem("mis", nodes=[5, 6], num_training=4, num_test=2, num_validation=v) for v in (3, 0))
+    assert none.validation_instances.tolist() == [0, 1, 2, 3]  # of the training graphs, never of the test graphs
     for numbers in (slice(0, 4), slice(-2, None)):
-        assert torch.equal(some.weights[numbers], none.weights[numbers])
-    with pytest.raises(ValueError, match="of 5 graphs 3 are validation and 2 test graphs: one must be trained on"):
-        type(some)(5, 6, 2, validation=3)
+        assert torch.equal(some.edge_weights[numbers], none.edge_weights[numbers])
+    with pytest.raises(ValueError, match="3 validation and 2 test graphs of 5 leave no graph to train on"):
+        type(some)(5, 6, 2, num_validation=3)

@@ -27,9 +27,10 @@ from tests.killed import killed_and_continued
 SMALL = (
     "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
     "network=lesite_graph_relayed", "network.relayed=4", "refine@rollout.refine=dmala",
-    "target.nodes=[5,7]", "target.number=12", "target.held_out=3", "network.channels=8", "network.messages=4",
-    "rollout.points=5", "rollout.chains=16", "rollout.every=4", "rollout.kept=2", "rollout.relabel=true",
-    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.sweeps=1",
+    "target.nodes=[5,7]", "target.num_training=12", "target.num_test=3", "network.channels=8", "network.messages=4",
+    "rollout.num_times=5", "rollout.chains=16", "rollout.every_n_steps=4", "rollout.buffer_size=2",
+    "rollout.relabel_nodes=true",
+    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "simulation.gibbs_sweeps=1",
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "family.monitor=val/value",
 )  # fmt: skip
@@ -38,7 +39,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("graphs")
-    for graph in random_graphs("er", [6, 10], 0.3, 4, 9):
+    for graph in random_graphs("er", [6, 10], 4, 9, p=0.3):
         save_graph(graph, path / f"{graph.name}.edges")
     return path
 
@@ -49,14 +50,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     ckpt = killed_and_continued(run, settings, tmp_path / "mis")
     report = json.loads((ckpt / "metrics.json").read_text())
     assert {"val/value", "val/ess", "drop_mean", "drop_best"} <= report["values"].keys()
-    asked = (
-        f"ckpt={ckpt}",
-        f"target.path={folder}",
-        "num_samples=6",
-        "refine=dmala",
-        "refine.moves=2",
-        "oracle=milp",
-    )
+    asked = (f"ckpt={ckpt}", f"target.path={folder}", "num_samples=6", "refine=dmala", "refine.moves=2", "oracle=milp")
     solved = run("sample", *asked, f"out={tmp_path / 'out'}")
     assert solved.code == 0, solved.err
     arrays = np.load(tmp_path / "out/solutions.npz")
@@ -64,9 +58,7 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     rows = list(csv.DictReader((tmp_path / "out/table.csv").open()))
     assert [row["graph"] for row in rows] == sorted(f"er{k}" for k in range(4))
     assert all(int(row["best"]) <= int(row["optimum"]) and row["proved"] == "True" for row in rows)
-    assert all(
-        int(row[rival]) <= int(row["optimum"]) for row in rows for rival in ("greedy", "anneal")
-    )
+    assert all(int(row[rival]) <= int(row["optimum"]) for row in rows for rival in ("greedy", "anneal"))
     values = json.loads((tmp_path / "out/metrics.json").read_text())["values"]
     assert 0 <= values["drop_best"] <= values["drop_mean"] < 0.5
     again = run("sample", *asked, f"out={tmp_path / 'one'}", "indices=[13]")
@@ -74,32 +66,26 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     assert (np.load(tmp_path / "one/solutions.npz")["samples"][0] == arrays["samples"][13]).all()
     model = load_model(ckpt)
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
-    assert all(
-        cost > 0 for cost in cost_per_sample(model)
-    )  # of a network that takes graphs beside tensors
+    assert all(cost > 0 for cost in cost_per_sample(model))  # of a network that takes graphs beside tensors
     words = {
-        "target.number=3": "target",
+        "target.num_training=3": "target",
         "oracle=magic": "no such solver",
         "simulation.resample_below=0.5": "simulation",
     }
     for option in words:
-        run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(
-            words[option]
-        )
+        run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(words[option])
 
 
 WRONG = {
-    "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
+    "rollout.chains=20": "multiple", "network=letf": "network", "target.p=2": "probability",
     "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "target.kind=ws": "ba",
-    "rollout.resample_below=0.5 rollout.group=7": "multiple", "rollout.horizon=0": "horizon",
+    "rollout.resample_below=0.5 rollout.group_size=7": "multiple", "rollout.horizon=0": "horizon",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("given", WRONG)
 def test_wrong_settings_are_one_line(run, tmp_path, given):  # type: ignore[no-untyped-def]  # noqa: F811
-    run("train", *SMALL, *given.split(), f"runs_dir={tmp_path}", "plan=true").assert_refused(
-        WRONG[given]
-    )
+    run("train", *SMALL, *given.split(), f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
 
 
 @pytest.mark.parametrize(
@@ -112,22 +98,16 @@ def test_wrong_settings_are_one_line(run, tmp_path, given):  # type: ignore[no-u
 )
 def test_wrong_graphs_are_one_line(run, tmp_path, name, content, said):  # type: ignore[no-untyped-def]  # noqa: F811
     (tmp_path / name).write_text(content)
-    given = (
-        "family=flow",
-        "target=mis",
-        f"target.path={tmp_path / name}",
-        "plan=true",
-        f"runs_dir={tmp_path}",
-    )
+    given = "family=flow", "target=mis", f"target.path={tmp_path / name}", "plan=true", f"runs_dir={tmp_path}"
     run("train", *given).assert_refused(said)
 
 
 def test_files_of_graphs(tmp_path: Path, folder: Path) -> None:
     graphs = read_graphs(folder)
     assert [graph.name for graph in graphs] == [f"er{k}" for k in range(4)]
-    expected = random_graphs("er", [6, 10], 0.3, 4, 9)
+    expected = random_graphs("er", [6, 10], 4, 9, p=0.3)
     assert all(
-        np.array_equal(one.edges, two.edges) and one.nodes == two.nodes
+        np.array_equal(one.edges, two.edges) and one.num_nodes == two.num_nodes
         for one, two in zip(graphs, expected, strict=True)
     )
 
@@ -147,9 +127,7 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
         for method in ("milp", "anneal", "greedy"):
             out = tmp_path / f"{problem}_{method}"
             given = [problem, folder, "--method", method, "--chains", 3, "--out", out]
-            code, said = called(
-                monkeypatch, capsys, *given, *(["--oracle", "milp"] if method != "milp" else [])
-            )
+            code, said = called(monkeypatch, capsys, *given, *(["--oracle", "milp"] if method != "milp" else []))
             assert code == 0 and "mean_value" in said.out
             rows = list(csv.DictReader((out / "table.csv").open()))
             best[problem, method] = [int(row["best"]) for row in rows]
@@ -158,51 +136,32 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
         assert best[problem, "anneal"] == best[problem, "milp"]
         folders = [tmp_path / f"{problem}_{method}" for method in ("anneal", "greedy", "milp")]
         lines, proved = compare.compared([compare.read_table(folder) for folder in folders])
-        assert (
-            proved == 4
-            and [line.best for line in lines] == [0, lines[1].best, 0]
-            and lines[1].mean >= lines[0].mean
-        )
+        assert proved == 4 and [line.best for line in lines] == [0, lines[1].best, 0] and lines[1].mean >= lines[0].mean
         compare.save_drops(lines, problem, tmp_path / "drops.png")
         assert (out / "graphs.png").stat().st_size > 1000
     (tmp_path / "two.col").write_text("p edge 4 2\ne 2 3\ne 3 4\n")
-    code, said = called(
-        monkeypatch,
-        capsys,
-        "vertex_cover",
-        tmp_path / "two.col",
-        "--out",
-        tmp_path / "vertex_cover",
-    )
+    code, said = called(monkeypatch, capsys, "vertex_cover", tmp_path / "two.col", "--out", tmp_path / "vertex_cover")
     assert code == 0 and "best_value 1 " in said.out and "proved 1 of 1" in said.out
     rows = list(csv.DictReader((tmp_path / "vertex_cover/best.csv").open()))
-    assert [row["node"] for row in rows] == list("1234") and [row["value"] for row in rows] == list(
-        "0010"
-    )
+    assert [row["node"] for row in rows] == list("1234") and [row["value"] for row in rows] == list("0010")
     lines, _ = compare.compared([compare.read_table(tmp_path / "vertex_cover")] * 2)
     assert lines[0].best == 0
     for wrong, word in ((["mis", tmp_path / "nothing"], "no graphs"), (["mis"], "--ckpt"),
-                        (["mis", folder, "--chains", "0"], "--chains")):  # fmt: skip
+                        (["mis", folder, "--chains", "0"], "chains must be")):  # fmt: skip
         code, said = called(monkeypatch, capsys, *wrong)
         assert code == 2 and word in said.err and len(said.err.splitlines()) == 1
     if importlib.util.find_spec("ortools") is None:
         code, said = called(monkeypatch, capsys, "mis", folder, "--method", "cpsat")
-        assert (
-            code == 2
-            and "blackout-diffusion[solvers]" in said.err
-            and len(said.err.splitlines()) == 1
-        )
+        assert code == 2 and "blackout-diffusion[solvers]" in said.err and len(said.err.splitlines()) == 1
 
 
-def test_an_energy_is_evaluated_once_for_every_visited_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest.MonkeyPatch) -> None:
     from blackout.flows import Events, Rollout
     from blackout.flows.graphs.problems import graph_problem
     from blackout.networks import LESite
     from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 
-    target, rows = graph_problem("mis", nodes=[5, 6], number=4, held_out=1), []
+    target, rows = graph_problem("mis", nodes=[5, 6], num_training=4, num_test=1), []
     model = GraphFlow(
         LESite(6, 2, 8, 1, distances=NUM_DISTANCE_CLASSES),
         target,
@@ -210,53 +169,42 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(
         rollout=Rollout(5, 16, 4, 2),
         ema_decay=0.9,
     )
-    original = States.of.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        States, "of", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x))
-    )
+    original = States.evaluate.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(States, "evaluate", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x)))
     for number in range(8):
-        model.training_step(
-            {"batch": number, "position": torch.arange(8), "index": torch.arange(8)}
-        )
+        model.training_step({"batch": number, "position": torch.arange(8), "index": torch.arange(8)})
     assert sum(rows) == 2 * 5 * 16  # two rollouts; estimates and eight steps take none
 
 
 def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions() -> None:
     """Independent sets of complete graphs have one node, which annealing finds; other targets have no solutions."""
     from blackout.flows.family import FlowFamily
-    from blackout.flows.graphs.problems import problem_on
-    from blackout.flows.targets import EnergySource, Ising
+    from blackout.flows.graphs.problems import make_graph_target
+    from blackout.flows.targets import Ising, TargetSource
 
-    complete = random_graphs("er", [6, 6], 1.0, 3, 0)
-    source = EnergySource(problem_on("mis", complete, held_out=2))
+    complete = random_graphs("er", [6, 6], 3, 0, p=1.0)
+    source = TargetSource(make_graph_target("mis", complete, num_test=2))
     baselines = FlowFamily().baselines(source, 2, {})
     assert baselines["test/value"].keys() == {"anneal"}
     assert baselines["test/value"]["anneal"].values.unique().tolist() == [1.0]
-    assert FlowFamily().baselines(EnergySource(Ising(3, 0.1)), 2, {}) == {}
+    assert FlowFamily().baselines(TargetSource(Ising(3, 0.2)), 2, {}) == {}
 
 
 @pytest.mark.parametrize("problem", ["mis", "maxcut"])
-def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(
-    tmp_path: Path, problem: str
-) -> None:
+def test_solutions_of_an_untrained_flow_stand_beside_optima_and_rivals(tmp_path: Path, problem: str) -> None:
     from blackout.flows import Events, Rollout
-    from blackout.flows.graphs.draw import preview_graphs
+    from blackout.flows.graphs.draw import preview_graph_draw
     from blackout.flows.graphs.problems import graph_problem
     from blackout.networks import LESite
     from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 
-    target = graph_problem(problem, nodes=[5, 6], number=4, held_out=2)
-    draw = preview_graphs(
-        GraphFlow(
-            LESite(6, 2, 8, 1, distances=NUM_DISTANCE_CLASSES),
-            target,
-            Events(2),
-            rollout=Rollout(5, 8, 4),
-        )
+    target = graph_problem(problem, nodes=[5, 6], num_training=4, num_test=2)
+    draw = preview_graph_draw(
+        GraphFlow(LESite(6, 2, 8, 1, distances=NUM_DISTANCE_CLASSES), target, Events(2), rollout=Rollout(5, 8, 4))
     )
     outputs = draw.outputs(0)
     assert outputs is not None
-    for indices, samples in draw.batches(torch.arange(draw.rows(draw.each)), 0):
+    for indices, samples in draw.batches(torch.arange(draw.rows(draw.samples_per_graph)), 0):
         outputs.update(samples, indices)
     said = outputs.write(tmp_path)
     values, known = said["values"], said["oracle"]["proved"]
