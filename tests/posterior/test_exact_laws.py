@@ -13,9 +13,9 @@ from benchmarks.learned_classifier import LearnedClassifier
 from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
-from blackout.posterior import Measured, Reward
+from blackout.posterior import InverseProblem, Reward
 from blackout.posterior.rewards import Tilt
-from blackout.posterior.split_gibbs import forests
+from blackout.posterior.split_gibbs import colour_forests
 from blackout.random import SampleStreams
 
 STATES = torch.tensor(list(itertools.product(range(3), repeat=3)))
@@ -72,11 +72,11 @@ def test_words_are_counted_and_drawn_in_two_colours():
     x = torch.tensor([[1, 2, 1, 2, 0], [2, 1, 1, 1, 2]])
     operator = Motif((1, 2), [0.0, 2.0])
     assert operator(x.double()).tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
-    problem = Measured(operator, operator.noise, operator.noise.measurements(operator.measured((5,))))
+    problem = InverseProblem(operator, operator.noise, operator.noise.measurements(operator.measurement_shape((5,))))
     assert problem.log_likelihood(x.double()).tolist() == [0.0, 2.0]  # the first row has scale 0, the second scale 2
-    assert len(forests(operator.incidence((5,)), 5)) == 2
+    assert len(colour_forests(operator.incidence((5,)), 5)) == 2
     with pytest.raises(ValueError, match="cannot stand"):
-        operator.measured((1,))
+        operator.measurement_shape((1,))
     with pytest.raises(ValueError, match="name"):
         Motif(())
     with pytest.raises(ValueError, match="list of numbers"):
