@@ -14,7 +14,7 @@ from blackout.data import CountData, counts, image_folder, on_disk
 from blackout.data.count_statistics import loaded
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
-from blackout.evaluation.count_scores import CountScorer, compare
+from blackout.evaluation.count_scores import CountScorer, compare_counts
 from blackout.training.data_module import TrainLoader
 
 GENERATOR = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_scores_are_those_of_counts_in_memory(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
-    found = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    found = [compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
     assert found[0] == found[1]
     scores = CountScorer().begin(disk, 12)
     scores.update({"samples": disk.test[:12]}, torch.arange(12))
@@ -168,6 +168,6 @@ def test_a_read_that_comes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest
 
 def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
-    some = loaded(data.train, most=12 * 56)
+    some = loaded(data.train, max_samples=12 * 56)
     assert torch.equal(some, data.train[torch.arange(56) * 10])
-    assert torch.equal(loaded(some, most=1), some)
+    assert torch.equal(loaded(some, max_samples=1), some)

@@ -13,7 +13,7 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import classifier_test, compare, relations
+from blackout.evaluation.count_scores import classifier_test, compare_counts, compare_pairs
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -26,23 +26,23 @@ def draw(number: int) -> torch.Tensor:
 
 
 DATA = CountData("made", draw(1000), draw(800), 400)
-SCORER = CountScorer(most=150, seed=1)
+SCORER = CountScorer(max_samples=150, seed=1)
 SCORES = (
     "c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc", "ks_mean", "ks_total",
-    "mean_ratio", "variance_ratio", "zeros_difference", "largest_ratio", "correlation_difference", "novelty",
-    "equal_difference", "excess_difference",
+    "mean_ratio", "variance_ratio", "zeros_difference", "max_ratio", "correlation_difference", "novelty",
+    "equality_difference", "co_occurrence_difference",
 )  # fmt: skip
 
 
 def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> None:
     grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
     rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
-    assert relations(grid, rare)["excess_difference"] < 1e-12
+    assert compare_pairs(grid, rare)["co_occurrence_difference"] < 1e-12
     together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
-    assert relations(together, rare)["excess_difference"] == pytest.approx(0.25)
-    assert relations(together, rare)["equal_difference"] == 0.5
+    assert compare_pairs(together, rare)["co_occurrence_difference"] == pytest.approx(0.25)
+    assert compare_pairs(together, rare)["equality_difference"] == 0.5
     empty = np.array([[0, 0], [0, 0], [0, 5]])  # equal only where both are 0
-    assert relations(empty, rare)["equal_difference"] == 0
+    assert compare_pairs(empty, rare)["equality_difference"] == 0
 
 
 def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
@@ -55,13 +55,13 @@ def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
         return np.stack([first, other, first + apart, other], 1)
 
     data, samples = brackets(1000), brackets(1000)
-    assert relations(samples, data)["equal_difference"] < 0.05
+    assert compare_pairs(samples, data)["equality_difference"] < 0.05
     samples[:, 2] += generator.integers(1, 3, 1000)
-    assert relations(samples, data)["equal_difference"] > 0.8
+    assert compare_pairs(samples, data)["equality_difference"] > 0.8
     sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
     shuffled = generator.permuted(sparse, axis=0)
-    assert relations(sparse, sparse)["excess_difference"] == 0
-    assert relations(shuffled, sparse)["excess_difference"] == pytest.approx(0.16, abs=0.03)
+    assert compare_pairs(sparse, sparse)["co_occurrence_difference"] == 0
+    assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(0.16, abs=0.03)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> Non
     samples, few = draw(95).numpy(), replace(DATA, test=DATA.test[:30])
     spaced = samples[np.linspace(0, 94, 90).astype(int)]
     parts = [classifier_test(spaced[k::3], few.test.numpy(), False, 1, 8)[0] for k in range(3)]
-    scores = compare(samples, few, 150, 1)
+    scores = compare_counts(samples, few, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
     # one column that is noise: its AUC among 30 held-out numbers and 90 others has this deviation [Mann 1947]
     ranks = np.argsort(np.random.default_rng(0).random((20_000, 120)), 1)[:, :30] + 1
@@ -138,8 +138,8 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
     assert set(SCORES) - few.keys() == {"c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc"}
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
         assert "correlation_difference" not in (one := score(draw(1))) and "ks_mean" in one
-    with pytest.raises(UserError, match=r"most=3"):
-        CountScorer(most=3)
+    with pytest.raises(UserError, match=r"max_samples=3"):
+        CountScorer(max_samples=3)
     np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
     assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)
 

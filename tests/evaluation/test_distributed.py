@@ -23,7 +23,7 @@ SAMPLES = 75
 
 
 def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
-    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prc", "classes"], "train", 16, cache)
+    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prdc", "classes"], "train", 16, cache)
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):

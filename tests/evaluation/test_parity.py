@@ -90,7 +90,7 @@ def ours(extractor: ModuleExtractor, fake: Tensor, real: Tensor, order: Tensor) 
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
     mu, sigma, n = statistics.compute()
-    scores = ImageScores(extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features))
+    scores = ImageScores(extractor, len(fake), ["fd", "is", "kd", "prdc"], Reference(mu, sigma, n, features))
     for indices in order.split(50):
         scores.update({"samples": fake[indices]}, indices)
     return scores.compute()
@@ -138,7 +138,7 @@ def test_streaming_inception_score(count: int, splits: int) -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("blackout.evaluation.image_scores"), "_BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr(import_module("blackout.evaluation.image_scores"), "MAX_BLOCK_VALUES", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)

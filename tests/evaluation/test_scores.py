@@ -20,13 +20,13 @@ from blackout.evaluation import (
     Scorer,
     copula_samples,
     dataset_reference,
-    over_seeds,
+    summarise_seeds,
     write_reference,
 )
 from blackout.evaluation.extractors import Classifier, Features, ModuleExtractor
 from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
 
-ALL = ["fd", "is", "kd", "prc", "classes"]
+ALL = ["fd", "is", "kd", "prdc", "classes"]
 
 
 def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer:
@@ -47,8 +47,8 @@ def test_values_do_not_depend_on_batches_or_order(tmp_path: Path) -> None:
     order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
     two = scored(choice.begin(colour_data(), 90), samples, batch=7, order=order)
     assert one == pytest.approx(two, rel=1e-6)
-    assert {"fd_tiny", "is_tiny", "is_tiny_std", "kd_tiny", "kd_tiny_std", "precision_tiny"} < one.keys()
-    assert sum(one[f"share_tiny_{label}"] for label in range(10)) == pytest.approx(1)
+    assert {"frechet_distance_tiny", "is_tiny", "is_tiny_std", "kernel_distance_tiny", "kernel_distance_tiny_std", "precision_tiny"} < one.keys()
+    assert sum(one[f"class_share_tiny_{label}"] for label in range(10)) == pytest.approx(1)
     assert not any("fid" in name or "kid" in name for name in one)
 
 
@@ -79,12 +79,12 @@ def test_reset_starts_again(tmp_path: Path) -> None:
 
 def test_training_data_score_best(tmp_path: Path) -> None:
     data = colour_data(400, 100)
-    choice = scorer(tmp_path, ["fd", "kd", "prc"])
+    choice = scorer(tmp_path, ["fd", "kd", "prdc"])
     train, held_out, wrong = (
         scored(choice.begin(data, 100), x) for x in (data.train[:100], data.test, images(100, 3, spread=4))
     )
-    assert train["fd_tiny"] < wrong["fd_tiny"] and held_out["fd_tiny"] < wrong["fd_tiny"]
-    assert held_out["kd_tiny"] < wrong["kd_tiny"]
+    assert train["frechet_distance_tiny"] < wrong["frechet_distance_tiny"] and held_out["frechet_distance_tiny"] < wrong["frechet_distance_tiny"]
+    assert held_out["kernel_distance_tiny"] < wrong["kernel_distance_tiny"]
     assert train["precision_tiny"] == 1
 
 
@@ -92,9 +92,9 @@ def test_counts_are_mapped_to_bytes_and_this_is_recorded(tmp_path: Path) -> None
     data = colour_data()
     coarse = CountData("coarse", data.train // 16, data.test // 16, 15)
     run = scorer(tmp_path, ["fd"]).begin(coarse, 60)
-    value = scored(run, coarse.test)["fd_tiny"]
+    value = scored(run, coarse.test)["frechet_distance_tiny"]
     direct = CountData("direct", coarse.train * 17, coarse.test * 17, 255)
-    assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["fd_tiny"]
+    assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["frechet_distance_tiny"]
     assert "0..15" in run.provenance()["images"]
 
 
@@ -113,7 +113,7 @@ def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="scores of real images are left out: .* needs at least 10 samples"):
         assert choice.held_out(data, 9) is None
     against = scorer(tmp_path, ["fd"], reference="test").held_out(data, 50)
-    assert against is not None and against["values"]["fd_tiny_test"] > 0.01  # training images, not the reference itself
+    assert against is not None and against["values"]["frechet_distance_tiny_test"] > 0.01  # training images, not the reference itself
 
 
 def test_scores_against_test_images_have_names_of_their_own(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_scores_against_test_images_have_names_of_their_own(tmp_path: Path) -> N
     published = scored(scorer(tmp_path).begin(data, 60), x)
     against_test = scored(scorer(tmp_path, reference="test").begin(data, 60), x)
     against_val = scored(scorer(tmp_path, reference="test").begin(data, 60, split="val"), x)
-    of_reference = {f"{name}_tiny" for name in ("fd", "kd", "precision", "recall", "density", "coverage")}
-    of_reference |= {"kd_tiny_std"}
+    of_reference = {f"{name}_tiny" for name in ("frechet_distance", "kernel_distance", "precision", "recall", "density", "coverage")}
+    of_reference |= {"kernel_distance_tiny_std"}
     alone = published.keys() - of_reference
     assert against_test.keys() == alone | {name.replace("_tiny", "_tiny_test") for name in of_reference}
     assert against_val.keys() == alone | {name.replace("_tiny", "_tiny_val") for name in of_reference}
     assert all(against_test[name] == published[name] for name in alone)
     exact = scored(scorer(tmp_path, reference="test").begin(data, 60), data.test)
-    assert abs(exact["fd_tiny_test"]) < 1e-6 < published["fd_tiny"]
+    assert abs(exact["frechet_distance_tiny_test"]) < 1e-6 < published["frechet_distance_tiny"]
     assert scored(scorer(tmp_path).begin(data, 60, split="val"), x) == published  # the training set is what it is
 
 
@@ -173,7 +173,7 @@ def test_statistics_file_as_reference(tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
     np.savez(path, mu=np.zeros(FEATURES), sigma=np.eye(FEATURES))
     values = scored(scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0))
-    assert values["fd_tiny"] > 0
+    assert values["frechet_distance_tiny"] > 0
     with pytest.raises(UserError, match="only mu and sigma"):
         scorer(tmp_path, ["fd", "kd"], reference=str(path)).begin(colour_data(), 60)
 
@@ -215,7 +215,7 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
     for number, size in ((39, 19), (200, len(colour_data().train) // 2)):
         run = scorer(tmp_path, ["kd"]).begin(colour_data(), number)
         assert run.provenance()["options"]["kernel_subset_size"] == size <= number
-        assert scored(run, images(number, 7))["kd_tiny"] != 0
+        assert scored(run, images(number, 7))["kernel_distance_tiny"] != 0
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
         (["fd", "fd"], 60, {}, "each once"),
         (["fd"], 1, {}, "at least 2"),
         (["is"], 9, {}, "10 splits needs at least 10 samples"),
-        (["prc"], 5, {}, "at least 6 samples"),
+        (["prdc"], 5, {}, "at least 6 samples"),
         (["fd"], 60, {"reference": "valid"}, "no such file"),
         (["fd"], 60, {"batch_size": 0}, "batch_size=0"),
     ],
@@ -282,14 +282,14 @@ def test_digits_have_honest_scores_without_a_download(digits_classifier: Classif
         "black": torch.zeros_like(data.test),
     }
     real = scored(choice.begin(data, len(data.test)), data.test)
-    assert real["recognised_digits"] > 0.85 and real["is_digits"] > 6
+    assert real["confident_share_digits"] > 0.85 and real["is_digits"] > 6
     for name, fake in fakes.items():
         values = scored(choice.begin(data, len(fake)), fake)
-        assert values["fd_digits"] > 5 * real["fd_digits"], name
-        assert values["kd_digits"] > real["kd_digits"] and values["recall_digits"] < real["recall_digits"], name
-        assert values["recognised_digits"] < 0.3, name
+        assert values["frechet_distance_digits"] > 5 * real["frechet_distance_digits"], name
+        assert values["kernel_distance_digits"] > real["kernel_distance_digits"] and values["recall_digits"] < real["recall_digits"], name
+        assert values["confident_share_digits"] < 0.3, name
 
 
 def test_spread_over_seeds() -> None:
-    spread = over_seeds([{"fid": 1.0}, {"fid": 2.0}, {"fid": 3.0}])
+    spread = summarise_seeds([{"fid": 1.0}, {"fid": 2.0}, {"fid": 3.0}])
     assert spread["fid"] == pytest.approx({"mean": 2, "std": 1, "standard_error": 3**-0.5})
