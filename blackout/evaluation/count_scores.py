@@ -429,14 +429,12 @@ def compare_pairs(a: Array, b: Array) -> dict[str, float]:
     equality_a, excess_a = _pair_statistics(a[:, elements])
     equality_b, excess_b = _pair_statistics(b[:, elements])
     is_pair = ~np.eye(len(elements), dtype=bool)
-    equality_difference = np.abs(equality_a - equality_b)[is_pair]
-    co_occurrence_difference = (excess_a - excess_b)[is_pair]
-    co_occurrence_difference = 0.0
-    if co_occurrence_difference.size:
-        co_occurrence_difference = float(np.sqrt(np.square(co_occurrence_difference).mean()))
+    equality = np.abs(equality_a - equality_b)[is_pair]
+    excess = (excess_a - excess_b)[is_pair]
+    co_occurrence = float(np.sqrt(np.square(excess).mean())) if excess.size else 0.0
     return {
-        "equality_difference": float(equality_difference.max(initial=0)),
-        "co_occurrence_difference": co_occurrence_difference,
+        "equality_difference": float(equality.max(initial=0)),
+        "co_occurrence_difference": co_occurrence,
     }
 
 

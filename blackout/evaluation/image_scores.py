@@ -472,7 +472,7 @@ class ImageScores:
                 values |= {self._name(name): value for name, value in shares._asdict().items()}
         if "classes" in sums:
             confident, *shares_of_classes = sums["classes"].tolist()
-            values[self._name("confident_share")] = confident
+            values[self._name("classified_share")] = confident
             for label, share in enumerate(shares_of_classes):
                 values[self._name("class_share", f"_{label}")] = share
         return values
@@ -488,7 +488,7 @@ class ImageScores:
 
         With Inception features it is the plain name, otherwise it has the extractor's name.
         """
-        uses_reference = score not in ("is", "confident_share", "class_share")
+        uses_reference = score not in ("is", "classified_share", "class_share")
         suffix = self._suffix if uses_reference else ""
         if self.extractor.canonical:
             return f"{INCEPTION_NAMES.get(score, score)}{suffix}{ending}"

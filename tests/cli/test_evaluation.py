@@ -27,7 +27,7 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert {"frechet_distance_digits", "is_digits", "confident_share_digits", "bits_per_dim_train", "bits_per_dim_test"} <= set(
+    assert {"frechet_distance_digits", "is_digits", "classified_share_digits", "bits_per_dim_train", "bits_per_dim_test"} <= set(
         report["values"]
     )
     assert "fid" not in report["values"]

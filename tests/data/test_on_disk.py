@@ -168,6 +168,6 @@ def test_a_read_that_comes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest
 
 def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
-    some = loaded(data.train, max_samples=12 * 56)
+    some = loaded(data.train, most=12 * 56)
     assert torch.equal(some, data.train[torch.arange(56) * 10])
-    assert torch.equal(loaded(some, max_samples=1), some)
+    assert torch.equal(loaded(some, most=1), some)

@@ -147,9 +147,9 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
 def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
     seen = torch.ones(DATA.test.shape, dtype=torch.bool)
     seen[:300, 2] = False
-    with pytest.warns(UserWarning, match="compared with 500 test samples of which nothing is missing"):
+    with pytest.warns(UserWarning, match="compared with 500 test samples without missing entries"):
         SCORER.begin(replace(DATA, test_seen=seen), 50)
-    with pytest.warns(UserWarning, match="compared with 800 test samples whose missing entries are filled"):
+    with pytest.warns(UserWarning, match="compared with 800 test samples with filled missing entries"):
         SCORER.begin(replace(DATA, test_seen=torch.zeros_like(seen)), 50)
 
 

@@ -86,7 +86,7 @@ def test_two_processes_agree_with_one(results: list[dict[str, Any]], tmp_path: P
 
 def test_every_process_hears_of_a_failure(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert "75 samples were asked for, but only 60" in str(result["lost"])
+        assert "75 samples were requested, but only 60" in str(result["lost"])
         assert result["refused"] == "only the first process knows"
 
 

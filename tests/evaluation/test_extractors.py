@@ -67,7 +67,7 @@ def test_inception_refuses_bad_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         Inception(path)
     torch.save({"weight": torch.zeros(3)}, path)
-    with pytest.raises(UserError, match="does not hold the weights"):
+    with pytest.raises(UserError, match="does not have the weights"):
         Inception(path)
 
 

@@ -100,19 +100,19 @@ def test_a_damaged_cache_is_computed_anew(tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"")
     else:
         write_reference(path, dataclasses.replace(good, origin={**good.origin, "split": "test"}))
-    with pytest.warns(UserWarning, match="computed anew"):
+    with pytest.warns(UserWarning, match="damaged and will be replaced"):
         assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
     assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
 
 
 def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="cannot keep"):
+    with pytest.warns(UserWarning, match="cannot be cached"):
         dataset_reference(colour_data(), "train", tiny_extractor(), cache=tmp_path / "file")
 
 
 def test_refuses_other_splits_and_data() -> None:
-    with pytest.raises(UserError, match="allowed are train, test"):
+    with pytest.raises(UserError, match="must be train, test"):
         dataset_reference(colour_data(), "validation", tiny_extractor())  # type: ignore[arg-type]
     vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
     with pytest.raises(UserError, match=r"shape \(6,\)"):
@@ -148,7 +148,7 @@ def test_refuses_bad_statistics_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a readable"):
         file_reference(path, extractor)
     np.savez(path, mean=np.zeros(3))
-    with pytest.raises(UserError, match="mu and sigma are expected"):
+    with pytest.raises(UserError, match="must contain the arrays mu and sigma"):
         file_reference(path, extractor)
     np.savez(path, mu=np.zeros(2048), sigma=np.eye(2048))
     with pytest.raises(UserError, match="tiny has 24 features"):

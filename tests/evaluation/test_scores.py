@@ -147,7 +147,7 @@ def test_images_of_a_class_are_compared_with_those_of_the_class(tmp_path: Path) 
     assert scored(run, test[2::3]) == scored(scorer(tmp_path, ["fd"]).begin(alone, 30), test[2::3])
     assert run.provenance()["reference"]["condition"] == {"classes": [2]}
     write_reference(tmp_path / "r.npz", dataset_reference(data, "train", tiny_extractor(), cache=tmp_path))
-    with pytest.raises(UserError, match=r"these samples are under \{'classes': \[2\]\}, which its images may not be"):
+    with pytest.raises(UserError, match=r"these samples are conditional on \{'classes': \[2\]\}"):
         scorer(tmp_path, ["fd"], reference=str(tmp_path / "r.npz")).begin(part, 30)
 
 
@@ -229,7 +229,7 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
         (["is"], 9, {}, "10 splits needs at least 10 samples"),
         (["prdc"], 5, {}, "at least 6 samples"),
         (["fd"], 60, {"reference": "valid"}, "no such file"),
-        (["fd"], 60, {"batch_size": 0}, "batch_size=0"),
+        (["fd"], 60, {"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
 def test_refuses_before_anything_long_starts(
@@ -265,7 +265,7 @@ def test_bad_images(tmp_path: Path) -> None:
             run.update({"samples": bad}, indices)
     run.update({"samples": images(4, 0)}, indices)
     run.update({"samples": images(2, 0)}, indices[:2])
-    with pytest.raises(UserError, match="60 samples were asked for, but only 4 were scored, and 2 of them more than"):
+    with pytest.raises(UserError, match="60 samples were requested, but only 4 were scored, and 2 of them more than"):
         run.compute()
 
 
@@ -282,12 +282,12 @@ def test_digits_have_honest_scores_without_a_download(digits_classifier: Classif
         "black": torch.zeros_like(data.test),
     }
     real = scored(choice.begin(data, len(data.test)), data.test)
-    assert real["confident_share_digits"] > 0.85 and real["is_digits"] > 6
+    assert real["classified_share_digits"] > 0.85 and real["is_digits"] > 6
     for name, fake in fakes.items():
         values = scored(choice.begin(data, len(fake)), fake)
         assert values["frechet_distance_digits"] > 5 * real["frechet_distance_digits"], name
         assert values["kernel_distance_digits"] > real["kernel_distance_digits"] and values["recall_digits"] < real["recall_digits"], name
-        assert values["confident_share_digits"] < 0.3, name
+        assert values["classified_share_digits"] < 0.3, name
 
 
 def test_spread_over_seeds() -> None:
