@@ -164,7 +164,7 @@ class PosteriorOutputs:
         # 3. Estimates.
         groups = [self.x[rows].double() for rows in self.rows]
         self.mean = torch.stack([group.mean(0) for group in groups])
-        self.std = torch.stack([group.std(0, unbiased=False) for group in groups])
+        self.std = torch.stack([_standard_deviation(group) for group in groups])
         self.quantiles = torch.stack([diagnostics.predictive_quantiles(group) for group in groups])
 
     def _save_arrays(self, path: Path) -> None:
@@ -548,11 +548,11 @@ class PosteriorOutputs:
         """
         max_count = self._draw.model.process.max_count
         problem = self.problem.select(self.chosen, self.shape)
-        squared_deviation = (self.x.double() - self.mean[self.place]).pow(2)
+        variance = (self.std**2)[self.place]
         return {
             "psnr": float(diagnostics.psnr(self.x, truth[self.place], max_count).mean()),
             "psnr_of_mean": float(diagnostics.psnr(self.mean, truth, max_count).mean()),
-            "std": float(squared_deviation.mean().sqrt()),
+            "std": float(variance.mean().sqrt()),
             "log_likelihood_of_truth": float(problem.log_likelihood(truth.double()).mean()),
         }
 
@@ -619,6 +619,11 @@ class PosteriorOutputs:
         if hidden is not None:
             stacked = stacked[:, hidden]
         return {name: np.array(values) for name, values in ranks.items()}, stacked
+
+
+def _standard_deviation(x: Tensor) -> Tensor:
+    """Return the standard deviation over samples [S, ...], with divisor S - 1; 0 for one sample."""
+    return x.std(0) if len(x) > 1 else torch.zeros_like(x[0])
 
 
 def _largest(values: Tensor) -> float:

@@ -52,7 +52,7 @@ def test_all_files_are_there_and_agree(run, model):
     found = np.load(out / "posterior.npz")
     assert samples.shape == (6, 8, 8, 1) and samples.dtype == np.uint8 and found["measurement"].shape == (3, 4, 4, 1)
     assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
-    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1))
+    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1, ddof=1))
     assert found["number"].tolist() == [3, 4, 5] and all(found["most_likely"] // 2 == [0, 1, 2])
     chains, values, spent = np.load(out / "samples.npz")["chains"], metrics(out)["values"], found["cost"]
     assert spent.shape == (3, 5) and [spent[0, 1], spent[-1, 1]] == pytest.approx([3.0, 0.2])
