@@ -131,6 +131,8 @@ class Noise(ABC):
     smooth: ClassVar[bool] = True
     # whether y are integers
     integer_valued: ClassVar[bool] = True
+    # whether p(y | m) sums to 1 over y, so that evidence can be estimated
+    normalised: ClassVar[bool] = True
     # conditions on parameters, by name
     constraints: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
 
@@ -235,6 +237,7 @@ class Flips(Exact):
     References: Chu et al. 2025, section 4.5.
     """
 
+    normalised: ClassVar[bool] = False
     penalty: float = 3.0
     constraints: ClassVar = {"penalty": POSITIVE}
 

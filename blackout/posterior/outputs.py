@@ -314,7 +314,7 @@ class PosteriorOutputs:
         self._diagnose_fit()
 
         # evidence, unknown parameters and repaired elements
-        if "log_evidence" in self.arrays:
+        if "log_evidence" in self.arrays and self.problem.noise.normalised:
             logs = self.arrays["log_evidence"]
             evidence = [diagnostics.log_mean_exp(logs[rows].numpy()) for rows in self.rows]
             mean, error = torch.tensor(evidence, dtype=torch.float64).T

@@ -203,6 +203,14 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     assert values["log_evidence_error"] > 0
 
 
+def test_a_likelihood_that_is_not_normalised_has_no_evidence(run, model, tmp_path):
+    particles = ("posterior=smc", "posterior.particles=2", WALK, "measurement=test:0")
+    for noise, has_evidence in (("flips", False), ("gaussian", True)):
+        out = tmp_path / noise
+        draw(run, model, out, *SMALL, "operator=identity", f"noise={noise}", *particles)
+        assert ("log_evidence" in metrics(out)["values"]) == has_evidence
+
+
 METHODS = (
     ("posterior=sgdd", "posterior.sweeps=2"), ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
     ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite", WALK),
