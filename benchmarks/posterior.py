@@ -262,7 +262,7 @@ def widths(bench: Bench) -> Iterator[Row]:
     """
     operators = [Blur(5, width) for width in _WIDTHS]
 
-    def observed_mask(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def simulate(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which operator is right, and the measurements."""
         number = torch.arange(len(truths))
         blurred = torch.stack([operator(truths) for operator in operators])[number % len(operators), number]
@@ -276,11 +276,13 @@ def widths(bench: Bench) -> Iterator[Row]:
 
     for exposure in _EXPOSURES:
         noise = Poisson(exposure)
-        (right, y), (own_right, own) = seen(bench.truths, noise), seen(bench.training[:_OWN], noise)
+        (right, y), (own_right, own) = simulate(bench.truths, noise), simulate(bench.training[:_OWN], noise)
         evidence, spread, number = [], [], len(y)
         for operator in operators:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-                drawn = SMC().sample(bench.prior, InverseProblem(operator, noise, y), number * bench.samples, bench.seed)
+                drawn = SMC().sample(
+                    bench.prior, InverseProblem(operator, noise, y), number * bench.samples, bench.seed
+                )
             groups = drawn.log_evidence.view(bench.samples, number)
             if bench.samples > 1:
                 spread.append(groups.std(0))

@@ -207,7 +207,7 @@ class CountScores:
     def provenance(self) -> dict[str, Any]:
         """Return how the scores are made, as plain values."""
         data = self._data
-        reference = {
+        reference: dict[str, Any] = {
             "split": self._split,
             "size": data.size(self._split),
             "sha256": data.fingerprint(self._split),

@@ -171,8 +171,8 @@ class ModuleExtractor:
         """
         with torch.no_grad(), full_float32(self.device):
             output = self.module(images.to(self.device))
-        features = output
-        logits = None
+        features: Any = output
+        logits: Any = None
         if isinstance(output, tuple | list):
             features, logits = [*output, None][:2]
         self._check("features", features, (len(images), self.num_features))

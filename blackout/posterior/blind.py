@@ -145,7 +145,7 @@ class BlindProblem(InverseProblem):
             low = low + first * width
             width = (end - first) * width / NUM_CELLS
 
-    def at_median(self) -> InverseProblem:
+    def with_prior_median(self) -> InverseProblem:
         """Return the problem with the prior median of a parameter of the noise.
 
         For a parameter of the operator, return the blind problem itself.
@@ -154,7 +154,7 @@ class BlindProblem(InverseProblem):
             return self
         return self.with_value(self.unknown.median)
 
-    def at_draw(self, x: Tensor, source: RandomSource = None) -> InverseProblem:
+    def with_posterior_draw(self, x: Tensor, source: RandomSource = None) -> InverseProblem:
         """Return the problem with a draw of a parameter of the noise given every row of x.
 
         For a parameter of the operator, which cannot differ between rows, return the blind problem

@@ -211,8 +211,9 @@ class PosteriorOutputs:
             posterior[name] = to_draws(self.arrays[name])[None]
         sample_stats: dict[str, np.ndarray] = {}
         if self._draw.method.is_markov_chain:
-            late = self._late_statistics()
-            late = to_draws(late).swapaxes(1, 2)  # [chain, draw, measurement, statistic]
+            late = to_draws(self._late_statistics()).swapaxes(
+                1, 2
+            )  # [chain, draw, measurement, statistic]
             sample_stats = {
                 "lp": late[..., 0],
                 "total": late[..., 1],

@@ -49,12 +49,12 @@ class Resampling(NamedTuple):
     """What happens to the particles of each sample after a step.
 
     Attributes:
-        index: particle that each one continues from, int64 [n, M].
+        ancestors: particle that each one continues from, int64 [n, M].
         log_weight: their weights afterwards, float64 [n, M].
         log_mean_weight: of the particles before resampling, float64 [n]; 0 without resampling.
     """
 
-    index: Tensor
+    ancestors: Tensor
     log_weight: Tensor
     log_mean_weight: Tensor
 
@@ -145,9 +145,9 @@ class SMC(Method):
             resampling = self._resample(log_weight, value, new_value, u, is_last)
             log_weight = resampling.log_weight
             log_evidence = log_evidence + resampling.log_mean_weight
-            rows = (first_row + resampling.index).flatten()
+            rows = (first_row + resampling.ancestors).flatten()
             x = x[rows]
-            value = new_value.gather(1, resampling.index)
+            value = new_value.gather(1, resampling.ancestors)
 
             # 4. The next step reuses the predictions of the particles that remain.
             cast(CountingDenoiser, prior.denoiser).reuse(rows, s)
@@ -196,10 +196,8 @@ class SMC(Method):
         """
         terms = []
         for x in data:
-            if isinstance(problem, InverseProblem):
-                term = problem.terms(x)
-            else:
-                term = problem.log_likelihood(x)[:, None]
+            is_local = isinstance(problem, InverseProblem)
+            term = problem.terms(x) if is_local else problem.log_likelihood(x)[:, None]
             terms.append(term.unflatten(0, (-1, self.particles)))
         groups = torch.cat(terms, 1)  # [n, data x M, K]
         if raise_zeros:
@@ -237,8 +235,8 @@ class SMC(Method):
         # them by an independent number
         rotation = (u * 1e6).long() % num_particles
         drawn = systematic(weight, u).gather(1, (identity + rotation) % num_particles)
-        index = torch.where(resampled, drawn, identity)
-        return Resampling(index, torch.where(resampled, 0.0, log_weight), log_mean)
+        ancestors = torch.where(resampled, drawn, identity)
+        return Resampling(ancestors, torch.where(resampled, 0.0, log_weight), log_mean)
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ class SplitGibbs(Method):
         for k, t in enumerate(self.levels):
             # 2. An unknown parameter of the noise given x.
             if isinstance(problem, BlindProblem):
-                step = replace(step, problem=problem.at_draw(x, streams.fold(3 * k + 2).at(0)))
+                step = replace(step, problem=problem.with_posterior_draw(x, streams.fold(3 * k + 2).at(0)))
 
             # 3. The likelihood step, z given x.
             z, info = step(x, z, t, streams.fold(3 * k))
@@ -396,7 +396,7 @@ class SplitGibbs(Method):
         """
         kind = "metropolis" if self.published else self.likelihood_step
         if isinstance(problem, BlindProblem):
-            problem = problem.at_median()
+            problem = problem.with_prior_median()
         proposals_per_element = PROPOSALS_PER_ELEMENT
         if self.published:
             proposals_per_element = PUBLISHED_PROPOSALS_PER_ELEMENT

@@ -27,9 +27,13 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert {"frechet_distance_digits", "is_digits", "classified_share_digits", "bits_per_dim_train", "bits_per_dim_test"} <= set(
-        report["values"]
-    )
+    assert {
+        "frechet_distance_digits",
+        "is_digits",
+        "classified_share_digits",
+        "bits_per_dim_train",
+        "bits_per_dim_test",
+    } <= set(report["values"])
     assert "fid" not in report["values"]
     assert report["num_samples"] == 120 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
     assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")

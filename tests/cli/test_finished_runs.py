@@ -126,7 +126,11 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     (earlier,) = results["earlier"]
     assert earlier["training_steps"] == 4 and earlier["values"] == before["values"] and "finished" not in earlier
     now = read_rows(finished / "metrics.csv")
-    assert now[4].keys() >= rows[4].keys() and now[4]["frechet_distance_digits"] == rows[4]["frechet_distance_digits"] and 6 in now
+    assert (
+        now[4].keys() >= rows[4].keys()
+        and now[4]["frechet_distance_digits"] == rows[4]["frechet_distance_digits"]
+        and 6 in now
+    )
     assert yaml.safe_load((finished / "config.yaml").read_text())["trainer"]["max_steps"] == 6
     assert read_checkpoint(finished / "checkpoints/last.ckpt")["global_step"] == 6
     assert f"{before['values']['frechet_distance_digits']:.4g}" in save_report(finished).read_text()

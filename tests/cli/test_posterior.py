@@ -63,7 +63,9 @@ def test_all_files_are_there_and_agree(run, model):
     beside = metrics(out)["references"]
     assert beside["residual_chi_square"] == {"ideal": 1.0}
     assert beside["psnr"].keys() == {"of_other_samples", "training_mean"} and "training_mean" in beside["psnr_of_mean"]
-    assert {"r_hat", "ess_bulk", "ess_tail", "posterior_predictive_p", "prior_predictive_p", "repaired_share"} <= set(found.files)
+    assert {"r_hat", "ess_bulk", "ess_tail", "posterior_predictive_p", "prior_predictive_p", "repaired_share"} <= set(
+        found.files
+    )
     assert math.isclose(values["posterior_predictive_p"], found["posterior_predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
@@ -183,7 +185,9 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
     assert found["values"]["r_hat"] > 1.05 and found["values"]["posterior_predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
     outcome = draw(run, model, tmp_path / "far", *QUICK, *far)
-    assert "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
+    assert (
+        "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
+    )
 
 
 def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
@@ -330,7 +334,9 @@ HOSTILE = {
     "survival": ((*POINT, "noise=binomial", "noise.survival=1.5"), "survival"),
     "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
     "indices": ((*POINT, "indices=[99]"), "indices"),
-    "decoded otherwise": (("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"), "decoded"),
+    "decoded otherwise": (
+        ("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"), "decoded",
+    ),
     "encoded otherwise": (("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"), "encoder returns"),
     "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
     "guidance": ((*POINT, "sampler.guidance.scale=2"), "sampler.guidance.scale is not for posteriors"),

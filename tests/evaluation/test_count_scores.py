@@ -61,7 +61,9 @@ def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
     sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
     shuffled = generator.permuted(sparse, axis=0)
     assert compare_pairs(sparse, sparse)["co_occurrence_difference"] == 0
-    assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(0.16, abs=0.03)
+    assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(
+        0.16, abs=0.03
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +80,11 @@ def score(samples: torch.Tensor) -> dict[str, float]:
 
 def test_samples_that_are_right_score_as_held_out_data_do() -> None:
     values, own = score(draw(800)), SCORER.held_out(DATA, 800)
-    assert own is not None and values.keys() == set(SCORES) == own["values"].keys() and own["num_samples"] == 800
+    assert (
+        own is not None
+        and values.keys() == set(SCORES) == own["values"].keys()
+        and own["num_samples"] == 800
+    )
     for found in (values, own["values"]):
         assert 0.4 < found["c2st_auc"] < 0.6 and 0.4 < found["c2st_linear_auc"] < 0.6
         assert abs(found["zeros_difference"]) < 0.06 and 0.7 < found["variance_ratio"] < 1.4
@@ -118,24 +124,40 @@ def test_during_training_samples_are_compared_with_validation_counts() -> None:
     during.update({"samples": DATA.test[:300]}, torch.arange(300))
     final = SCORER.begin(brighter, 300)
     final.update({"samples": DATA.test[:300]}, torch.arange(300))
-    assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(1, abs=0.2)
+    assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(
+        1, abs=0.2
+    )
     reference = during.provenance()["metrics"]["reference"]
     assert reference == {"split": "val", "size": 800, "sha256": brighter.fingerprint("val")}
-    with pytest.raises(UserError, match=r"made has no validation data to compare samples with.*dataset.validation=0.1"):
+    with pytest.raises(
+        UserError,
+        match=r"made has no validation data to compare samples with.*dataset.validation=0.1",
+    ):
         SCORER.begin(DATA, 300, split="val")
 
 
 def test_a_copula_stands_beside_and_shuffled_elements_are_worse() -> None:
     fitted = SCORER.baseline(DATA, 300)
-    assert fitted is not None and fitted["name"] == "gaussian_copula" and fitted["values"].keys() == set(SCORES)
+    assert (
+        fitted is not None
+        and fitted["name"] == "gaussian_copula"
+        and fitted["values"].keys() == set(SCORES)
+    )
     assert fitted["values"]["correlation_difference"] < 0.1 and fitted["values"]["ks_mean"] < 0.12
     assert CountScorer(baselines=False).baseline(DATA, 50) is None
 
 
 def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"):
+    with pytest.warns(
+        UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"
+    ):
         few = score(draw(5))
-    assert set(SCORES) - few.keys() == {"c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc"}
+    assert set(SCORES) - few.keys() == {
+        "c2st_auc",
+        "c2st_auc_error",
+        "c2st_accuracy",
+        "c2st_linear_auc",
+    }
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
         assert "correlation_difference" not in (one := score(draw(1))) and "ks_mean" in one
     with pytest.raises(UserError, match=r"max_samples=3"):
@@ -149,7 +171,9 @@ def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
     seen[:300, 2] = False
     with pytest.warns(UserWarning, match="compared with 500 test samples without missing entries"):
         SCORER.begin(replace(DATA, test_seen=seen), 50)
-    with pytest.warns(UserWarning, match="compared with 800 test samples with filled missing entries"):
+    with pytest.warns(
+        UserWarning, match="compared with 800 test samples with filled missing entries"
+    ):
         SCORER.begin(replace(DATA, test_seen=torch.zeros_like(seen)), 50)
 
 
@@ -166,4 +190,7 @@ def test_the_figure_shows_both_sets(tmp_path: Path) -> None:
     scores.compute()
     scores.figure().savefig(tmp_path / "scores.png")
     panels = scores.figure().axes[:6]
-    assert len({panel.get_title() for panel in panels}) == 6 and (tmp_path / "scores.png").stat().st_size > 5000
+    assert (
+        len({panel.get_title() for panel in panels}) == 6
+        and (tmp_path / "scores.png").stat().st_size > 5000
+    )

@@ -62,7 +62,10 @@ def work(rank: int, folder: Path) -> None:
         "cached": scores(rank, 2, cache),
         "lost": lost_sample(rank, cache),
         "refused": refused(rank),
-        "shares": [[batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)], my_samples(5).tolist()],
+        "shares": [
+            [batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)],
+            my_samples(5).tolist(),
+        ],
     }
     torch.save(result, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -90,7 +90,9 @@ def ours(extractor: ModuleExtractor, fake: Tensor, real: Tensor, order: Tensor) 
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
     mu, sigma, n = statistics.compute()
-    scores = ImageScores(extractor, len(fake), ["fd", "is", "kd", "prdc"], Reference(mu, sigma, n, features))
+    scores = ImageScores(
+        extractor, len(fake), ["fd", "is", "kd", "prdc"], Reference(mu, sigma, n, features)
+    )
     for indices in order.split(50):
         scores.update({"samples": fake[indices]}, indices)
     return scores.compute()
@@ -155,18 +157,26 @@ def test_density_and_coverage_by_their_definition() -> None:
     real = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
     fake = torch.tensor([[0.4], [0.6], [100.0], [2.5]])
     radius = [1.0, 1.0, 2.0, 4.0]  # distance to the nearest other real point
-    inside = [[abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake]
+    inside = [
+        [abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake
+    ]
     result = precision_recall(fake, real, neighbours=1, density_neighbours=1)
     assert result.density == pytest.approx(sum(map(sum, inside)) / len(fake))
-    other = precision_recall(fake, real, neighbours=2, density_neighbours=1)  # whose balls are precision's alone
+    other = precision_recall(
+        fake, real, neighbours=2, density_neighbours=1
+    )  # whose balls are precision's alone
     assert (other.density, other.coverage) == (result.density, result.coverage)
-    assert result.coverage == pytest.approx(sum(any(row[i] for row in inside) for i in range(4)) / 4)
+    assert result.coverage == pytest.approx(
+        sum(any(row[i] for row in inside) for i in range(4)) / 4
+    )
 
 
 def test_near_duplicates_are_found_far_from_the_origin() -> None:
     """In float32 distances of 1e-3 are lost in the rounding of squares of norm 26."""
     generator = torch.Generator().manual_seed(0)
-    x, offset = (F.normalize(torch.randn(200, 2048, generator=generator)) * size for size in (26, 1e-3))
+    x, offset = (
+        F.normalize(torch.randn(200, 2048, generator=generator)) * size for size in (26, 1e-3)
+    )
     real, fake = torch.cat([x, x + offset]), torch.cat([x + offset / 4, x + 5 * offset / 4])
     assert precision_recall(fake, real, neighbours=1)[:2] == (1.0, 1.0)
 
@@ -187,4 +197,6 @@ def test_balls_of_precision_and_recall_are_closed_and_those_of_density_open() ->
     assert bool((apart == reach[1]).any() and (apart == reach[0][:, None]).any())
     shares = closed[0].any(1), closed[1].any(0), inside.sum(1) / 2, inside.any(0)
     expected = [float(share.double().mean()) for share in shares]
-    assert precision_recall(fake, real, neighbours=2, density_neighbours=2) == pytest.approx(expected)
+    assert precision_recall(fake, real, neighbours=2, density_neighbours=2) == pytest.approx(
+        expected
+    )

@@ -26,8 +26,8 @@ from blackout.posterior import (
     Gaussian,
     Identity,
     Inpaint,
-    Matrix,
     InverseProblem,
+    Matrix,
     NoiseDenoise,
     Poisson,
     Prior,
@@ -73,7 +73,13 @@ def problem_of_counts(levels, seed=1):
     p = rng.dirichlet(0.3 * np.ones(levels**3))
     axes = np.stack(np.meshgrid(*[np.arange(levels)] * 3, indexing="ij"), -1).reshape(-1, 3)
     likelihood = stats.poisson.pmf(6, axes @ [1.0, 2.0, 0.5] + 0.5)
-    return p, likelihood, InverseProblem(Matrix(torch.tensor([[1.0, 2.0, 0.5]])), Poisson(1.0, 0.5), torch.tensor([6.0]))
+    return (
+        p,
+        likelihood,
+        InverseProblem(
+            Matrix(torch.tensor([[1.0, 2.0, 0.5]])), Poisson(1.0, 0.5), torch.tensor([6.0])
+        ),
+    )
 
 
 def above_the_floor(samples, posterior, levels):
@@ -89,7 +95,9 @@ def test_black_box_photons_of_125_states():
     toy = SplitToy(p, likelihood, 5, 3, death_element(5), lambda t: np.zeros(125))
     prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
     split = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, BlackBoxed(problem), CHAINS)
-    moves = NoiseDenoise((1.0, 0.4, 0.1), 24).sample(prior, BlackBoxed(problem), CHAINS, seed=1, start=split.samples)
+    moves = NoiseDenoise((1.0, 0.4, 0.1), 24).sample(
+        prior, BlackBoxed(problem), CHAINS, seed=1, start=split.samples
+    )
     assert above_the_floor(split.samples, toy.posterior, 5) <= 0.045
     assert above_the_floor(moves.samples, toy.posterior, 5) <= 0.025
 
@@ -106,7 +114,9 @@ def test_states_on_the_way_are_valued_by_evaluations_that_the_next_steps_take_ov
     """One evaluation a step, of every particle, and the evidence of the pair's sum is right."""
     pair = pixel_pair()
     prior = Prior(ExactDenoiser(pair), PureDeath(15), (2,), times=logit_times(8, 5.0, -5.0))
-    found = SMC(10).sample(prior, problem := InverseProblem(Identity(), Poisson(), torch.tensor([4.0, 2.0])), 100)
+    found = SMC(10).sample(
+        prior, problem := InverseProblem(Identity(), Poisson(), torch.tensor([4.0, 2.0])), 100
+    )
     assert sum(sweep["network_evaluations"] for sweep in found.trace) == 10 * (len(prior.times) - 1)
     likelihood = problem.log_likelihood(torch.from_numpy(pair.states).double()).exp().numpy()
     estimate, error = log_mean_exp(found.log_evidence.numpy())
@@ -120,7 +130,9 @@ def test_one_proposal_per_sweep_is_enough_for_categories():
     axes = np.stack(np.meshgrid(*[np.arange(5)] * 2, indexing="ij"), -1).reshape(-1, 2)
     likelihood = stats.poisson.pmf(4, axes @ [1.0, 1.0] + 0.2)
     toy = SplitToy(p, likelihood, 5, 2, uniform_element(5))
-    problem = BlackBoxed(InverseProblem(Matrix(torch.ones(1, 2)), Poisson(1.0, 0.2), torch.tensor([4.0])))
+    problem = BlackBoxed(
+        InverseProblem(Matrix(torch.ones(1, 2)), Poisson(1.0, 0.2), torch.tensor([4.0]))
+    )
     prior = ExactPrior(None, Uniform(4), (2,), toy=toy)
     found = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS // 2)
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.05
@@ -134,7 +146,9 @@ def test_a_known_pixel(y):
     likelihood = (np.arange(25) // 5 == y) * 1.0
     toy = SplitToy(p, likelihood, 5, 2, death_element(5))
     prior = ExactPrior(None, PureDeath(4), (2,), toy=toy)
-    problem = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([float(y), 0.0]))
+    problem = InverseProblem(
+        Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([float(y), 0.0])
+    )
     found = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, problem, CHAINS)
     assert (found.samples[:, 0] == y).all() and bool(torch.isfinite(found.log_likelihood).all())
     assert 0 < float(found.num_repaired.double().mean()) < 0.5
@@ -164,10 +178,14 @@ class WalkingPrior(Prior):
         return torch.from_numpy(laws @ self.toy.states).double()
 
     def one_step_samples(self, x, s, streams, num_samples):
-        return [self.step(x, torch.zeros_like(s), s, streams.fold(k).at(0)) for k in range(num_samples)]
+        return [
+            self.step(x, torch.zeros_like(s), s, streams.fold(k).at(0)) for k in range(num_samples)
+        ]
 
     def reverse(self, z, t, source=None, num_steps=None):
-        return self._drawn(self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.at(0))
+        return self._drawn(
+            self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.at(0)
+        )
 
 
 def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
@@ -184,7 +202,9 @@ def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
 def all_alike(x, t):
     """The exact denoiser of bits that are all 0 or all 1, as often."""
     odds = (2 * x.double() - 1).sum(1, keepdim=True) * -(torch.tanh(t / 2)).log()
-    both = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
+    both = torch.stack(
+        [torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1
+    )
     return CategoricalPrediction(both.expand(-1, -1, x.shape[1]).float())
 
 
@@ -201,16 +221,25 @@ def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
     """Of many thinned pixels nearly all guesses contradict one."""
     problem = InverseProblem(Identity(), Binomial(0.5), torch.tensor([2.0, 1.0]))
     data = torch.tensor([[1.0, 1.0], [1.0, 3.0]]).double()
-    assert SMC(2)._log_mean_likelihood(problem, [data], raise_zeros=True).exp().tolist() == [pytest.approx([0.5, 0.375])]
-    assert SMC(2)._log_mean_likelihood(problem, [data], raise_zeros=False).exp().tolist() == [[0, 0]]
+    assert SMC(2)._log_mean_likelihood(problem, [data], raise_zeros=True).exp().tolist() == [
+        pytest.approx([0.5, 0.375])
+    ]
+    assert SMC(2)._log_mean_likelihood(problem, [data], raise_zeros=False).exp().tolist() == [
+        [0, 0]
+    ]
 
 
-BLUR, THIRD = torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]), torch.tensor([1.0, 2.0, 0.0])
+BLUR, THIRD = (
+    torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]),
+    torch.tensor([1.0, 2.0, 0.0]),
+)
 FIVE = {
     "sum": InverseProblem(Matrix(torch.ones(1, 3)), Poisson(1.0, 0.5), torch.tensor([6.0])),
     "thinning with zeros": InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), THIRD),
     "blur": InverseProblem(Matrix(BLUR), Poisson(), torch.tensor([2.0, 1.0, 3.0])),
-    "exposure map": InverseProblem(Identity(), Poisson([0.5, 2.0, 1.0]), torch.tensor([1.0, 3.0, 0.0])),
+    "exposure map": InverseProblem(
+        Identity(), Poisson([0.5, 2.0, 1.0]), torch.tensor([1.0, 3.0, 0.0])
+    ),
     "gaussian": InverseProblem(Identity(), Gaussian(0.8), torch.tensor([1.5, 2.2, 0.3])),
 }
 
@@ -221,7 +250,9 @@ def evidence(problem, number, particles=20, seed=0):
     toy = Toy("counts", p.reshape(5, 5, 5))
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
     found = SMC(particles).sample(prior, problem, number, seed)
-    exact = float((p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()).sum())
+    exact = float(
+        (p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()).sum()
+    )
     return *log_mean_exp(found.log_evidence.numpy()), math.log(exact)
 
 
@@ -229,7 +260,12 @@ def evidence(problem, number, particles=20, seed=0):
 def test_an_unknown_exposure_and_the_counts_are_drawn_together():
     """posterior=auto: sweeps that draw the number in turn, then moves, against enumeration, zeros and all."""
     p, _, _ = problem_of_counts(5)
-    blind = BlindProblem(Identity(), Poisson(1.0), torch.tensor([[2.0, 3.0, 1.0]]), UnknownParameter("noise", "exposure", 0.25, 4.0))
+    blind = BlindProblem(
+        Identity(),
+        Poisson(1.0),
+        torch.tensor([[2.0, 3.0, 1.0]]),
+        UnknownParameter("noise", "exposure", 0.25, 4.0),
+    )
     states = torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states)
     toy = SplitToy(p, blind.log_likelihood(states.double()).exp().numpy(), 5, 3, death_element(5))
     prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
@@ -243,14 +279,19 @@ def test_an_unknown_exposure_and_the_counts_are_drawn_together():
 def test_confidence_intervals_of_an_unknown_gain_cover():
     """200 truths and gains of the prior; of nine tenths the gain lies between the ends of 19 joint draws."""
     p, _, _ = problem_of_counts(5)
-    rng, states = np.random.default_rng(0), torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double()
+    rng, states = (
+        np.random.default_rng(0),
+        torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double(),
+    )
     gain = torch.from_numpy(0.5 * 8 ** rng.random(200))
     x = states[rng.choice(125, 200, p=p)]
     camera = [Camera(3.0, 0.5, float(one), 10.0, 0.3) for one in gain]
     streams = SampleStreams(1, torch.arange(200))
     numbers_of = [SampleStreams(1, torch.tensor([k])).at(0) for k in range(200)]
     y = torch.cat([one.draw(x[k : k + 1], numbers_of[k]) for k, one in enumerate(camera)])
-    problem = BlindProblem(Identity(), Camera(3.0, 0.5, 2.0, 10.0, 0.3), y, UnknownParameter("noise", "gain", 0.5, 4.0))
+    problem = BlindProblem(
+        Identity(), Camera(3.0, 0.5, 2.0, 10.0, 0.3), y, UnknownParameter("noise", "gain", 0.5, 4.0)
+    )
     log_l = problem.log_likelihood(states.repeat_interleave(200, 0)).view(125, 200)
     weight = log_l.T.exp() * torch.from_numpy(p)
     found = torch.stack([
@@ -258,7 +299,9 @@ def test_confidence_intervals_of_an_unknown_gain_cover():
         for k in range(200, 219)
     ])  # fmt: skip
     assert 0.87 <= float(((found.amin(0) < gain) & (gain < found.amax(0))).double().mean()) <= 0.93
-    assert float(found.log().std(0).median()) < 0.6 * math.log(8) / math.sqrt(12)  # the data say something
+    assert float(found.log().std(0).median()) < 0.6 * math.log(8) / math.sqrt(
+        12
+    )  # the data say something
 
 
 @pytest.mark.parametrize("name", ["exposure map", pytest.param("gaussian", marks=pytest.mark.deep)])
@@ -290,8 +333,17 @@ def test_the_evidence_is_within_a_twentieth_of_a_nat(name):
 def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
     """posterior=auto as it comes; its sweeps alone are off by .07 (exposure map) and .2 (gaussian)."""
     p, _, _ = problem_of_counts(5)
-    problem, axes = FIVE[name], np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3)
-    toy = SplitToy(p, problem.log_likelihood(torch.from_numpy(axes).double()).exp().numpy(), 5, 3, death_element(5))
+    problem, axes = (
+        FIVE[name],
+        np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3),
+    )
+    toy = SplitToy(
+        p,
+        problem.log_likelihood(torch.from_numpy(axes).double()).exp().numpy(),
+        5,
+        3,
+        death_element(5),
+    )
     prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
     found = Auto().resolve(prior, problem).sample(prior, problem, 3000)
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.02 and not found.num_repaired.any()
@@ -300,9 +352,13 @@ def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
 def test_two_islands_have_their_weights():
     """Seven and three tenths, far apart: annealing alone freezes at others."""
     at = np.indices((16, 16))
-    p = sum(w * np.exp(-((at - centre) ** 2).sum(0) / 2) for w, centre in ((0.7, 3.0), (0.3, 12.0))).ravel()
+    p = sum(
+        w * np.exp(-((at - centre) ** 2).sum(0) / 2) for w, centre in ((0.7, 3.0), (0.3, 12.0))
+    ).ravel()
     problem = InverseProblem(Identity(), Gaussian(3.0), torch.tensor([7.5, 7.5]))
-    likelihood = problem.log_likelihood(torch.from_numpy(at.reshape(2, -1).T).double()).exp().numpy()
+    likelihood = (
+        problem.log_likelihood(torch.from_numpy(at.reshape(2, -1).T).double()).exp().numpy()
+    )
     toy = SplitToy(p / p.sum(), likelihood, 16, 2, death_element(16))
     prior = ExactPrior(None, PureDeath(15), (2,), toy=toy)
     found = Auto().resolve(prior, problem).sample(prior, problem, 3000)
@@ -314,11 +370,19 @@ def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
     """One pixel of a pair is known; proposals that must hit it by chance would hardly move."""
     pair, n = pixel_pair(), 1200
     given = pair.cube[8] / pair.cube[8].sum()
-    hidden = np.random.default_rng(0).choice(16, n, p=given) if start == "right" else np.zeros(n, dtype=int)
+    hidden = (
+        np.random.default_rng(0).choice(16, n, p=given)
+        if start == "right"
+        else np.zeros(n, dtype=int)
+    )
     x = torch.from_numpy(np.stack([np.full(n, 8), hidden], 1)).to(torch.uint8)
     times = logit_times(25, 6.0, -6.0)
-    prior = Prior(ExactDenoiser(pair), PureDeath(15), (2,), Trapezoidal(), times=times, steps_per_logit=2.0)
-    problem = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([8.0, 0.0]))
+    prior = Prior(
+        ExactDenoiser(pair), PureDeath(15), (2,), Trapezoidal(), times=times, steps_per_logit=2.0
+    )
+    problem = InverseProblem(
+        Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([8.0, 0.0])
+    )
     found = NoiseDenoise((3.0, 1.0, 0.4), 6).sample(prior, problem, n, start=x)
     assert (found.samples[:, 0] == 8).all() and min(row["acceptance"] for row in found.trace) > 0.3
     assert above_the_floor(found.samples, np.outer(np.eye(16)[8], given).ravel(), 16) <= 0.03
@@ -331,7 +395,9 @@ def test_an_element_of_a_spiky_law_is_known():
     cube = problem_of_counts(5)[0].reshape(5, 5, 5)
     y = int(cube.sum((1, 2)).argmin())
     prior = Prior(ExactDenoiser(Toy("counts", cube)), PureDeath(4), (3,), Trapezoidal())
-    problem = InverseProblem(Inpaint(torch.tensor([True, False, False])), Exact(), torch.tensor([float(y), 0.0, 0.0]))
+    problem = InverseProblem(
+        Inpaint(torch.tensor([True, False, False])), Exact(), torch.tensor([float(y), 0.0, 0.0])
+    )
     found = Auto().resolve(prior, problem).sample(prior, problem, 400)
     given = (np.arange(5) == y)[:, None, None] * cube
     assert above_the_floor(found.samples, (given / given.sum()).ravel(), 5) <= 0.02
@@ -343,7 +409,9 @@ def test_an_element_of_a_spiky_law_is_known():
 def test_auto_takes_what_is_best_for_a_problem(capsys):
     known = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0]))
     sums = InverseProblem(Matrix(torch.ones(1, 2)), Poisson(), torch.tensor([2.0]))
-    box = InverseProblem(Function(lambda x: x.sum(1, keepdim=True)), Gaussian(), torch.tensor([2.0]))
+    box = InverseProblem(
+        Function(lambda x: x.sum(1, keepdim=True)), Gaussian(), torch.tensor([2.0])
+    )
     prior = Prior(None, PureDeath(4), (2,))
     names = [type(Auto().resolve(prior, problem)).__name__ for problem in (known, sums, box)]
     few = InverseProblem(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))

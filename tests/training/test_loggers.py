@@ -174,7 +174,9 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
     events = EventAccumulator(str(directory / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "frechet_distance_digits"} <= set(tags["scalars"])
+    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "frechet_distance_digits"} <= set(
+        tags["scalars"]
+    )
     shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
     written = [(int(row["step"]), float(row["train/loss"])) for row in metrics(directory) if row["train/loss"]]
     assert shown == [(step, pytest.approx(loss)) for step, loss in written]

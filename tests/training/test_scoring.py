@@ -178,7 +178,9 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
     shown = read_run(folder)
-    assert shown.exit_code == 0 and shown.summary["frechet_distance_digits"] == report["values"]["frechet_distance_digits"]
+    assert (
+        shown.exit_code == 0 and shown.summary["frechet_distance_digits"] == report["values"]["frechet_distance_digits"]
+    )
 
 
 def digits_scorer(scores):
@@ -189,13 +191,16 @@ def digits_scorer(scores):
 def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme):  # noqa: F811
     outcome = run(
         "train", *TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=100", "callbacks.scores.every_n_steps=2",
-        "callbacks.checkpoints.monitor=frechet_distance_digits", f"callbacks.checkpoints.mode={mode}", "trainer.max_steps=8",
+        "callbacks.checkpoints.monitor=frechet_distance_digits", f"callbacks.checkpoints.mode={mode}",
+        "trainer.max_steps=8",
         "ema_decay=0.0", "optimizer.lr=0.1", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}", "run_id=a",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "digits" / "a"
     rows = list(csv.DictReader((directory / "metrics.csv").open()))
-    scores = {int(row["step"]) + 1: float(row["frechet_distance_digits"]) for row in rows if row["frechet_distance_digits"]}
+    scores = {
+        int(row["step"]) + 1: float(row["frechet_distance_digits"]) for row in rows if row["frechet_distance_digits"]
+    }
     scores.pop(9, None)  # of the finished run: no checkpoint is saved then
     assert sorted(scores) == [2, 4, 6, 8]
     best = extreme(scores, key=scores.__getitem__)
