@@ -68,7 +68,7 @@ class PriorAlone(Method):
     walks: ClassVar[bool] = True
 
     def draw(self, run: Run) -> Tensor:
-        x = run.prior.draw(run.number, run.streams)
+        x = run.prior.draw(run.num_samples, run.streams)
         run.record(run.prior.final_time, x)
         return x
 
@@ -216,8 +216,8 @@ def hidden(bench: Bench) -> Iterator[Row]:
         "blur 1.2, photons .5": (Blur(width=1.2), Poisson(0.5)), "4x4 pooled, photons": (Pool(4), None),
     }  # fmt: skip
     for name, (operator, noise) in cases.items():
-        problem = bench.measurement_shape(operator, noise)
-        known = problem.known(shape)
+        problem = bench.measure(operator, noise)
+        known = problem.known_elements(shape)
         scored = torch.ones(truths[0].numel(), dtype=torch.bool) if known is None else ~known[1].flatten()
         reached = (truths.flatten(1)[:, scored, None] <= levels).double()
 
@@ -349,7 +349,7 @@ def ratios(bench: Bench) -> Iterator[Row]:
     """The prior against none on a model of bits: AND of ever more pairs."""
     sweeps = 3 if len(bench.truths) < 4 else 30
     for ratio in (2.0, 4.0, 8.0):
-        problem = bench.measurement_shape(And(ratio))
+        problem = bench.measure(And(ratio))
         yield bench.run(f"and {ratio:g}", "sgdd", SplitGibbs(anneal(sweeps, 3.0, 0.02)), problem)
         yield bench.run(f"and {ratio:g}", "no prior", NoPrior(4 * sweeps), problem)
 

@@ -196,8 +196,11 @@ class SMC(Method):
         """
         terms = []
         for x in data:
-            is_local = isinstance(problem, InverseProblem)
-            term = problem.terms(x) if is_local else problem.log_likelihood(x)[:, None]
+            term = (
+                problem.terms(x)
+                if isinstance(problem, InverseProblem)
+                else problem.log_likelihood(x)[:, None]
+            )
             terms.append(term.unflatten(0, (-1, self.particles)))
         groups = torch.cat(terms, 1)  # [n, data x M, K]
         if raise_zeros:

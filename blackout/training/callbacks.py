@@ -235,8 +235,9 @@ class Scores(AtBoundary):
 
     During training samples are compared with validation data (or with the reference of the scores, if that is the
     training data): at validations, as validation metrics, so that the best checkpoint can be chosen by a score, for
-    instance `callbacks.checkpoints.monitor=frechet_distance_digits`; without validation data between steps. The
-    final ones are compared with test data. Sample k is drawn once, by process k mod W, and does not depend on W. Weights, modes and
+    instance `callbacks.checkpoints.monitor=frechet_distance_digits`; without validation data between steps. The final
+    ones are compared with test data. Sample k is drawn once, by process k mod W, and does not depend on W. Weights,
+    modes and
     random state are left unchanged.
 
     Args:
