@@ -65,7 +65,7 @@ Row = dict[str, Any]
 class PriorAlone(Method):
     """Unconditional samples, as if nothing had been measured."""
 
-    walks: ClassVar[bool] = True
+    follows_grid: ClassVar[bool] = True
 
     def draw(self, run: Run) -> Tensor:
         x = run.prior.draw(run.num_samples, run.streams)
