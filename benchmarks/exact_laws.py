@@ -27,9 +27,9 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.files import save_picture
-from blackout.posterior.operators import Judged, Separable, Shape
+from blackout.posterior.operators import SampleSet, Separable, Shape
 from blackout.posterior.problem import Prior, Streams
-from blackout.posterior.rewards import Reward, Tilted
+from blackout.posterior.rewards import Reward, TiltOperator
 from blackout.protocols import Draw, Drawn, refuse_unknown
 from blackout.random import RandomSource, SampleStreams, cumulative_probabilities, uniform
 from blackout.training.model import Model
@@ -40,7 +40,7 @@ _FLOOR, _PRIOR, _EXACT = 21, 22, 23
 
 
 @dataclass(frozen=True)
-class Motif(Tilted):
+class Motif(TiltOperator):
     """p(x) exp(scale r(x)), r the number of places of a sequence [D] where a word stands. Ours.
 
     Args:
@@ -64,7 +64,7 @@ class Motif(Tilted):
         letters = [x[:, k : k + places] == name for k, name in enumerate(self.word)]
         return torch.stack(letters).all(0).double()
 
-    def measured(self, shape: Shape) -> Shape:
+    def measurement_shape(self, shape: Shape) -> Shape:
         """[places]."""
         if len(shape) != 1 or shape[0] < len(self.word):
             raise UserError(f"word={list(self.word)} cannot stand in data of shape {shape}")
@@ -72,7 +72,7 @@ class Motif(Tilted):
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """Every place on the elements its word covers."""
-        place = torch.arange(self.measured(shape)[0])
+        place = torch.arange(self.measurement_shape(shape)[0])
         return torch.cat([torch.stack([place, place + k]) for k in range(len(self.word))], 1)
 
 
@@ -217,7 +217,7 @@ class ExactFamily:
         refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
             raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
-        draw: Draw = instantiate(request["posterior"], "posterior").asked(model, model.sampler, request)
+        draw: Draw = instantiate(request["posterior"], "posterior").make_draw(model, model.sampler, request)
         return draw
 
 
@@ -261,7 +261,7 @@ class ExactModel(Model):
         for part in indices.split(batch_size or self.sampler.batch_size):
             yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
         """What is known exactly of what was drawn: `values` and more, for metrics.json; may write pictures."""
         return {}
 
@@ -326,19 +326,19 @@ class Synthetic(ExactModel):
         one = self.p * torch.exp(scale * reward.of_element(level) / self.shape[0])
         return one / one.sum()
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
         """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
         exact draws (the floor) and of the prior; `heat_maps.png`.
         """
-        operator = judged.problem.operator
+        operator = samples.problem.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
             return {}
-        x = judged.samples[judged.of == judged.of[0]]
-        one = self.exact(operator.reward, float(judged.problem.measurement[int(judged.of[0]), 0]))
+        x = samples.x[samples.measurement_index == samples.measurement_index[0]]
+        one = self.exact(operator.reward, float(samples.problem.measurement[int(samples.measurement_index[0]), 0]))
         wanted = torch.outer(one, one).numpy()
         alike = torch.ones(len(x), 2, 50, dtype=torch.float64)
-        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(judged.seed, _FLOOR, len(x)).step(0))
-        prior = self.prior().draw(len(x), _streams(judged.seed, _PRIOR, len(x)))
+        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(samples.seed, _FLOOR, len(x)).step(0))
+        prior = self.prior().draw(len(x), _streams(samples.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
         laws, values = {"posterior": wanted}, {}
         for (name, draws), prefix in zip(drawn.items(), ("", "floor_", "prior_"), strict=True):
@@ -366,19 +366,19 @@ class Dna(ExactModel):
         first = torch.linalg.matrix_power(weight, 1000)[0]
         super().__init__("dna_toy", Chain(first, weight, elements), num_steps, batch_size)
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
         """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer matrices), for words of
         two letters; `tilt.png`.
         """
-        operator = judged.problem.operator
+        operator = samples.problem.operator
         if not isinstance(operator, Motif) or len(operator.word) != 2:
             return {}
         log_first, log_weight = self.chain.first.log(), self.chain.weight.log()
         pair, rows = torch.zeros(4, 4, dtype=torch.float64), []
         pair[operator.word[0], operator.word[1]] = 1.0
-        for number in judged.of.unique().tolist():
-            x = judged.samples[judged.of == number].long()
-            scale = float(judged.problem.measurement[number, 0])
+        for number in samples.measurement_index.unique().tolist():
+            x = samples.x[samples.measurement_index == number].long()
+            scale = float(samples.problem.measurement[number, 0])
             tilted, words = self.chain.tilted(pair, scale), operator(x).sum(1)
             start = tilted.marginals(torch.ones(1, self.shape[0], 4, dtype=torch.float64))[0, 0]
             rows.append({
@@ -404,35 +404,35 @@ class Melody(ExactModel):
     def __init__(self, elements: int = 256, num_steps: int = 25, batch_size: int = 256) -> None:
         super().__init__("music_toy", melody(elements), num_steps, batch_size)
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
         """Hellinger distance of the histograms of names, outliers (notes whose pitch the truth does not have) and right
         names where nothing was seen: of samples, of as many exact draws of the posterior, and of the prior;
         `piano_rolls.png`.
         """
-        operator, truths = judged.problem.operator, judged.truths
-        seen = operator.seen(self.shape)
+        operator, truths = samples.problem.operator, samples.truths
+        seen = operator.observed_mask(self.shape)
         if truths is None or not isinstance(operator, Separable) or seen is None:
             return {}
-        x, truth, number = judged.samples, truths[judged.of], len(judged.samples)
-        exact, prior = self._exact(judged, seen), self.prior().draw(number, _streams(judged.seed, _PRIOR, number))
+        x, truth, number = samples.x, truths[samples.measurement_index], len(samples.x)
+        exact, prior = self._exact(samples, seen), self.prior().draw(number, _streams(samples.seed, _PRIOR, number))
         values = {}
         for prefix, drawn in (("", x), ("exact_", exact), ("prior_", prior)):
             values[f"{prefix}hellinger"] = float(np.mean([_of_names(a, b) for a, b in zip(drawn, truth, strict=True)]))
             values[f"{prefix}outliers"] = float(np.mean([_outliers(a, b) for a, b in zip(drawn, truth, strict=True)]))
             values[f"{prefix}right_where_hidden"] = float((drawn == truth)[:, ~seen].double().mean())
-        first = int(judged.of[0])
+        first = int(samples.measurement_index[0])
         shown = truths[first].long().where(seen, torch.tensor(-1))
         rolls = {"truth": truths[first], "seen": shown, "sample": x[0], "exact": exact[0]}
         save_picture(piano_rolls(rolls), directory / "piano_rolls.png")
         return {"values": values}
 
-    def _exact(self, judged: Judged, seen: Tensor) -> Tensor:
+    def _exact(self, samples: SampleSet, seen: Tensor) -> Tensor:
         """Draws of every sample's posterior, by backward messages: elements are seen one by one."""
-        problem, levels = judged.problem, torch.arange(129, dtype=torch.float64)
-        y = problem.y(self.shape)[judged.of]
+        problem, levels = samples.problem, torch.arange(129, dtype=torch.float64)
+        y = problem.measurements(self.shape)[samples.measurement_index]
         log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
         node = torch.where(seen[:, None], log_l, 0.0).exp()
-        return self.chain.draw(node, _streams(judged.seed, _EXACT, len(y)).step(0))
+        return self.chain.draw(node, _streams(samples.seed, _EXACT, len(y)).step(0))
 
 
 def melody(length: int) -> Chain:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from blackout import load_model
 from blackout.errors import UserError
-from blackout.posterior.operators import Judged
+from blackout.posterior.operators import SampleSet
 from blackout.protocols import Source
 
 _CHANNELS, _WORDS, _BATCH, _LR = 16, 64, 64, 2e-3
@@ -83,7 +83,7 @@ class LearnedClassifier:
             return x.float() / self._max_count
         return nn.functional.one_hot(x.long(), self._max_count + 1).movedim(-1, 1).float()
 
-    def judge(self, judged: Judged, label: int) -> dict[str, Any]:
+    def score(self, samples: SampleSet, label: int) -> dict[str, Any]:
         """What a classifier of the next seed says.
 
         Returns:
@@ -96,7 +96,7 @@ class LearnedClassifier:
         held_out = self._source.batch("test", torch.arange(min(10_000, self._source.size("test") or 10_000)))
         right = second(held_out["x0"]).argmax(1) == held_out["label"]
         values = {
-            "accuracy": float((second(judged.samples).argmax(1) == label).double().mean()),
+            "accuracy": float((second(samples.x).argmax(1) == label).double().mean()),
             "held_out_accuracy": float(right.double().mean()),
         }
         return {"values": values}

@@ -36,7 +36,7 @@ from blackout.posterior import (
     Identity,
     InpaintBox,
     InpaintRandom,
-    Measured,
+    InverseProblem,
     Method,
     Noise,
     NoiseDenoise,
@@ -44,18 +44,18 @@ from blackout.posterior import (
     Overwrite,
     Poisson,
     Pool,
-    Posterior,
+    PosteriorSamples,
     Prior,
     SplitGibbs,
-    Steered,
+    SteeredParticles,
     Xor,
     anneal,
 )
 from blackout.posterior.diagnostics import psnr
-from blackout.posterior.draw import prior_of
+from blackout.posterior.draw import make_prior
 from blackout.posterior.method import Run
 from blackout.posterior.problem import Streams
-from blackout.posterior.split_gibbs import Relaxed, make_step
+from blackout.posterior.split_gibbs import RelaxedLikelihood, make_step
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]
@@ -65,10 +65,10 @@ Row = dict[str, Any]
 class PriorAlone(Method):
     """Unconditional samples, as if nothing had been measured."""
 
-    walks: ClassVar[bool] = True
+    follows_grid: ClassVar[bool] = True
 
     def draw(self, run: Run) -> Tensor:
-        x = run.prior.draw(run.number, run.streams)
+        x = run.prior.draw(run.num_samples, run.streams)
         run.record(run.prior.final_time, x)
         return x
 
@@ -84,9 +84,9 @@ class Flat(Coupling):
         levels = self.process.max_count + 1
         return torch.zeros(levels, levels, dtype=torch.float64, device=device)
 
-    def relaxed(self, problem: Any, shape: tuple[int, ...], t: float) -> Relaxed:
+    def relax(self, problem: Any, shape: tuple[int, ...], t: float) -> RelaxedLikelihood:
         """The likelihood of counts as they are."""
-        return Relaxed(problem, lambda z: [z.double().clamp(max=self.process.max_count)])
+        return RelaxedLikelihood(problem, lambda z: [z.double().clamp(max=self.process.max_count)])
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ class NoPrior(Method):
         proposals: of Metropolis in every pass; None for four per element.
     """
 
-    mixes: ClassVar[bool] = True
+    is_markov_chain: ClassVar[bool] = True
     passes: int = 50
     proposals: int | None = None
 
-    def length(self, prior: Prior) -> int:
+    def num_sweeps(self, prior: Prior) -> int:
         return self.passes
 
     def check(self, prior: Prior, problem: Any) -> None:
@@ -112,11 +112,11 @@ class NoPrior(Method):
     def draw(self, run: Run) -> Tensor:
         level, flat = run.prior.final_time, Flat(run.prior.process)
         step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
-        x = run.begin("data")
+        x = run.initial_samples("data")
         for turn in range(self.passes):
-            moved = step(x, x, level, run.streams.fold_in(turn))
-            x = moved.z
-            run.record(level, x, acceptance=moved.acceptance, calls=moved.calls + 1)
+            x, info = step(x, x, level, run.streams.fold_in(turn))
+            evaluations = info.likelihood_evaluations + 1
+            run.record(level, x, acceptance=info.acceptance, likelihood_evaluations=evaluations)
         return x
 
 
@@ -137,27 +137,27 @@ class Bench:
         model = load_model(path)
         self.model, self.samples, self.seed = model, samples, seed
         self.largest = model.process.max_count
-        self.prior = prior_of(model, model.sampler)
+        self.prior = make_prior(model, model.sampler)
         held_out, self.training = _data(model, data_dir)
         self.truths = held_out[first : first + truths]
 
-    def tasks(self) -> dict[str, Measured]:
+    def tasks(self) -> dict[str, InverseProblem]:
         """By name."""
         if self.largest == 1:
             box = InpaintBox((5, 19), (5, 24))
-            return {"xor .5": self.measured(Xor(0.5)), "and 4": self.measured(And(4.0)), "box": self.measured(box)}
+            return {"xor .5": self.measure(Xor(0.5)), "and 4": self.measure(And(4.0)), "box": self.measure(box)}
         return {
-            "pooled photons": self.measured(Pool(2)), "photons .5": self.measured(Identity(), Poisson(0.5)),
-            "thinning .3": self.measured(Identity(), Binomial(0.3)), "box": self.measured(InpaintBox((2, 5), (1, 6))),
+            "pooled photons": self.measure(Pool(2)), "photons .5": self.measure(Identity(), Poisson(0.5)),
+            "thinning .3": self.measure(Identity(), Binomial(0.3)), "box": self.measure(InpaintBox((2, 5), (1, 6))),
         }  # fmt: skip
 
-    def measured(self, operator: Operator, noise: Noise | None = None) -> Measured:
-        """All truths seen so."""
+    def measure(self, operator: Operator, noise: Noise | None = None) -> InverseProblem:
+        """Measurements of all truths by an operator."""
         noise = noise or operator.noise
         source = SampleStreams(5, torch.arange(len(self.truths))).step(0)
-        return Measured(operator, noise, noise.draw(operator(self.truths.double()), source))
+        return InverseProblem(operator, noise, noise.draw(operator(self.truths.double()), source))
 
-    def run(self, task: str, name: str, method: Method, problem: Measured, prior: Prior | None = None) -> Row:
+    def run(self, task: str, name: str, method: Method, problem: InverseProblem, prior: Prior | None = None) -> Row:
         """One line of the table."""
         number = len(self.truths) * self.samples
         began, cpu = time.perf_counter(), time.process_time()
@@ -169,20 +169,20 @@ class Bench:
         }
         return {"task": task, "method": name, **self._quality(found, problem), **spent}
 
-    def _quality(self, found: Posterior, problem: Measured) -> Row:
-        x = problem.repaired(found.samples)
+    def _quality(self, found: PosteriorSamples, problem: InverseProblem) -> Row:
+        x = problem.repair(found.samples)
         truth = self.truths.repeat(self.samples, *[1] * (self.truths.ndim - 1))
         mean = x.double().view(self.samples, *self.truths.shape).mean(0)
         shape = tuple(x.shape[1:])
-        seen = problem.operator.seen(shape)
-        wrong = problem.operator(x.double()) != problem.rows(problem.operator(x.double()))
+        seen = problem.operator.observed_mask(shape)
+        wrong = problem.operator(x.double()) != problem.measurement_rows(problem.operator(x.double()))
         wrong = wrong if seen is None else wrong & seen
         return {
             "PSNR": float(psnr(x, truth, self.largest).mean()),
             "of mean": float(psnr(mean, self.truths, self.largest).mean()),
             "mismatches": float(wrong.flatten(1).double().sum(1).mean()),
             "log L": float(problem.log_likelihood(x.double()).mean()),
-            "NFE": sum(sweep["evaluations"] for sweep in found.trace),
+            "NFE": sum(sweep["network_evaluations"] for sweep in found.trace),
         }  # fmt: skip
 
 
@@ -216,8 +216,8 @@ def hidden(bench: Bench) -> Iterator[Row]:
         "blur 1.2, photons .5": (Blur(width=1.2), Poisson(0.5)), "4x4 pooled, photons": (Pool(4), None),
     }  # fmt: skip
     for name, (operator, noise) in cases.items():
-        problem = bench.measured(operator, noise)
-        known = problem.known(shape)
+        problem = bench.measure(operator, noise)
+        known = problem.known_elements(shape)
         scored = torch.ones(truths[0].numel(), dtype=torch.bool) if known is None else ~known[1].flatten()
         reached = (truths.flatten(1)[:, scored, None] <= levels).double()
 
@@ -236,11 +236,11 @@ def hidden(bench: Bench) -> Iterator[Row]:
         found = [of_law(law) for law in laws]
         best = min(found, key=lambda one: float(one.mean()))
         with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-            drawn = Auto().method(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
+            drawn = Auto().resolve(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
         x = drawn.samples.double().view(samples, number, -1)[..., scored]
         apart = (x[:, None] - x[None]).abs().sum((0, 1)) / max(1, 2 * samples * (samples - 1))
         auto = ((x - truths.flatten(1)[:, scored].double()).abs().mean(0) - apart).mean(1)
-        nfe = sum(sweep["evaluations"] for sweep in drawn.trace)
+        nfe = sum(sweep["network_evaluations"] for sweep in drawn.trace)
         rows = {"auto": auto, "training data": best} | ({} if known else {"the same, by the likelihood": found[0]})
         for method, one in rows.items():
             off_best = one - best
@@ -262,7 +262,7 @@ def widths(bench: Bench) -> Iterator[Row]:
     """
     operators = [Blur(5, width) for width in _WIDTHS]
 
-    def seen(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def simulate(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which operator is right, and the measurements."""
         number = torch.arange(len(truths))
         blurred = torch.stack([operator(truths) for operator in operators])[number % len(operators), number]
@@ -276,11 +276,13 @@ def widths(bench: Bench) -> Iterator[Row]:
 
     for exposure in _EXPOSURES:
         noise = Poisson(exposure)
-        (right, y), (own_right, own) = seen(bench.truths, noise), seen(bench.training[:_OWN], noise)
+        (right, y), (own_right, own) = simulate(bench.truths, noise), simulate(bench.training[:_OWN], noise)
         evidence, spread, number = [], [], len(y)
         for operator in operators:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-                drawn = SMC().sample(bench.prior, Measured(operator, noise, y), number * bench.samples, bench.seed)
+                drawn = SMC().sample(
+                    bench.prior, InverseProblem(operator, noise, y), number * bench.samples, bench.seed
+                )
             groups = drawn.log_evidence.view(bench.samples, number)
             if bench.samples > 1:
                 spread.append(groups.std(0))
@@ -296,7 +298,7 @@ def widths(bench: Bench) -> Iterator[Row]:
                 "exposure": exposure, "method": method, "right": float((best.indices == wanted).double().mean()),
                 "expected": float(best.values.mean()),
                 "spread of groups": deviation if method == "smc" else 0.0,
-                "NFE": sum(sweep["evaluations"] for sweep in drawn.trace) if method == "smc" else 0,
+                "NFE": sum(sweep["network_evaluations"] for sweep in drawn.trace) if method == "smc" else 0,
             }  # fmt: skip
 
 
@@ -308,7 +310,7 @@ def tasks(bench: Bench) -> Iterator[Row]:
         split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
         yield split
         first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
-        one = sum(sweep["evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace)
+        one = sum(sweep["network_evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace)
         number = max(2, round(split["NFE"] / one))
         methods: dict[str, Method] = {
             f"SVDD-PM, {number} particles": SMC(number, greedy=True),
@@ -321,7 +323,7 @@ def tasks(bench: Bench) -> Iterator[Row]:
         if task == "box":
             methods["overwrite"] = Overwrite()
         if bench.largest > 1:
-            methods["DPS"] = Steered(1, guided=True)
+            methods["DPS"] = SteeredParticles(1, guided=True)
         for name, method in methods.items():
             yield bench.run(task, name, method, problem)
 
@@ -347,7 +349,7 @@ def ratios(bench: Bench) -> Iterator[Row]:
     """The prior against none on a model of bits: AND of ever more pairs."""
     sweeps = 3 if len(bench.truths) < 4 else 30
     for ratio in (2.0, 4.0, 8.0):
-        problem = bench.measured(And(ratio))
+        problem = bench.measure(And(ratio))
         yield bench.run(f"and {ratio:g}", "sgdd", SplitGibbs(anneal(sweeps, 3.0, 0.02)), problem)
         yield bench.run(f"and {ratio:g}", "no prior", NoPrior(4 * sweeps), problem)
 
@@ -406,7 +408,7 @@ def speed(quick: bool) -> Iterator[Row]:
     shape = (1, elements // 32, 32)
     x = torch.randint(0, 2, (16, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     for process in (PureDeath(1), Uniform(1)):
-        problem, streams = Measured(Xor(0.5), Xor(0.5).noise, Xor(0.5)(x[:1])), SampleStreams(0, torch.arange(16))
+        problem, streams = InverseProblem(Xor(0.5), Xor(0.5).noise, Xor(0.5)(x[:1])), SampleStreams(0, torch.arange(16))
         steps = {
             "heat bath": make_step(problem, Coupling(process), shape, passes=1),
             "Metropolis": make_step(problem, Coupling(process), shape, "metropolis", elements),

@@ -24,8 +24,8 @@ from blackout.posterior import (
     Gaussian,
     Identity,
     Inpaint,
+    InverseProblem,
     Matrix,
-    Measured,
     Method,
     Poisson,
     Pool,
@@ -34,7 +34,7 @@ from blackout.posterior import (
     SplitGibbs,
     anneal,
 )
-from blackout.posterior.outputs import SPENT, PosteriorOutputs
+from blackout.posterior.outputs import COST_COLUMNS, PosteriorOutputs
 from blackout.posterior.problem import Measurements
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
@@ -52,7 +52,7 @@ def synthetic(quick: bool) -> Iterator[Row]:
     for elements in (2,) if quick else (2, 5, 10):
         model, operator = Synthetic(elements), Reward(Ring())
         prior, streams = model.prior(), SampleStreams(1, torch.arange(number))
-        problem = Measured(operator, operator.noise, torch.ones(1, dtype=torch.float64))
+        problem = InverseProblem(operator, operator.noise, torch.ones(1, dtype=torch.float64))
         one = model.exact(Ring(), 1.0)
         chain = SplitGibbs(anneal(sweeps, 3.0, 0.01), "metropolis", 10 * elements, start="prior")
         published = replace(chain, levels=anneal(sweeps, prior.final_time, 1e-4), published=True)
@@ -76,8 +76,8 @@ def synthetic(quick: bool) -> Iterator[Row]:
 class Restarted(SplitGibbs):
     """The right potential, but Metropolis starts at z = x in every sweep."""
 
-    def likelihood_step(self, prior: Any, problem: Any) -> HeatBath | Metropolis:
-        step = super().likelihood_step(prior, problem)
+    def make_likelihood_step(self, prior: Any, problem: Any) -> HeatBath | Metropolis:
+        step = super().make_likelihood_step(prior, problem)
         return replace(step, restarted=True) if isinstance(step, Metropolis) else step
 
 
@@ -86,7 +86,7 @@ def dna(quick: bool) -> Iterator[Row]:
     number, sweeps = (20, 2) if quick else (500, 100)
     model, operator = Dna(), Motif((1, 2), 1.5)
     tilt = Tilt(operator.scale)
-    problem = Measured(operator, tilt, tilt.measurements((39,)))
+    problem = InverseProblem(operator, tilt, tilt.measurements((39,)))
     prior = model.prior()
     levels, wide = anneal(sweeps, 3.0, 0.01), anneal(max(2, sweeps // 4), prior.final_time, 1e-4)
     methods = {
@@ -196,7 +196,7 @@ def faults(quick: bool) -> Iterator[Row]:
             y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).step(0))
             y[0, 3] += 30.0 * (kind == "outlier")
             y = y.clamp(max=8.0) if kind.startswith("saturated") else y
-            method = stuck if kind == "stuck chains" else Auto().method(prior, Measured(operator, noise, y))
+            method = stuck if kind == "stuck chains" else Auto().resolve(prior, InverseProblem(operator, noise, y))
             named += bool(_warned(law, method, Measurements(
                 operator, noise, prior.shape, 7, torch.zeros(1, dtype=torch.int64), lambda seed: None, y, "planted",
             ), samples))  # fmt: skip
@@ -208,14 +208,14 @@ def _warned(law: Templates, method: Method, measurements: Measurements, samples:
     prior, problem = law.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
     found = method.sample(prior, problem, samples)
     draw = SimpleNamespace(
-        model=law, method=method, measurements=measurements, samples_of_each=samples, spent=[],
-        nfe=sum(sweep["evaluations"] for sweep in found.trace),
-        unconditional=lambda number, seed: prior.draw(number, SampleStreams(seed, torch.arange(number))),
-        restored=lambda x, number, seed: prior.restored(x, SampleStreams(seed, torch.arange(len(x))), number),
+        model=law, method=method, measurements=measurements, num_samples=samples, cost=[],
+        nfe=sum(sweep["network_evaluations"] for sweep in found.trace),
+        draw_unconditional=lambda number, seed: prior.draw(number, SampleStreams(seed, torch.arange(number))),
+        perturb=lambda x, number, seed: prior.perturb(x, SampleStreams(seed, torch.arange(len(x))), number),
     )  # fmt: skip
     outputs = PosteriorOutputs(draw, 0)
-    spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
-    named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
-    outputs.update({**named, "_spent": spent.expand(samples, -1, -1)}, torch.arange(samples))
+    cost = torch.tensor([[sweep[name] for name in COST_COLUMNS] for sweep in found.trace], dtype=torch.float64)
+    named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "num_repaired")}
+    outputs.update({**named, "_cost": cost.expand(samples, -1, -1)}, torch.arange(samples))
     with TemporaryDirectory() as folder:
         return list(outputs.write(Path(folder))["warnings"])

@@ -21,7 +21,7 @@ from blackout.evaluation.extractors import Features, Inception, ModuleExtractor
 from blackout.evaluation.image_scores import ImageScores
 from blackout.evaluation.reference import Reference
 
-SCORES = (["fd"], ["is"], ["kd"], ["prc"], ["fd", "is", "kd", "prc"])
+SCORES = (["fd"], ["is"], ["kd"], ["prdc"], ["fd", "is", "kd", "prdc"])
 
 
 class Ready(ModuleExtractor):
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     indices = torch.arange(total, device=device)
     for scores in SCORES:
         extractor = Ready(fake, logits)
-        accumulators = ImageScores(extractor, total, scores, reference, device=device)
+        accumulators = ImageScores(extractor.to(device), total, scores, reference)
 
         def rest(accumulators: ImageScores = accumulators) -> dict[str, float]:
             accumulators.reset()

@@ -216,7 +216,7 @@ def test_a_killed_run_resumes_with_the_same_bits_and_is_evaluated(tmp_path):
     )
     assert "200 samples of 8 network evaluations" in result.stdout
     values = read_values(tmp_path / "evaluated")
-    assert {"fd_digits", "bits_per_dim_test"} <= values.keys()
+    assert {"frechet_distance_digits", "bits_per_dim_test"} <= values.keys()
     assert all(np.isfinite([*values.values()]))
     for name in ("samples.npz", "grid.png", "trajectory.webp"):
         assert (tmp_path / "evaluated" / name).exists()

@@ -371,12 +371,12 @@ def check_process_group(setup: Setup, report: Report) -> None:
 def _score_random_images(device: torch.device) -> float:
     mean = torch.zeros(NUM_FEATURES, dtype=torch.float64)
     covariance = torch.eye(NUM_FEATURES, dtype=torch.float64)
-    extractor = ModuleExtractor(ToyFeatures(), "toy", NUM_FEATURES)
+    extractor = ModuleExtractor(ToyFeatures(), "toy", NUM_FEATURES).to(device)
     reference = Reference(mean, covariance, 100)
-    scores = ImageScores(extractor, 40, ["fd"], reference, device=device)
+    scores = ImageScores(extractor, 40, ["fd"], reference)
     images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, device=device)
     scores.update({"samples": images}, torch.arange(40))
-    return scores.compute()["fd_toy"]
+    return scores.compute()["frechet_distance_toy"]
 
 
 def check_resuming(setup: Setup, report: Report) -> None:

@@ -196,7 +196,7 @@ def measure_scores(setup: Setup, report: Report) -> None:
         reference = Reference(*_standard_normal(extractor.num_features), NUM_FID_SAMPLES)
         repetitions = 2
         num_images = (repetitions + 1) * batch_size  # the first batch is a warm-up
-        scores = ImageScores(extractor, num_images, ["fid", "is"], reference, device=setup.device)
+        scores = ImageScores(extractor, num_images, ["fid", "is"], reference)
         batches: Iterator[Tensor] = iter(torch.arange(num_images).split(batch_size))
         seconds = setup.time_call(
             lambda: scores.update({"samples": images}, next(batches)), repetitions

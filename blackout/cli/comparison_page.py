@@ -24,12 +24,12 @@ HIDDEN_SETTINGS = re.compile(
     r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)"
 )
 """Settings in which all runs differ, or that do not change results."""
-HIDDEN_VALUES = re.compile(r"share_|_(std|error|low|high)$|log_evidence$")
+HIDDEN_VALUES = re.compile(r"class_share_|_(std|error|low|high)$|log_evidence$")
 """Values that are not scores, or are in a table of their own."""
 SMALLER_IS_BETTER = re.compile(
-    r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|fi?d|ki?d|ks|violations"
+    r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|distance|(?<![a-z])[fk]id|ks|violations"
 )
-LARGER_IS_BETTER = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|recognised")
+LARGER_IS_BETTER = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|classified_share")
 EVIDENCE_COLUMNS = ("measurement", "operator", "noise", "method")
 """Parts of a sampler's description that say what an evidence belongs to."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -70,7 +71,8 @@ def curve_panels(
     """
     curves = {run: read_curves(path) for run, path in runs.items()}
     names = {name for run_curves in curves.values() for name in run_curves}
-    names = {name for name in names if not name.endswith("_std") and "share_" not in name}
+    details = re.compile(r"_std$|(^|/)(class_)?share_")
+    names = {name for name in names if not details.search(name)}
 
     def order(name: str) -> tuple[int, str]:
         group = name.split("/")[0]

@@ -31,7 +31,7 @@ def write_scores(report: Plain, path: Path, references: References = References(
     for name, known in reference_values.items():
         hidden |= {f"{name}_{reference}" for reference in known}
     for name, value in values.items():
-        if not isinstance(value, int | float) or name.startswith("share_") or name in hidden:
+        if not isinstance(value, int | float) or name.startswith("class_share_") or name in hidden:
             continue
         line = f"{name}: {value:.4f}"
         if f"{name}_error" in values:

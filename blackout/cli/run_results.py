@@ -93,7 +93,7 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     hidden: set[str] = set()
     for name in numbers:
         hidden |= {f"{name}_{suffix}" for suffix in (*ERROR_SUFFIXES, *references.get(name, ()))}
-    names = [name for name in numbers if name not in hidden and not name.startswith("share_")]
+    names = [name for name in numbers if name not in hidden and not name.startswith("class_share_")]
     names.sort(key=lambda name: name not in references)
 
     cards = []

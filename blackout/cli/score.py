@@ -26,7 +26,7 @@ from blackout.config.instantiate import instantiate
 from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
-from blackout.evaluation.image_scores import over_seeds
+from blackout.evaluation.image_scores import summarise_seeds
 from blackout.files import request_key, save_picture, tensors_hash
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.training.callbacks import reference_scores, score_samples
@@ -36,7 +36,7 @@ from blackout.training.model import Model
 INCEPTION = {
     "_target_": "blackout.evaluation.Scorer",
     "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
-    "scores": ["fid", "is", "kid", "prc"],
+    "scores": ["fid", "is", "kid", "prdc"],
 }
 MIN_INCEPTION_SIDE = 32  # pixels, of CIFAR-10, for which FID and IS are published
 SCORE_FILES = ("metrics.json", "scores.png", "config.yaml")
@@ -101,7 +101,7 @@ class Scoring:
                 values_by_seed.append(score_samples(self.scores, draw.batches, config["seed"] + k))
             report["values"] |= values_by_seed[0]
             if len(values_by_seed) > 1:
-                report["over_seeds"] = over_seeds(values_by_seed)
+                report["over_seeds"] = summarise_seeds(values_by_seed)
             report |= self.scores.provenance()
             device = self.model.device
             report |= reference_scores(self.scorer, self.source, config["num_samples"], device)

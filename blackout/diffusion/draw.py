@@ -174,7 +174,7 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     Args:
         request: `sampler` (a description, or fields that replace the model's own), `classes`, `given`, `inpaint`,
             `num_samples`;
-            `posterior` names a component whose `asked(model, sampler, request)` is asked in this one's place.
+            `posterior` is a component whose `make_draw(model, sampler, request)` returns the draw instead.
 
     Raises:
         UserError: something the model cannot do, or another option.
@@ -210,8 +210,8 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if request.get("sampler"):
         sampler = instantiate(describe_sampler(request["sampler"], model.config), "sampler")
     component = instantiate(request["posterior"], "posterior")
-    refuse(not hasattr(component, "asked"), "posterior must be a way of sampling such as posterior=auto")
-    return component.asked(model, sampler, request)
+    refuse(not hasattr(component, "make_draw"), "posterior must be a way of sampling such as posterior=auto")
+    return component.make_draw(model, sampler, request)
 
 
 def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

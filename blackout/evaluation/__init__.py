@@ -1,4 +1,4 @@
-"""Scores of generated images (FID, Inception Score, KID, precision and recall) and counts, with their provenance."""
+"""Scores of generated images (FID, Inception Score, KID, precision and recall) and of counts."""
 
 from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.count_scores import CountScorer, CountScores
@@ -9,15 +9,37 @@ from blackout.evaluation.image_scores import (
     ImageScores,
     InceptionScore,
     Scorer,
-    over_seeds,
+    compute_scores,
     precision_recall,
-    score_all,
+    summarise_seeds,
 )
-from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
+from blackout.evaluation.reference import (
+    Reference,
+    dataset_reference,
+    file_reference,
+    write_reference,
+)
 
 __all__ = [
-    "ClassShares", "Classifier", "CountScorer", "CountScores", "FeatureStatistics", "ImageScores",
-    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "Scorer",
-    "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "over_seeds",
-    "precision_recall", "score_all", "to_uint8", "write_reference",
-]  # fmt: skip
+    "ClassShares",
+    "Classifier",
+    "CountScorer",
+    "CountScores",
+    "FeatureStatistics",
+    "ImageScores",
+    "Inception",
+    "InceptionScore",
+    "ModuleExtractor",
+    "Reference",
+    "Scorer",
+    "baseline_bits",
+    "compute_scores",
+    "copula_samples",
+    "dataset_reference",
+    "file_reference",
+    "frechet_distance",
+    "precision_recall",
+    "summarise_seeds",
+    "to_uint8",
+    "write_reference",
+]

@@ -1,4 +1,4 @@
-"""The cache folder of what scores are made from: reference statistics, features, a classifier's weights."""
+"""The cache folder of scores: reference statistics, features and the weights of a classifier."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from typing import Any
 
 from blackout.files import replacing
 
+HASH_LENGTH = 32  # hexadecimal digits
+
 
 def cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`; without a home directory, in that of temporary files."""
+    """Return `$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`.
+
+    Without a home directory it is in the folder of temporary files.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "blackout"
@@ -24,14 +29,20 @@ def cache_dir() -> Path:
 
 
 def key_hash(key: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
-    return hashlib.sha256(json.dumps(key, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:32]
+    """Return 32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
-def keep(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a cache file, whole or not at all; where it cannot be written, warn and continue."""
+def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a cache file atomically; if that fails, warn and continue without it.
+
+    Args:
+        path: of the file.
+        write: writes the file to a path.
+    """
     try:
         with replacing(path, durably=True) as part:
             write(part)
     except OSError as error:
-        warnings.warn(f"cannot keep {path} for the next run: {error}", stacklevel=2)
+        warnings.warn(f"{path} cannot be cached for the next run: {error}", stacklevel=2)

@@ -1,7 +1,7 @@
-"""Scores of counts that are no pictures (`metrics=counts`): two-sample tests, distances of marginals and totals, a
-classifier, copies of training data.
+"""Scores of counts that are no images (`metrics=counts`).
 
-What tells samples from held-out counts: classifiers, distances, copies.
+They compare samples with held-out counts: classifier two-sample tests, distances of marginals and
+totals, correlations, and copies of training data.
 """
 
 from __future__ import annotations
@@ -25,92 +25,135 @@ from blackout.data.on_disk import DiskCounts
 from blackout.data.sample_files import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
-from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
+from blackout.evaluation.baselines import COPULA_NAME, MAX_COPULA_SAMPLES, copula_samples
 from blackout.protocols import SPLIT_NAMES, Samples, Source, Split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
-_MOST, _ELEMENTS, _NAMED = 1000, 60, 8
-"""Samples that are shown at most, elements whose correlations are, and those that are named."""
+
+# classifier two-sample tests
+FOLDS = 5  # of cross-validation
+TREES = 300  # of the random forest
+INVERSE_REGULARISATION = 0.01  # of the logistic regression
+MAX_ITERATIONS = 300
+
+# sizes
+MIN_CLASSIFIER_SAMPLES = 10  # of either set; with fewer the tests are left out
+MIN_PAIR_SAMPLES = 2  # of either set; with fewer, scores of pairs of elements are left out
+MAX_PAIR_ELEMENTS = 200  # elements whose pairs are compared: those that vary most
+TRAINING_SAMPLES_RATIO = 10  # training samples that are searched for copies, over `max_samples`
+MIN_DISTANCE = 1e-12
+
+# the figure
+MAX_FIGURE_SAMPLES = 1000
+MAX_FIGURE_ELEMENTS = 60  # whose correlations are shown
+MAX_NAMED_ELEMENTS = 8
+MAX_NAME_LENGTH = 16
+MIN_LOG_COUNT = 1e-3  # smallest mean and variance on logarithmic axes
 
 
 @component("metrics")
 class CountScorer:
-    """A comparison of samples with test counts; during training with validation counts.
+    """A comparison of samples with test counts, and during training with validation counts.
 
     Args:
-        most: samples of either set that are compared at most.
-        baselines: whether those of a fitted model stand beside them.
+        max_samples: samples of either set that are compared.
+        baselines: whether a Gaussian copula is scored too.
         seed: of the classifiers.
 
     Raises:
         UserError: fewer than 10 samples.
     """
 
-    def __init__(self, most: int = 1000, baselines: bool = True, seed: int = 0) -> None:
-        refuse(most < _FEWEST, f"metrics.most={most}: at least {_FEWEST} samples are needed")
-        self.most, self.baselines, self.seed = most, baselines, seed
+    def __init__(self, max_samples: int = 1000, baselines: bool = True, seed: int = 0) -> None:
+        refuse(
+            max_samples < MIN_CLASSIFIER_SAMPLES,
+            f"metrics.max_samples={max_samples} must be at least {MIN_CLASSIFIER_SAMPLES}",
+        )
+        self.max_samples = max_samples
+        self.baselines = baselines
+        self.seed = seed
 
     def begin(
-        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+        self,
+        source: Source,
+        num_samples: int,
+        device: torch.device | str = "cpu",
+        split: Split = "test",
     ) -> CountScores:
-        """Accumulators for `num_samples` samples, compared with test counts, or during training with validation counts.
+        """Return accumulators for samples that are compared with a split of a source.
 
         Raises:
             UserError: no dataset of counts, or one without validation counts to compare with.
         """
-        data = _counts(source)
+        data = _check_counts(source)
         size = data.size(split)
         if size == 0:
-            told = f"{data.name} has no validation data to compare samples with during training"
-            raise UserError(f"{told}: callbacks.scores.every_n_steps=null, or dataset.validation=0.1")
-        filled = data.train_observed is not None or data.test_observed is not None
-        if source is not data or filled:
-            which = "whose missing entries are filled" if filled else "of which nothing is missing"
-            warnings.warn(f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2)
-        if (fewest := min(num_samples, self.most, size)) < _FEWEST:
-            left = "c2st scores are" if fewest >= _PAIR else "c2st scores and correlation_difference are"
-            real = f"{SPLIT_NAMES[split]} samples"
-            warnings.warn(f"{left} left out: they need {_FEWEST} samples and {real}, not {fewest}", stacklevel=2)
+            raise UserError(
+                f"{data.name} has no validation data to compare samples with during training: use "
+                "callbacks.scores.every_n_steps=null, or dataset.validation=0.1"
+            )
+        is_filled = data.train_observed is not None or data.test_observed is not None
+        if source is not data or is_filled:
+            which = "with filled missing entries" if is_filled else "without missing entries"
+            warnings.warn(
+                f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2
+            )
+        num_compared = min(num_samples, self.max_samples, size)
+        if num_compared < MIN_CLASSIFIER_SAMPLES:
+            names = "c2st scores are"
+            if num_compared < MIN_PAIR_SAMPLES:
+                names = "c2st scores and correlation_difference are"
+            warnings.warn(
+                f"{names} left out: they need {MIN_CLASSIFIER_SAMPLES} samples and "
+                f"{SPLIT_NAMES[split]} samples, not {num_compared}",
+                stacklevel=2,
+            )
         return CountScores(self, data, num_samples, device, split)
 
-    def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same of as many training counts: what samples that are right would score."""
-        data = _counts(source)
+    def held_out(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """Return the scores of as many training counts, which are those of perfect samples."""
+        data = _check_counts(source)
         number = min(num_samples, len(data.train))
-        chosen = torch.linspace(0, len(data.train) - 1, number).long()
-        values = compare(_flat(data.train[chosen]), data, self.most, self.seed)
-        values["novelty"] = 1.0  # of training samples it says nothing, and test samples are as new as test samples
+        rows = torch.linspace(0, len(data.train) - 1, number).long()
+        values = compare_counts(_flatten(data.train[rows]), data, self.max_samples, self.seed)
+        values["novelty"] = 1.0  # by definition; training samples would be copies of themselves
         return {"num_samples": number, "values": values}
 
-    def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same of a Gaussian copula."""
+    def baseline(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """Return the scores of a Gaussian copula, or None if baselines are switched off."""
         if not self.baselines:
             return None
-        data, number = _counts(source), min(num_samples, MOST_DRAWN)
-        values = compare(_flat(copula_samples(data.train, number, self.seed)), data, self.most, self.seed)
-        return {"name": COPULA, "num_samples": number, "values": values}
+        data = _check_counts(source)
+        number = min(num_samples, MAX_COPULA_SAMPLES)
+        samples = _flatten(copula_samples(data.train, number, self.seed))
+        values = compare_counts(samples, data, self.max_samples, self.seed)
+        return {"name": COPULA_NAME, "num_samples": number, "values": values}
 
     def read(self, path: Path, source: Source) -> Samples:
-        """Samples in a file, checked against the source, and their `classes` if it has them.
+        """Return `samples` in a file, and their `classes` if it has them.
 
         Raises:
             UserError: unreadable, or not counts of the source's shape and range.
         """
-        return {"samples": read_samples(path, _counts(source)), **read_labels(path)}
+        return {"samples": read_samples(path, _check_counts(source)), **read_labels(path)}
 
 
 class CountScores:
-    """Samples until all are there, each in its row whatever process drew it.
+    """Samples of all processes, each in its row, until all can be compared.
 
     Args:
-        scorer: how they are compared.
-        data: the dataset of the reference.
+        scorer: settings of the comparison.
+        data: dataset of the reference.
         num_samples: over all processes.
         device: where rows are kept.
-        split: of the data, with which they are compared.
+        split: of the dataset.
     """
 
     def __init__(
@@ -121,7 +164,10 @@ class CountScores:
         device: torch.device | str,
         split: Split = "test",
     ) -> None:
-        self.num_samples, self._scorer, self._data, self._split = num_samples, scorer, data, split
+        self.num_samples = num_samples
+        self._scorer = scorer
+        self._data = data
+        self._split = split
         self._rows = SampleRows((num_samples, *data.shape), count_dtype(data.max_count), device)
         self._compared = torch.zeros(num_samples, *data.shape)
 
@@ -130,123 +176,218 @@ class CountScores:
         self._rows.update(samples["samples"], indices)
 
     def compute(self) -> dict[str, float]:
-        """All scores by name; every process must call it, and all get the same."""
+        """Return all scores by name, the same on every process; every process must call it."""
         self._compared = self._rows.gather().cpu()
-        return compare(_flat(self._compared), self._data, self._scorer.most, self._scorer.seed, self._split)
+        return compare_counts(
+            _flatten(self._compared),
+            self._data,
+            self._scorer.max_samples,
+            self._scorer.seed,
+            self._split,
+        )
 
     def figure(self) -> Figure:
-        """The samples that were compared last next to the real counts that they were compared with."""
-        data, classes = self._data, list[str]()
-        counts, labels = getattr(data, self._split), getattr(data, f"{self._split}_labels")
-        real = counts if isinstance(counts, Tensor) else counts[:_MOST]
+        """Return a figure of the samples that were compared last, and of real counts."""
+        data = self._data
+        counts = getattr(data, self._split)
+        labels = getattr(data, f"{self._split}_labels")
+        real = counts if isinstance(counts, Tensor) else counts[:MAX_FIGURE_SAMPLES]
+        classes: list[str] = []
         if labels is not None:
-            sizes = [len(values) for values in data.covariates.values()]
-            of = decode_labels(labels[: len(real)], sizes)[0].tolist()
-            classes = [str(data.class_names[k] if data.class_names else k) for k in of]
-        return count_figure(_flat(self._compared), _flat(real), data.features, classes)
+            covariate_sizes = [len(values) for values in data.covariates.values()]
+            class_index = decode_labels(labels[: len(real)], covariate_sizes)[0].tolist()
+            names = data.class_names
+            classes = [str(names[k] if names else k) for k in class_index]
+        return plot_counts(_flatten(self._compared), _flatten(real), data.features, classes)
 
     def reset(self) -> None:
-        """Forget all samples."""
+        """Remove all samples."""
         self._rows.reset()
 
     def provenance(self) -> dict[str, Any]:
-        """How the scores are made."""
-        data, scorer = self._data, self._scorer
-        under = {"condition": dict(data.condition)} if data.condition else {}
-        split = self._split
-        made = {
-            "scores_of": "counts", "num_samples": self.num_samples, "most": scorer.most, "seed": scorer.seed,
-            "reference": {"split": split, "size": data.size(split), "sha256": data.fingerprint(split), **under},
-        }  # fmt: skip
-        return {"metrics": made}
+        """Return how the scores are made, as plain values."""
+        data = self._data
+        reference: dict[str, Any] = {
+            "split": self._split,
+            "size": data.size(self._split),
+            "sha256": data.fingerprint(self._split),
+        }
+        if data.condition:
+            reference["condition"] = dict(data.condition)
+        return {
+            "metrics": {
+                "scores_of": "counts",
+                "num_samples": self.num_samples,
+                "max_samples": self._scorer.max_samples,
+                "seed": self._scorer.seed,
+                "reference": reference,
+            }
+        }
 
 
-def _counts(source: Source) -> CountData:
+def _check_counts(source: Source) -> CountData:
+    """Return a source of counts, without its incomplete samples if it has missing entries."""
     if not isinstance(source, CountData):
-        raise UserError(f"{source.name}: metrics=counts needs a dataset of counts, not a {type(source).__name__}")
+        raise UserError(
+            f"{source.name}: metrics=counts needs a dataset of counts, not a "
+            f"{type(source).__name__}"
+        )
     return source.without_missing() or source
 
 
-def _flat(counts: Tensor | DiskCounts) -> Array:
+def _flatten(counts: Tensor | DiskCounts) -> Array:
+    """Return counts as int64 [n, D]."""
     return load_samples(counts).flatten(1).cpu().numpy().astype(np.int64)
 
 
-def compare(samples: Array, data: CountData, most: int, seed: int, split: Split = "test") -> dict[str, float]:
-    """Scores of samples compared with the held-out counts of a dataset.
+def _select_evenly(rows: Any, number: int) -> Any:
+    """Return at most `number` evenly spaced rows."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), number)).astype(int)]
 
-    The choice is ours; the law is that held-out counts score as right samples do (`tests/evaluation`).
+
+def compare_counts(
+    samples: Array, data: CountData, max_samples: int, seed: int, split: Split = "test"
+) -> dict[str, float]:
+    """Return scores of samples compared with the held-out counts of a dataset.
 
     Args:
         samples: counts [n, D].
-        data: the dataset, D elements.
-        most: samples of either set that classifiers and `novelty` compare, evenly spaced. From few held-out ones
-            classifiers tell several parts of the samples, `most` in all, which halves the deviation of their mean.
+        data: dataset of D elements.
+        max_samples: samples of either set that classifiers and `novelty` compare, evenly spaced.
+            If there are fewer held-out counts, they are compared with several parts of the samples,
+            `max_samples` in all; this halves the standard deviation of the mean.
         seed: of the classifiers.
-        split: the held-out counts: "test", or "val" during training.
+        split: held-out counts: "test", or "val" during training.
 
     Returns:
-        c2st_auc, c2st_accuracy, c2st_linear_auc: classifiers of samples against held-out counts, 0.5 is perfect, in the
-            mean over parts of the samples.
-        c2st_auc_error: deviation of the first among samples that are right, as of independent numbers [Mann 1947];
-            forests that are cross-validated vary a little more.
+        c2st_auc, c2st_accuracy: of random forests that tell samples from held-out counts, 0.5 is
+            perfect; means over parts of the samples.
+        c2st_linear_auc: the same of logistic regressions.
+        c2st_auc_error: standard deviation of c2st_auc for perfect samples, by the formula for
+            independent scores; cross-validated forests vary a little more.
         ks_mean, ks_total: Kolmogorov-Smirnov distances, mean over elements, and of totals.
-        mean_ratio, variance_ratio: medians over elements of samples' over held-out; 1 is perfect.
-        zeros_difference: of the share of zeros. largest_ratio: of the largest counts.
+        mean_ratio, variance_ratio: medians over elements, samples over held-out counts; 1 is
+            perfect.
+        zeros_difference: difference of the shares of zeros; 0 is perfect.
+        max_ratio: ratio of the largest counts; 1 is perfect.
         correlation_difference: mean absolute difference of correlations of log counts.
-        equal_difference, excess_difference: see `relations`.
-        novelty: median distance to the nearest training counts over that of
-        held-out ones; far below 1 for samples that are copies.
+        equality_difference, co_occurrence_difference: see `compare_pairs`.
+        novelty: median distance to the nearest training counts, over that of held-out counts; 1 is
+            perfect, and far below 1 means copies.
+
+    References: Lopez-Paz and Oquab 2017 (classifier tests); Mann and Whitney 1947 (error of the
+        AUC); the choice is this project's, checked in tests/evaluation/test_count_scores.py.
     """
     from scipy.stats import ks_2samp
-    from sklearn.metrics import pairwise_distances_argmin_min
 
-    def spaced(rows: Any, number: int) -> Any:
-        return rows[np.linspace(0, len(rows) - 1, min(len(rows), number)).astype(int)]
+    # 1. As many samples as held-out counts.
+    real = _flatten(getattr(data, split))
+    number = min(len(samples), len(real), max_samples)
+    compared = _select_evenly(samples, number)
+    compared_real = _select_evenly(real, number)
 
-    real = _flat(getattr(data, split))
-    number = min(len(samples), len(real), most)
-    a, b = spaced(samples, number), spaced(real, number)
-    known = np.log1p(_flat(spaced(load_samples(data.train), 10 * most)))
-    to_known = [float(np.median(pairwise_distances_argmin_min(np.log1p(x), known)[1])) for x in (a, b)]
-    del known  # of many elements half a gigabyte
-    varying, scores = real.var(0) > 0, dict[str, float]()
-    if number >= _FEWEST:
-        share = max(min(len(samples), most) // number, 1)
-        parts = [spaced(samples, share * number)[k::share] for k in range(share)]
-        names, trees = ("c2st_auc", "c2st_accuracy", "c2st_linear_auc"), TREES // min(share, FOLDS)
-        told = [(*classifier_test(x, b, False, seed, trees), classifier_test(x, b, True, seed)[0]) for x in parts]
-        scores |= dict(zip(names, np.mean(told, axis=0).tolist(), strict=True))
-        scores["c2st_auc_error"] = ((1 + share + 1 / number) / (12 * share * number)) ** 0.5
+    # 2. Distances to the nearest training counts.
+    novelty = _novelty(compared, compared_real, load_samples(data.train), max_samples)
+
+    # 3. Classifiers.
+    scores: dict[str, float] = {}
+    if number >= MIN_CLASSIFIER_SAMPLES:
+        scores |= _classifier_scores(samples, compared_real, max_samples, seed)
+
+    # 4. Marginals, totals, and pairs of elements.
+    varying = real.var(0) > 0
+    ks_elements = ks_2samp(samples, real, method="asymp").statistic
+    ks_total = ks_2samp(samples.sum(1), real.sum(1), method="asymp").statistic
     scores |= {
-        "ks_mean": float(ks_2samp(samples, real, method="asymp").statistic.mean()),
-        "ks_total": float(ks_2samp(samples.sum(1), real.sum(1), method="asymp").statistic),
+        "ks_mean": float(ks_elements.mean()),
+        "ks_total": float(ks_total),
         "mean_ratio": _median_ratio(samples.mean(0)[varying], real.mean(0)[varying]),
         "variance_ratio": _median_ratio(samples.var(0)[varying], real.var(0)[varying]),
         "zeros_difference": float((samples == 0).mean() - (real == 0).mean()),
-        "largest_ratio": float(samples.max() / max(real.max(), 1)),
-        "novelty": to_known[0] / max(to_known[1], 1e-12),
+        "max_ratio": float(samples.max() / max(real.max(), 1)),
+        "novelty": novelty,
     }
-    if number >= _PAIR:
+    if number >= MIN_PAIR_SAMPLES:
         scores["correlation_difference"] = _correlation_difference(samples, real)
-        scores |= relations(a, b)
+        scores |= compare_pairs(compared, compared_real)
     return scores
 
 
+def _novelty(samples: Array, real: Array, train: Tensor, max_samples: int) -> float:
+    """Return the median distance of samples to training counts, over that of real counts.
+
+    Distances are of log counts, to the nearest of the evenly selected training counts.
+
+    Args:
+        samples: counts [n, D].
+        real: held-out counts [n, D].
+        train: counts [N, *shape].
+        max_samples: see `compare_counts`.
+    """
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    num_train = TRAINING_SAMPLES_RATIO * max_samples
+    log_train = np.log1p(_flatten(_select_evenly(train, num_train)))
+    medians = []
+    for counts in (samples, real):
+        _, distances = pairwise_distances_argmin_min(np.log1p(counts), log_train)
+        medians.append(float(np.median(distances)))
+    return medians[0] / max(medians[1], MIN_DISTANCE)
+
+
+def _classifier_scores(
+    samples: Array, real: Array, max_samples: int, seed: int
+) -> dict[str, float]:
+    """Return means of classifier tests over parts of the samples; see `compare_counts`.
+
+    Args:
+        samples: counts [n, D].
+        real: held-out counts [m, D], m <= n.
+        max_samples: in all parts together.
+        seed: of the classifiers.
+
+    References: Mann and Whitney 1947 for the error.
+    """
+    number = len(real)
+    num_parts = max(min(len(samples), max_samples) // number, 1)
+    selected = _select_evenly(samples, num_parts * number)
+    trees = TREES // min(num_parts, FOLDS)
+    results = []
+    for k in range(num_parts):
+        part = selected[k::num_parts]
+        auc, accuracy = classifier_test(part, real, linear=False, seed=seed, trees=trees)
+        linear_auc, _ = classifier_test(part, real, linear=True, seed=seed)
+        results.append((auc, accuracy, linear_auc))
+    auc, accuracy, linear_auc = np.mean(results, axis=0).tolist()
+    variance = (1 + num_parts + 1 / number) / (12 * num_parts * number)
+    return {
+        "c2st_auc": auc,
+        "c2st_accuracy": accuracy,
+        "c2st_linear_auc": linear_auc,
+        "c2st_auc_error": variance**0.5,
+    }
+
+
 def _median_ratio(samples: Array, real: Array) -> float:
-    """The median over elements of samples' over held-out ones, [D] each: a number, 1 without any; see `compare`."""
+    """Return the median of samples [D] over held-out counts [D]; 1 without elements."""
     return float(np.median(samples / real)) if len(real) else 1.0
 
 
-def classifier_test(a: Array, b: Array, linear: bool = False, seed: int = 0, trees: int = 300) -> tuple[float, float]:
-    """Area under the ROC curve and accuracy of a classifier of `a` against `b` [Lopez-Paz 2017, section 3].
+def classifier_test(
+    a: Array, b: Array, linear: bool = False, seed: int = 0, trees: int = 300
+) -> tuple[float, float]:
+    """Return area under the ROC curve and accuracy of a cross-validated classifier of a and b.
 
-    The classifier is cross-validated; 0.5 is perfect for both.
+    0.5 is perfect for both.
 
     Args:
-        a, b: counts [n, D] each, equally many.
-        linear: logistic regression of standardised log counts, in place of a random forest.
+        a: counts [n, D].
+        b: counts [n, D].
+        linear: logistic regression of standardised log counts, instead of a random forest.
         seed: of folds and trees.
         trees: of the forest.
+
+    References: Lopez-Paz and Oquab 2017, section 3.
     """
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
@@ -258,7 +399,8 @@ def classifier_test(a: Array, b: Array, linear: bool = False, seed: int = 0, tre
     x = np.log1p(np.concatenate([a, b]).astype(np.float32))
     y = np.repeat([0, 1], [len(a), len(b)])
     if linear:
-        classifier = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=300))
+        regression = LogisticRegression(C=INVERSE_REGULARISATION, max_iter=MAX_ITERATIONS)
+        classifier = make_pipeline(StandardScaler(), regression)
     else:
         classifier = RandomForestClassifier(trees, random_state=seed)
     folds = StratifiedKFold(min(FOLDS, len(a)), shuffle=True, random_state=seed)
@@ -266,93 +408,138 @@ def classifier_test(a: Array, b: Array, linear: bool = False, seed: int = 0, tre
     return float(roc_auc_score(y, p)), float(((p > 0.5) == y).mean())
 
 
-def relations(a: Array, b: Array) -> dict[str, float]:
-    """How far relations between pairs of elements differ, which means and correlations do not show.
+def compare_pairs(a: Array, b: Array) -> dict[str, float]:
+    """Return differences of relations between two elements that correlations do not show.
 
-    Of at most 200 elements, those of the largest variance of log counts in `b`. The choice is ours
-    (tests/evaluation/test_count_scores.py).
+    They are of at most 200 elements, those with the largest variance of log counts in `b`.
 
     Args:
-        a, b: counts [n, D] and [m, D].
+        a: counts [n, D].
+        b: counts [m, D].
 
     Returns:
-        equal_difference: largest difference, over pairs, of the share of samples where both are equal and not 0.
-        excess_difference: root mean square difference, over pairs, of P(both > 0) - P(one > 0) P(other > 0).
+        equality_difference: largest difference, over pairs, of the share of samples in which both
+            elements are equal and not 0.
+        co_occurrence_difference: root mean square difference, over pairs, of
+            P(both > 0) - P(first > 0) P(second > 0).
+
+    References: the choice is this project's, checked in tests/evaluation/test_count_scores.py.
     """
-    chosen = np.sort(np.argsort(-np.log1p(b).var(0), kind="stable")[:_CORRELATED])
-    equal, excess = [], []
-    for rows in (a[:, chosen], b[:, chosen]):
-        there = (rows > 0).astype(np.float64)
-        equal.append(np.stack([((rows == column[:, None]) & (rows > 0)).mean(0) for column in rows.T]))
-        excess.append(there.T @ there / len(rows) - np.outer(there.mean(0), there.mean(0)))
-    pairs = ~np.eye(len(chosen), dtype=bool)
-    apart, beyond = np.abs(equal[0] - equal[1])[pairs], (excess[0] - excess[1])[pairs]
+    elements = np.sort(np.argsort(-np.log1p(b).var(0), kind="stable")[:MAX_PAIR_ELEMENTS])
+    equality_a, excess_a = _pair_statistics(a[:, elements])
+    equality_b, excess_b = _pair_statistics(b[:, elements])
+    is_pair = ~np.eye(len(elements), dtype=bool)
+    equality = np.abs(equality_a - equality_b)[is_pair]
+    excess = (excess_a - excess_b)[is_pair]
+    co_occurrence = float(np.sqrt(np.square(excess).mean())) if excess.size else 0.0
     return {
-        "equal_difference": float(apart.max(initial=0)),
-        "excess_difference": float(np.sqrt(np.square(beyond).mean())) if beyond.size else 0.0,
+        "equality_difference": float(equality.max(initial=0)),
+        "co_occurrence_difference": co_occurrence,
     }
 
 
-def _correlation_difference(samples: Array, real: Array) -> float:
-    """Mean absolute difference of correlations of log counts [n, D] and [m, D], a number, as in `compare`.
+def _pair_statistics(counts: Array) -> tuple[Array, Array]:
+    """Return statistics of all pairs of elements of counts [n, E], float64 [E, E] each.
 
-    Of the 200 elements that vary most, each at least once in both; 0 for fewer than two.
+    They are P(equal and not 0), and P(both > 0) - P(first > 0) P(second > 0).
     """
-    a, b = np.log1p(samples), np.log1p(real)
-    spread = b.var(0)
-    usable = np.flatnonzero((a.var(0) > 0) & (spread > 0))
-    chosen = usable[np.argsort(-spread[usable], kind="stable")[:_CORRELATED]]
-    if len(chosen) < 2:
+    is_positive = counts > 0
+    rows = []
+    for column in counts.T:
+        is_equal = (counts == column[:, None]) & is_positive
+        rows.append(is_equal.mean(0))
+    positive = is_positive.astype(np.float64)
+    p_both = positive.T @ positive / len(counts)
+    p_positive = positive.mean(0)
+    return np.stack(rows), p_both - np.outer(p_positive, p_positive)
+
+
+def _correlation_difference(samples: Array, real: Array) -> float:
+    """Return the mean absolute difference of correlations of log counts [n, D] and [m, D].
+
+    It is of the 200 elements that vary most, and vary in both; 0 for fewer than two.
+    """
+    a = np.log1p(samples)
+    b = np.log1p(real)
+    variance = b.var(0)
+    usable = np.flatnonzero((a.var(0) > 0) & (variance > 0))
+    elements = usable[np.argsort(-variance[usable], kind="stable")[:MAX_PAIR_ELEMENTS]]
+    if len(elements) < 2:
         return 0.0
-    above = np.triu_indices(len(chosen), 1)
-    return float(np.abs(np.corrcoef(a[:, chosen].T) - np.corrcoef(b[:, chosen].T))[above].mean())
+    upper = np.triu_indices(len(elements), 1)
+    difference = np.corrcoef(a[:, elements].T) - np.corrcoef(b[:, elements].T)
+    return float(np.abs(difference)[upper].mean())
 
 
-def count_figure(samples: Array, real: Array, names: Sequence[str] = (), classes: Sequence[str] = ()) -> Figure:
-    """Six panels: variance against mean, ranks, totals, correlations of both, and two principal components.
+def plot_counts(
+    samples: Array, real: Array, names: Sequence[str] = (), classes: Sequence[str] = ()
+) -> Figure:
+    """Plot samples and real counts: variance and mean, ranks, totals, correlations, components.
 
-    Principal components are those of held-out log counts.
+    The principal components are those of real log counts.
 
     Args:
-        samples, real: counts [n, D] and [m, D].
-        names: of the D elements, genes for instance; those that vary most are written beside their points.
-        classes: m of the held-out counts, a colour each among the principal components.
+        samples: counts [n, D].
+        real: held-out counts [m, D].
+        names: of the D elements, for instance genes; those that vary most are labelled.
+        classes: m of the held-out counts; each has a colour among the principal components.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 8), layout="constrained")
     spread, ranks, totals, components, *correlations = figure.subplots(2, 3).flat
-    edges = np.histogram_bin_edges(np.log10(1 + real.sum(1)), 30).tolist()
-    logs = np.log1p(real[:_MOST])
-    directions = np.linalg.svd(logs - logs.mean(0), full_matrices=False)[2][:2]
-    chosen = np.sort(np.argsort(-np.log1p(real).var(0), kind="stable")[:_ELEMENTS])
-    sets = ((real[:_MOST], "test data", "tab:gray"), (samples[:_MOST], "samples", "tab:orange"))
+    shown_real = real[:MAX_FIGURE_SAMPLES]
+
+    # 1. What both sets share: bins, principal components, elements.
+    total_bins = np.histogram_bin_edges(np.log10(1 + real.sum(1)), 30).tolist()
+    log_real = np.log1p(shown_real)
+    centre = log_real.mean(0)
+    directions = np.linalg.svd(log_real - centre, full_matrices=False)[2][:2]
+    by_variance = np.argsort(-np.log1p(real).var(0), kind="stable")
+    elements = np.sort(by_variance[:MAX_FIGURE_ELEMENTS])
+
+    # 2. Each set in each panel.
+    sets = (
+        (shown_real, "test data", "tab:gray"),
+        (samples[:MAX_FIGURE_SAMPLES], "samples", "tab:orange"),
+    )
     for (counts, label, colour), panel in zip(sets, correlations, strict=True):
         style: dict[str, Any] = {"color": colour, "label": label}
-        mean, variance = counts.mean(0), counts.var(0)
-        spread.loglog(mean[mean > 0], variance[mean > 0].clip(1e-3), ".", alpha=0.5, **style)
+        mean = counts.mean(0)
+        variance = counts.var(0)
+        has_counts = mean > 0
+        clipped = variance[has_counts].clip(MIN_LOG_COUNT)
+        spread.loglog(mean[has_counts], clipped, ".", alpha=0.5, **style)
+
         ordered = np.sort(counts, axis=None)[::-1]
         rank = np.unique(np.geomspace(1, ordered.size, 300).astype(int))
         ranks.loglog(rank / ordered.size, ordered[rank - 1].clip(0.5), **style)
-        totals.hist(np.log10(1 + counts.sum(1)), bins=edges, density=True, alpha=0.5, **style)
-        placed = (np.log1p(counts) - logs.mean(0)) @ directions.T
+
+        log_totals = np.log10(1 + counts.sum(1))
+        totals.hist(log_totals, bins=total_bins, density=True, alpha=0.5, **style)
+
+        points = (np.log1p(counts) - centre) @ directions.T
         if classes and label == "test data":
-            words, of = np.unique(classes[: len(placed)], return_inverse=True)
-            components.scatter(placed[:, 0], placed[:, -1], 9, of, cmap="tab20", alpha=0.6, label="test data, by class")
-            for k, word in enumerate(words):
-                components.annotate(word[:16], placed[of == k][:, [0, -1]].mean(0), fontsize=8, ha="center")
+            _plot_classes(components, points, classes)
         else:
-            components.plot(placed[:, 0], placed[:, -1], ".", alpha=0.5, **style)
-        varying = np.log1p(counts[:, chosen]) + 1e-9 * np.arange(len(counts))[:, None]
-        shown = panel.imshow(np.atleast_2d(np.corrcoef(varying.T)), vmin=-1, vmax=1, cmap="RdBu_r")
+            components.plot(points[:, 0], points[:, -1], ".", alpha=0.5, **style)
+
+        # constant elements have no correlation: a tiny slope gives them one
+        log_counts = np.log1p(counts[:, elements]) + 1e-9 * np.arange(len(counts))[:, None]
+        correlation = np.atleast_2d(np.corrcoef(log_counts.T))
+        image = panel.imshow(correlation, vmin=-1, vmax=1, cmap="RdBu_r")
         panel.set_title(f"correlations of log counts, {label}")
-        figure.colorbar(shown, ax=panel)
+        figure.colorbar(image, ax=panel)
+
+    # 3. Names, titles and legends.
     if len(names) == real.shape[1]:
-        mean, variance = real[:_MOST].mean(0), real[:_MOST].var(0).clip(1e-3)
-        for k in np.argsort(-variance / mean.clip(1e-3), kind="stable")[:_NAMED]:
-            spread.annotate(str(names[k])[:16], (mean[k].clip(1e-3), variance[k]), fontsize=7)
+        mean = shown_real.mean(0).clip(MIN_LOG_COUNT)
+        variance = shown_real.var(0).clip(MIN_LOG_COUNT)
+        for k in np.argsort(-variance / mean, kind="stable")[:MAX_NAMED_ELEMENTS]:
+            name = str(names[k])[:MAX_NAME_LENGTH]
+            spread.annotate(name, (mean[k], variance[k]), fontsize=7)
     spread.set(title="every element", xlabel="mean", ylabel="variance")
-    if np.ptp(np.log10(real.mean(0).clip(1e-9))) < 1:  # a decade, without which a logarithmic axis has no number
+    if np.ptp(np.log10(real.mean(0).clip(1e-9))) < 1:  # below a decade, log axes have no numbers
         spread.set(xscale="linear", yscale="linear")
     ranks.set(title="largest counts", xlabel="rank, as a share of all counts", ylabel="count")
     totals.set(title="totals of samples", xlabel="log10(1 + total)")
@@ -362,8 +549,19 @@ def count_figure(samples: Array, real: Array, names: Sequence[str] = (), classes
     return figure
 
 
-FOLDS, TREES = 5, 300
-_FEWEST, _PAIR = 10, 2
-"""Samples of either set for classifiers, and for anything that compares pairs; with fewer these scores are left out."""
-_CORRELATED = 200
-"""Elements whose correlations are compared, those with the largest variance of log counts."""
+def _plot_classes(axes: Any, points: Array, classes: Sequence[str]) -> None:
+    """Plot points [n, 2] in a colour for each class, with the names at their centres."""
+    first_last = [0, -1]  # a single component is shown twice
+    names, index = np.unique(classes[: len(points)], return_inverse=True)
+    axes.scatter(
+        points[:, 0],
+        points[:, -1],
+        9,
+        index,
+        cmap="tab20",
+        alpha=0.6,
+        label="test data, by class",
+    )
+    for k, name in enumerate(names):
+        centre = points[index == k][:, first_last].mean(0)
+        axes.annotate(name[:MAX_NAME_LENGTH], centre, fontsize=8, ha="center")

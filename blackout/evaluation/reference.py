@@ -1,7 +1,4 @@
-"""References: statistics and, where needed, features of the real images that samples are compared with.
-
-Also which sources these can be of.
-"""
+"""References: statistics and features of the real images that samples are compared with."""
 
 from __future__ import annotations
 
@@ -21,26 +18,25 @@ from blackout.data.formats import load_arrays
 from blackout.data.on_disk import DiskCounts
 from blackout.distributed import SampleRows, all_true, my_batches, writes_for_its_machine
 from blackout.errors import UserError, ensure, refuse
-from blackout.evaluation.cache import cache_dir, keep, key_hash
+from blackout.evaluation.cache import cache_dir, key_hash, write_cache_file
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.files import reading
 from blackout.protocols import Source, Split
 
-FORMAT = 1
-"""To be increased when the meaning of cached files changes: older ones are then computed anew."""
+FORMAT = 1  # version of cached files; increase it when their meaning changes
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Real images seen through an extractor.
+    """Statistics of real images by an extractor.
 
     Attributes:
         mu: mean of the features, float64 [F].
         sigma: unbiased covariance, float64 [F, F].
-        num_samples: number of images, or None where an imported file does not say.
-        features: features of every image, float32 [n, F], or None where they were not requested.
-        origin: its provenance: data and extractor, as plain values.
+        num_samples: number of images, or None if an imported file does not have it.
+        features: of every image, float32 [n, F], or None if they were not requested.
+        origin: provenance of data and extractor, as plain values.
     """
 
     mu: Tensor
@@ -59,40 +55,56 @@ def dataset_reference(
     device: torch.device | str = "cpu",
     cache: str | Path | None = None,
 ) -> Reference:
-    """Reference of a dataset's split, from the cache where it was computed before.
+    """Return the reference of a dataset's split, from the cache if possible.
 
-    The training data are the full training split, with the validation data that were taken from it, as published
-    scores have it.
-
-    The cached file is named by a hash of data, split, size of the images, and extractor with its weights and resizing;
-    a damaged file is computed anew. Several processes share the extraction.
+    The training split includes validation data that were taken from it, as in published scores.
+    The name of the cached file is a hash of data, split, image size, and extractor with weights and
+    resizing. A damaged file is replaced. Several processes share the work.
 
     Args:
-        data: the dataset, of images [N, 1 or 3, H, W].
+        data: dataset of images [N, 1 or 3, H, W].
         split: "train", "val" or "test".
-        extractor: gives the features, on `device` already.
-        with_features: also keep every image's features, as the kernel distance and precision/recall need.
+        extractor: on `device`.
+        with_features: also keep every image's features, for the kernel distance and precision and
+            recall.
         batch_size: images per call of the extractor.
         device: where statistics are accumulated.
-        cache: folder of the cached files; by default the user's cache folder.
+        cache: folder of cached files; None for the user's cache folder.
 
     Raises:
         UserError: another split, or data that are not images.
     """
+    # 1. The images.
     if split not in ("train", "val", "test"):
-        raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
-    data = count_images(data).merge_validation() if split == "train" else count_images(data)
+        raise UserError(f"metrics.reference={split} must be train, test or the path of a .npz file")
+    data = check_images(data)
+    if split == "train":
+        data = data.merge_validation()
     counts: Tensor | DiskCounts = getattr(data, split)
     if len(counts) < 2:
-        raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
-    of_data = {"dataset": data.name, "split": split, "data": data.fingerprint(split)}
-    of_counts = {"shape": list(data.shape), "max_count": data.max_count}
-    under = {"condition": dict(data.condition)} if data.condition else {}
-    origin = {**of_data, **of_counts, **under, **extractor_origin(extractor)}
-    path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
+        raise UserError(
+            f"{data.name}: a reference needs at least 2 images, but the {split} split has "
+            f"{len(counts)}"
+        )
+
+    # 2. The cached file of this origin.
+    origin = {
+        "dataset": data.name,
+        "split": split,
+        "data": data.fingerprint(split),
+        "shape": list(data.shape),
+        "max_count": data.max_count,
+        **extractor_origin(extractor),
+    }
+    if data.condition:
+        origin["condition"] = dict(data.condition)
+    folder = cache_dir() if cache is None else Path(cache)
+    path = folder / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if all_true(cached is not None) and cached is not None:
         return cached
+
+    # 3. Statistics and features, in batches over all processes.
     statistics = FeatureStatistics(extractor.num_features).to(device)
     rows = SampleRows((len(counts), extractor.num_features)) if with_features else None
     for indices in my_batches(len(counts), batch_size):
@@ -101,48 +113,68 @@ def dataset_reference(
         if rows is not None:
             rows.update(features, indices)
     mu, sigma, n = statistics.compute()
-    computed = Reference(mu.cpu(), sigma.cpu(), n, rows.gather() if rows is not None else None, origin)
+    all_features = None if rows is None else rows.gather()
+    computed = Reference(mu.cpu(), sigma.cpu(), n, all_features, origin)
     if writes_for_its_machine():
-        keep(path, lambda part: write_reference(part, computed))
+        write_cache_file(path, lambda part: write_reference(part, computed))
     return computed
 
 
 def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
-    """Statistics from a .npz file with arrays `mu` [F] and `sigma` [F, F], as most FID programs write.
+    """Return statistics from a .npz file with `mu` [F] and `sigma` [F, F], as FID programs write.
 
-    Files that this package wrote also say which extractor made them, and are refused for any other.
+    Files written by this package name their extractor, and are refused for any other.
 
     Raises:
-        UserError: no such file, no such arrays, statistics of another width or of another extractor.
+        UserError: no such file or arrays, or statistics of another width or extractor.
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
+        raise UserError(
+            f"metrics.reference={path}: there is no such file; allowed are train, test and the "
+            "path of a .npz file"
+        )
     arrays = load_arrays(path)
     if not isinstance(arrays, dict) or {"mu", "sigma"} - arrays.keys():
-        found = sorted(arrays) if isinstance(arrays, dict) else "one array"
-        raise UserError(f"{path}: the arrays mu and sigma are expected, not {found}")
+        content = sorted(arrays) if isinstance(arrays, dict) else "one array"
+        raise UserError(f"{path} must contain the arrays mu and sigma, not {content}")
     with reading(path, "not a readable .npz file of statistics"):
-        reference = _read(arrays)
-        mu, sigma, width = reference.mu, reference.sigma, extractor.num_features
-        refuse(mu.shape != (width,), f"{path}: mu is {list(mu.shape)}, but {extractor.name} has {width} features")
-        frechet_distance(mu, sigma, mu, sigma)  # refuses what is no Gaussian
-    made_by = reference.origin.get("identity")
-    if made_by is None:
-        digest = key_hash({"mu": mu.tolist(), "trace": float(sigma.trace())})
-        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
-        return Reference(mu, sigma, reference.num_samples, None, origin)
-    if made_by != extractor.identity:
-        theirs = f"{reference.origin.get('extractor')} ({made_by[:12]})"
-        ours = f"{extractor.name} ({extractor.identity[:12]})"
-        raise UserError(f"{path} was made with another extractor: {theirs}, not {ours}")
+        reference = _from_arrays(arrays)
+        mu = reference.mu
+        width = extractor.num_features
+        refuse(
+            mu.shape != (width,),
+            f"{path}: mu has shape {list(mu.shape)}, but {extractor.name} has {width} features",
+        )
+        frechet_distance(mu, reference.sigma, mu, reference.sigma)  # refuses invalid covariances
+    identity = reference.origin.get("identity")
+    if identity is None:  # a file of another program
+        trace = float(reference.sigma.trace())
+        statistics_hash = key_hash({"mu": mu.tolist(), "trace": trace})
+        origin = {
+            "file": path.name,
+            "statistics": statistics_hash,
+            "made_by": "unknown extractor",
+        }
+        return Reference(mu, reference.sigma, reference.num_samples, None, origin)
+    if identity != extractor.identity:
+        raise UserError(
+            f"{path} was made with another extractor: "
+            f"{reference.origin.get('extractor')} ({identity[:12]}), not "
+            f"{extractor.name} ({extractor.identity[:12]})"
+        )
     return reference
 
 
 def extractor_origin(extractor: ModuleExtractor) -> dict[str, Any]:
-    """An extractor's provenance, as plain values."""
-    about = {"extractor": extractor.name, "identity": extractor.identity}
-    return {"format": FORMAT, **about, "num_features": extractor.num_features, "resize": extractor.resize}
+    """Return an extractor's provenance, as plain values."""
+    return {
+        "format": FORMAT,
+        "extractor": extractor.name,
+        "identity": extractor.identity,
+        "num_features": extractor.num_features,
+        "resize": extractor.resize,
+    }
 
 
 def write_reference(path: Path, reference: Reference) -> None:
@@ -152,11 +184,13 @@ def write_reference(path: Path, reference: Reference) -> None:
         arrays["n"] = np.array(reference.num_samples)
     if reference.features is not None:
         arrays["features"] = reference.features.numpy()
-    with path.open("wb") as file:  # given a name, NumPy would append .npz to it
-        np.savez(file, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
+    origin = np.array(json.dumps(dict(reference.origin)))
+    with path.open("wb") as file:  # to a path NumPy would append .npz
+        np.savez(file, origin=origin, **arrays)  # type: ignore[arg-type]
 
 
-def _read(arrays: dict[str, Any]) -> Reference:
+def _from_arrays(arrays: dict[str, Any]) -> Reference:
+    """Return the reference of the arrays of a file; KeyError and ValueError for missing ones."""
     return Reference(
         mu=torch.from_numpy(np.asarray(arrays["mu"], dtype=np.float64)),
         sigma=torch.from_numpy(np.asarray(arrays["sigma"], dtype=np.float64)),
@@ -167,27 +201,34 @@ def _read(arrays: dict[str, Any]) -> Reference:
 
 
 def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Reference | None:
-    """The cached reference; None when there is none, it lacks the features, or it is another one."""
+    """Return a cached reference; None if it is missing, lacks features or has another origin."""
     if not path.is_file():
         return None
     try:
         arrays = load_arrays(path)
-        reference = _read(arrays if isinstance(arrays, dict) else {})
-        ensure(dict(reference.origin) == origin, "it does not hold what its name says")
+        reference = _from_arrays(arrays if isinstance(arrays, dict) else {})
+        ensure(dict(reference.origin) == origin, "its origin does not match its name")
     except (ValueError, KeyError) as error:
-        warnings.warn(f"{path} is damaged and is computed anew ({error})", stacklevel=3)
+        warnings.warn(f"{path} is damaged and will be replaced ({error})", stacklevel=3)
         return None
-    return None if with_features and reference.features is None else reference
+    if with_features and reference.features is None:
+        return None
+    return reference
 
 
-def count_images(source: Source) -> CountData:
-    """The source, if it is a dataset of images of counts, grey or colour.
+def check_images(source: Source) -> CountData:
+    """Return a source if it is a dataset of images of counts, grey or colour.
 
     Raises:
-        UserError: it is something else.
+        UserError: another source.
     """
     if not isinstance(source, CountData):
-        raise UserError(f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}")
+        raise UserError(
+            f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}"
+        )
     if len(source.shape) != 3 or source.shape[0] not in (1, 3):
-        raise UserError(f"{source.name}: scores need images [1 or 3, H, W], but a sample has shape {source.shape}")
+        raise UserError(
+            f"{source.name}: image scores need images [1 or 3, H, W], not samples of shape "
+            f"{source.shape}"
+        )
     return source

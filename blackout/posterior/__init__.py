@@ -1,12 +1,13 @@
-"""Posterior sampling: inverse problems with a trained model, by split Gibbs sampling and its relatives.
+"""Posterior sampling: inverse problems with a trained model as the prior.
 
-`problem`, `operators`, `noise`, `rewards` and `unknown_number` say what was measured; `method` and what is built on it
-(`split_gibbs`, `noise_denoise`, `particle_baselines`, `auto`) draw from the posterior; `draw` and `outputs` are what
-`sample.py` reaches.
+- Problems: `problem`, `operators`, `noise`, `rewards`, `blind`.
+- Samplers: `method` (the interface), `split_gibbs`, `noise_denoise`, `particle_baselines`, `auto`.
+- Programs: `draw` and `outputs` are used by `sample.py`, `diagnostics` by both.
 """
 
-from blackout.posterior.auto import Auto, Direct, conjugate
-from blackout.posterior.method import Method, Posterior
+from blackout.posterior.auto import Auto, Direct, conjugate_state
+from blackout.posterior.blind import BlindProblem, UnknownParameter
+from blackout.posterior.method import Method, PosteriorSamples
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import (
@@ -23,17 +24,48 @@ from blackout.posterior.operators import (
     Pool,
     Xor,
 )
-from blackout.posterior.particle_baselines import SMC, Overwrite, Steered
-from blackout.posterior.problem import Measured, Prior, Problem
+from blackout.posterior.particle_baselines import SMC, Overwrite, SteeredParticles
+from blackout.posterior.problem import InverseProblem, Prior, Problem
 from blackout.posterior.rewards import Classifier, Reward
 from blackout.posterior.split_gibbs import Coupling, SplitGibbs, anneal
-from blackout.posterior.unknown_number import Blind, Unknown
 
 __all__ = [
-    "SMC", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier",
-    "Coupling", "Decoded", "Direct", "Exact", "Flips", "Function", "Gaussian", "Identity",
-    "Inpaint", "InpaintBox", "InpaintRandom", "Matrix", "Measured", "Method",
-    "Noise", "NoiseDenoise", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
-    "Prior", "Problem", "Reward", "SplitGibbs", "Steered",
-    "Unknown", "Xor", "anneal", "conjugate",
-]  # fmt: skip
+    "SMC",
+    "And",
+    "Auto",
+    "Binomial",
+    "BlindProblem",
+    "Blur",
+    "Camera",
+    "Classifier",
+    "Coupling",
+    "Decoded",
+    "Direct",
+    "Exact",
+    "Flips",
+    "Function",
+    "Gaussian",
+    "Identity",
+    "Inpaint",
+    "InpaintBox",
+    "InpaintRandom",
+    "InverseProblem",
+    "Matrix",
+    "Method",
+    "Noise",
+    "NoiseDenoise",
+    "Operator",
+    "Overwrite",
+    "Poisson",
+    "Pool",
+    "PosteriorSamples",
+    "Prior",
+    "Problem",
+    "Reward",
+    "SplitGibbs",
+    "SteeredParticles",
+    "UnknownParameter",
+    "Xor",
+    "anneal",
+    "conjugate_state",
+]

@@ -1,4 +1,4 @@
-"""How far samples of a posterior can be trusted: mixing of chains, calibration, and what they say about the truth."""
+"""Diagnostics of posterior samples: mixing of chains, fit to the measurement, and calibration."""
 
 from __future__ import annotations
 
@@ -14,296 +14,436 @@ from torch import Tensor
 from blackout.posterior.noise import Noise
 from blackout.random import SampleStreams
 
-FIELDS = ("log_likelihood", "moved", "acceptance", "total")
-"""What is kept of every chain and sweep, in this order; `moved` is the share of elements in which z differs from x,
-`total` the sum of x. Projections of x follow, see `projections`."""
-_PROJECTIONS = 16
-_BINS = 10
-_LEAST = 4
-"""Sweeps of a chain that anything can be said of."""
-_RESOLUTION = 1e-15
+# statistics of every chain and sweep, in this order; `mismatch` is the share of elements in which z
+# differs from x, `total` the sum of x. Projections of x follow, see `projection_weights`
+CHAIN_STATISTICS = ("log_likelihood", "mismatch", "acceptance", "total")
+NUM_PROJECTIONS = 16
+
+# convergence of chains
+MIN_CHAIN_LENGTH = 4  # sweeps
+MIN_RANGE = 1e-15  # chains whose values differ by less are constant
+TAIL_PROBABILITIES = (0.05, 0.95)  # quantiles of the tail ESS
+
+# posterior predictive p-values
+NUM_REPLICATES = (1_000, 10_000)  # simulated measurements at first, and if p is small
+SMALL_P_VALUE = 0.05  # p-values below it are computed again with more simulated measurements
+MAX_BATCH_VALUES = 1 << 20  # values simulated at once, 8 MB
+MISFIT_DIVISOR = 4  # the second p-value is that of the worst quarter of the samples
+
+# prior predictive p-values
+MIN_MODEL_DRAWS = 16  # measurements of draws of the model that one is compared with
+MAX_DEGREES_OF_FREEDOM = 20
+
+# calibration
+QUANTILE_PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
+MAX_RANK_BINS = 10
+MIN_RANKS_PER_BIN = 5
+MIN_MEAN_SQUARED_ERROR = 1e-10  # relative to max_count^2; PSNR is at most 100 dB
 
 
-def split(chains: np.ndarray) -> np.ndarray:
-    """Both halves of chains [C, T] as chains of their own, [2 C, T // 2]; a middle value is left out.
+def split_chains(chains: np.ndarray) -> np.ndarray:
+    """Return both halves of chains [C, T] as chains, [2 C, T // 2]; a middle value is left out.
 
-    [Vehtari 2021, section 4], see `r_hat`.
+    References: Vehtari et al. 2021, section 4.
     """
     half = chains.shape[1] // 2
     return np.concatenate([chains[:, :half], chains[:, -half:]])
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Normal quantiles of the ranks of all values, of any shape, equal values sharing theirs [Vehtari 2021, eq. 14]."""
+    """Return normal quantiles of the ranks of all values, of their shape; ties share a rank.
+
+    References: Vehtari et al. 2021, eq. 14.
+    """
     rank = stats.rankdata(values, method="average").reshape(values.shape)
     return np.asarray(stats.norm.ppf((rank - 0.375) / (values.size + 0.25)))
 
 
-def _finite(chains: np.ndarray) -> np.ndarray:
-    """Chains [C, T] in which -inf and NaN are the lowest value instead, by a little: what counts is their rank.
+def _replace_infinite(chains: np.ndarray) -> np.ndarray:
+    """Return chains [C, T] with -inf and NaN replaced by a value slightly below all others.
 
-    Ours (tests/posterior/test_parts.py).
+    Only ranks matter to the diagnostics.
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
-    good = chains[np.isfinite(chains)]
-    lowest = float(good.min()) - max(1.0, float(np.ptp(good))) if good.size else 0.0
+    finite = chains[np.isfinite(chains)]
+    lowest = 0.0
+    if finite.size:
+        lowest = float(finite.min()) - max(1.0, float(np.ptp(finite)))
     return np.where(np.isfinite(chains), chains, lowest)
 
 
-def _disagreement(chains: np.ndarray) -> float:
-    """R-hat of chains [C, T] as they are, a number: the root of total over mean variance within
-    [Gelman 1992; Vehtari 2021, eqs. 1 to 4].
+def _r_hat(chains: np.ndarray) -> float:
+    """Return R-hat of chains [C, T]: the root of total over within-chain variance.
+
+    References: Gelman and Rubin 1992; Vehtari et al. 2021, eq. 1 to 4.
     """
     length = chains.shape[1]
-    within, between = chains.var(1, ddof=1).mean(), length * chains.mean(1).var(ddof=1)
-    return float(np.sqrt((between / within + length - 1) / length)) if within > 0 else math.inf
+    within = chains.var(1, ddof=1).mean()
+    between = length * chains.mean(1).var(ddof=1)
+    if within <= 0:
+        return math.inf
+    return float(np.sqrt((between / within + length - 1) / length))
 
 
 def r_hat(chains: np.ndarray) -> float:
-    """Rank-normalised split R-hat of chains [C, T], the larger one of values and of their distance from the median
-    [Vehtari 2021, section 4]: 1 where they agree. Ours are -inf as the lowest value, and 1 where nothing varies.
+    """Return the rank-normalised split R-hat of chains [C, T]; 1 if they agree.
 
-    NaN of fewer than two chains or four values.
+    It is the larger one of the values and of their distances from the median. Values of -inf count
+    as the lowest. It is 1 for constant chains, and NaN for fewer than two chains or four sweeps.
+
+    References: Vehtari et al. 2021, section 4; infinite and constant values: this project, checked
+        in tests/posterior/test_parts.py.
     """
-    if len(chains) < 2 or chains.shape[1] < _LEAST:
+    if len(chains) < 2 or chains.shape[1] < MIN_CHAIN_LENGTH:
         return math.nan
-    parts = split(_finite(chains))
-    both = (parts, np.abs(parts - np.median(parts)))
-    return max(1.0 if np.ptp(one) < _RESOLUTION else _disagreement(_normal_scores(one)) for one in both)
+    halves = split_chains(_replace_infinite(chains))
+    folded = np.abs(halves - np.median(halves))
+    values = []
+    for part in (halves, folded):
+        is_constant = np.ptp(part) < MIN_RANGE
+        values.append(1.0 if is_constant else _r_hat(_normal_scores(part)))
+    return max(values)
 
 
-def _effective(chains: np.ndarray) -> float:
-    """Effective number of draws in chains [C, T]: Geyer's initial monotone sequence of correlations, which count what
-    chains differ by [Vehtari 2021, eq. 10 to 13; Geyer 1992, section 3.3].
+def _effective_sample_size(chains: np.ndarray) -> float:
+    """Return the effective sample size of chains [C, T] by Geyer's initial monotone sequence.
+
+    References: Vehtari et al. 2021, eq. 10 to 13; Geyer 1992, section 3.3.
     """
-    count, length = chains.shape
-    if np.ptp(chains) < _RESOLUTION:
+    num_chains, length = chains.shape
+    if np.ptp(chains) < MIN_RANGE:
         return float(chains.size)
+
+    # 1. Autocovariances, averaged over chains, by the Fourier transform.
     spectrum = np.fft.rfft(chains - chains.mean(1, keepdims=True), 2 * length)
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:, :length].mean(0) / length
+
+    # 2. Autocorrelations, which include differences between chains.
     within = covariance[0] * length / (length - 1)
-    total = covariance[0] + (chains.mean(1).var(ddof=1) if count > 1 else 0.0)
+    between = chains.mean(1).var(ddof=1) if num_chains > 1 else 0.0
+    total = covariance[0] + between
     rho = 1 - (within - covariance) / total
     rho[0] = 1.0
+
+    # 3. Sums of pairs, up to the first that is not positive, made monotone.
     pairs = rho[: length // 2 * 2].reshape(-1, 2).sum(1)[: max(0, (length - 3) // 2) + 1]
-    end = int(np.argmax(pairs <= 0)) if bool((pairs <= 0).any()) else len(pairs) - 1
-    last = rho[2 * end] if pairs[end] >= 0 else max(rho[2 * end], 0.0)
+    end = len(pairs) - 1
+    if bool((pairs <= 0).any()):
+        end = int(np.argmax(pairs <= 0))
+    last = rho[2 * end]
+    if pairs[end] < 0:
+        last = max(last, 0.0)
     tau = 2 * np.minimum.accumulate(pairs[:end]).sum() - 1 + last
     return float(chains.size / max(tau, 1 / math.log10(chains.size)))
 
 
-def effective_size(chains: np.ndarray) -> float:
-    """How many independent draws chains [C, T] are worth for the bulk of the law, rank-normalised
-    [Vehtari 2021, section 4.2]; NaN of fewer than four values.
-    """
-    return _effective(_normal_scores(split(_finite(chains)))) if chains.shape[1] >= _LEAST else math.nan
+def ess_bulk(chains: np.ndarray) -> float:
+    """Return the bulk effective sample size of chains [C, T]; NaN for fewer than four sweeps.
 
-
-def tail_size(chains: np.ndarray) -> float:
-    """How many chains [C, T] are worth for its tails: the smaller one of the shares below the 5 % and the 95 % quantile
-    [Vehtari 2021, section 4.3]; NaN of fewer than four values.
+    References: Vehtari et al. 2021, section 4.2.
     """
-    if chains.shape[1] < _LEAST:
+    if chains.shape[1] < MIN_CHAIN_LENGTH:
         return math.nan
-    chains = _finite(chains)
-    return min(_effective(split((chains <= np.quantile(chains, share)).astype(float))) for share in (0.05, 0.95))
+    return _effective_sample_size(_normal_scores(split_chains(_replace_infinite(chains))))
 
 
-_REPLICAS, _DOUBTFUL, _AT_ONCE, _PART = (1_000, 10_000), 0.05, 1 << 20, 4
-"""Of a measurement at first, and where they leave doubt; numbers drawn at once; one sample in so many must be bad."""
+def ess_tail(chains: np.ndarray) -> float:
+    """Return the tail effective sample size of chains [C, T]; NaN for fewer than four sweeps.
+
+    It is the smaller one of the shares of values below the 5 % and the 95 % quantile.
+
+    References: Vehtari et al. 2021, section 4.3.
+    """
+    if chains.shape[1] < MIN_CHAIN_LENGTH:
+        return math.nan
+    chains = _replace_infinite(chains)
+    sizes = []
+    for probability in TAIL_PROBABILITIES:
+        is_below = (chains <= np.quantile(chains, probability)).astype(float)
+        sizes.append(_effective_sample_size(split_chains(is_below)))
+    return min(sizes)
 
 
-def residuals(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None) -> Tensor:
-    """(y - E[y | m]) / sd[y | m], float64 [n, K], 0 where nothing is seen; infinite where y is impossible.
+def standardised_residuals(noise: Noise, y: Tensor, m: Tensor, mask: Tensor | None) -> Tensor:
+    """Return (y - E[y | m]) / sd[y | m], float64 [n, K]; 0 where nothing is observed.
+
+    It is infinite where the variance is 0 and y differs from its mean.
 
     Args:
         noise: of the measurement.
-        y, m: measurements and noiseless values [n or 1, *measured] and [n, *measured].
-        seen: bool [*measured].
+        y: measurements [n or 1, *measurement].
+        m: noiseless values [n, *measurement].
+        mask: observed elements, bool [*measurement]; None for all.
 
-    Standardised residuals by definition (tests/posterior/test_parts.py).
+    References: definition of standardised residuals; checked in tests/posterior/test_parts.py.
     """
-    error, deviation = y - noise.mean(m), noise.variance(m).sqrt()
-    found = torch.where(deviation > 0, error / deviation.clamp(min=1e-12), torch.where(error == 0, 0.0, math.inf))
-    return (found if seen is None else torch.where(seen, found, 0.0)).flatten(1)
+    error = y - noise.mean(m)
+    deviation = noise.variance(m).sqrt()
+    without_variance = torch.where(error == 0, 0.0, math.inf)
+    residuals = torch.where(deviation > 0, error / deviation.clamp(min=1e-12), without_variance)
+    if mask is not None:
+        residuals = torch.where(mask, residuals, 0.0)
+    return residuals.flatten(1)
 
 
-def discrepancies(r: Tensor) -> Tensor:
-    """What residuals [n, K] are judged by, float64 [n, 5]; large values are bad.
+def discrepancies(residuals: Tensor) -> Tensor:
+    """Return five discrepancies of standardised residuals [n, K], float64 [n, 5]; large is bad.
 
-    Their chi-square and its negative (noise that is smaller than it was said to be), the largest one (an outlier),
-    their sum, and how neighbours go together (another operator). The choice is ours (tests/posterior/test_parts.py).
+    - chi-square, and its negative (less noise than specified);
+    - the largest residual (an outlier);
+    - the absolute sum (a background or gain);
+    - the sum of products of neighbours (another operator).
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
-    chi_square = (r**2).sum(1)
-    together = (r[:, 1:] * r[:, :-1]).sum(1)
-    return torch.stack([chi_square, -chi_square, r.abs().amax(1), r.sum(1).abs(), together.nan_to_num(math.inf)], 1)
+    chi_square = (residuals**2).sum(1)
+    largest = residuals.abs().amax(1)
+    total = residuals.sum(1).abs()
+    neighbours = (residuals[:, 1:] * residuals[:, :-1]).sum(1).nan_to_num(math.inf)
+    return torch.stack([chi_square, -chi_square, largest, total, neighbours], 1)
 
 
-def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, seed: int) -> float:
-    """How often measurements simulated from the samples are as far off as y, the least over the five `discrepancies`.
+def posterior_predictive_p_value(
+    noise: Noise, y: Tensor, m: Tensor, mask: Tensor | None, seed: int
+) -> float:
+    """Return how often measurements simulated from the samples are as far from them as y is.
 
-    Of a right sampler the share of every sample is uniform, as y and it are a draw of their joint law [Johnson 2007].
-    Two figures are made of all: the mean, a p-value if doubled [Gelman 2013, section 6.3; Meng 1994], and four times
-    the share that a quarter of the samples lies below [Rueger 1978], which sees that some explain y
-    and others do not. The second compares with what all samples give, whose residuals are nearly of one law. So it is
-    below a for about 15 a of all right models at most, and for far fewer where samples follow y closely.
+    For samples of the true posterior the p-value of each sample is uniform, because y and the
+    sample are a draw from their joint distribution. Two numbers are computed for each of the five
+    `discrepancies`, and the smallest of the ten is returned:
 
-    NaN of a noise without variance.
+    - the mean over samples, which is a p-value if doubled;
+    - four times the largest p-value of the worst quarter of the samples, which detects that only
+      some samples explain y. Its simulated measurements are those of all samples, whose residuals
+      have nearly the same distribution.
+
+    For a correct model, the result is below a with a probability of at most about 15 a, and much
+    less if the samples follow y closely. NaN for a noise without variance.
 
     Args:
-        noise, seen: see `residuals`.
-        y: one measurement, [1, *measured].
-        m: noiseless values of its samples, [S, *measured].
-        seed: of the simulated ones.
+        noise: of the measurement.
+        y: one measurement, [1, *measurement].
+        m: noiseless values of its samples, [S, *measurement].
+        mask: observed elements, bool [*measurement]; None for all.
+        seed: of the simulated measurements.
+
+    References: Johnson 2007 (uniformity); Gelman et al. 2013, section 6.3, and Meng 1994 (mean);
+        Rueger 1978 (worst quarter).
     """
     if not bool((noise.variance(m) > 0).any()):
         return math.nan
-    found, p = discrepancies(residuals(noise, y, m, seen)), math.nan
-    limit, worst = found - 1e-9 * found.abs(), math.ceil(len(m) / _PART)
-    for turn, number in enumerate(_REPLICAS):
-        copies = -(-number // len(m))
-        at_once = max(1, min(copies, _AT_ONCE // m.numel()))
-        many = m.repeat(at_once, *[1] * (m.ndim - 1))
-        streams = SampleStreams(seed, torch.arange(len(many))).fold_in(turn)
-        draws = (noise.draw(many, streams.step(k)) for k in range(-(-copies // at_once)))
-        every = torch.cat([discrepancies(residuals(noise, again, many, seen)) for again in draws])
-        own = (every.view(-1, *found.shape) >= limit).sum((0, 1))
-        bad = torch.stack([(every >= one).sum(0) for one in limit]).sort(0).values[worst - 1]
-        p = float(((torch.minimum(own, bad * len(m) / worst) + 1) / (len(every) + 1)).min())
-        if p > _DOUBTFUL:
+    num_samples = len(m)
+    num_worst = math.ceil(num_samples / MISFIT_DIVISOR)
+    observed = discrepancies(standardised_residuals(noise, y, m, mask))  # [S, 5]
+    threshold = observed - 1e-9 * observed.abs()  # equal values must not differ by rounding
+    p_value = math.nan
+    for turn, min_replicates in enumerate(NUM_REPLICATES):
+        # 1. Simulate measurements of every sample.
+        num_copies = -(-min_replicates // num_samples)
+        copies_per_batch = max(1, min(num_copies, MAX_BATCH_VALUES // m.numel()))
+        repeated_m = m.repeat(copies_per_batch, *[1] * (m.ndim - 1))
+        streams = SampleStreams(seed, torch.arange(len(repeated_m))).fold_in(turn)
+        batches = []
+        for batch in range(-(-num_copies // copies_per_batch)):
+            replicate = noise.draw(repeated_m, streams.step(batch))
+            residuals = standardised_residuals(noise, replicate, repeated_m, mask)
+            batches.append(discrepancies(residuals))
+        simulated = torch.cat(batches)  # [replicates, 5]
+
+        # 2. Count those that are as large as that of their own sample, and as any sample's.
+        of_samples = simulated.view(-1, *observed.shape)
+        count = (of_samples >= threshold).sum((0, 1))
+        counts_per_sample = torch.stack([(simulated >= limit).sum(0) for limit in threshold])
+        worst_count = counts_per_sample.sort(0).values[num_worst - 1]
+
+        # 3. The smaller p-value of the two.
+        smallest = torch.minimum(count, worst_count * num_samples / num_worst)
+        p_value = float(((smallest + 1) / (len(simulated) + 1)).min())
+        if p_value > SMALL_P_VALUE:
             break
-    return p
+    return p_value
 
 
-FEWEST, _FREEDOM = 16, 20
-"""Measurements of the model's own that one is compared with, at least; degrees of freedom."""
+def rank_discrepancies(y: Tensor, simulated: Tensor) -> Tensor:
+    """Return how measurements differ from simulated ones, by the ranks of their elements.
 
-
-def surprises(y: Tensor, simulated: Tensor) -> Tensor:
-    """In what measurements are unlike simulated ones, float64 [n, 3], by the rank of every element among these.
-
-    How far ranks lie in the tails (large where elements are not what others of the measurement let expect), how they go
-    with the mean (a gain, a background, saturation), of length 1 so that dim and bright measurements are alike, and
-    with their neighbour's (a region). The choice is ours (tests/posterior/test_parts.py).
+    - How far ranks are in the tails: elements that the rest of the measurement does not predict.
+    - Product with the mean, normalised so that brightness does not matter: gain, background,
+      saturation.
+    - Product with the neighbour's: a region.
 
     Args:
         y: float64 [n, K].
         simulated: for each of them, float64 [G, n, K].
+
+    Returns:
+        float64 [n, 3].
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
-    u = ((simulated < y).sum(0) + 0.5 * ((simulated == y).sum(0) + 1)) / (len(simulated) + 1)
-    off, tails = u - 0.5, -(2 * torch.minimum(u, 1 - u)).log()
-    with_mean = (off * F.normalize(simulated.mean(0), dim=1)).sum(1)
-    return torch.stack([tails.sum(1), with_mean, (off[:, 1:] * off[:, :-1]).sum(1)], 1)
+    num_below = (simulated < y).sum(0)
+    num_equal = (simulated == y).sum(0)
+    rank = (num_below + 0.5 * (num_equal + 1)) / (len(simulated) + 1)
+    centred = rank - 0.5
+    tails = -(2 * torch.minimum(rank, 1 - rank)).log()
+    with_mean = (centred * F.normalize(simulated.mean(0), dim=1)).sum(1)
+    with_neighbour = (centred[:, 1:] * centred[:, :-1]).sum(1)
+    return torch.stack([tails.sum(1), with_mean, with_neighbour], 1)
 
 
-def prior_p_value(found: Tensor, own: Tensor, numbers: int) -> float:
-    """How often a measurement that the model itself could have given is as surprising as one is [cf. Box 1980].
+def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: int) -> float:
+    """Return how often measurements of draws of the model are as unusual as a measurement.
 
-    Twice the lesser of two: of all surprises together [Hotelling 1931], and of the one that goes with the mean. They
-    are not normal, the less so the fewer numbers y has, so that there are as few degrees of freedom, and at most 20:
-    ours (tests/posterior/test_parts.py).
-
-    A kind in which the model's own do not differ is left out, as one number has no neighbours. NaN of fewer than 16 of
-    the model's own, or where none differ with the mean.
+    Twice the smaller of two p-values: of all discrepancies together, and of the one with the mean.
+    Discrepancies are not normal, the less so the fewer values y has; the degrees of freedom are
+    therefore at most the number of values, and at most 20. A discrepancy that does not vary among
+    the simulated measurements is left out, as that of neighbours for a single value.
 
     Args:
-        found: `surprises` of one, float64 [3], averaged over what is known of its data.
-        own: of measurements of draws of the model, float64 [N, 3].
-        numbers: in a measurement.
+        observed: `rank_discrepancies` of one measurement, float64 [3], averaged over what is
+            unknown about its data.
+        simulated: those of measurements of draws of the model, float64 [N, 3].
+        num_values: values of a measurement.
+
+    Returns:
+        A p-value; NaN for fewer than 16 simulated measurements, or if none differ with the mean.
+
+    References: Hotelling 1931; compare Box 1980; degrees of freedom: this project, checked in
+        tests/posterior/test_parts.py.
     """
-    number, variance, off = len(own), own.var(0), found - own.mean(0)
-    if number < FEWEST or float(variance[1]) <= 0:
+    num_draws = len(simulated)
+    variance = simulated.var(0)
+    if num_draws < MIN_MODEL_DRAWS or float(variance[1]) <= 0:
         return math.nan
-    covariance, kinds = torch.cov(own.T) * (1 + 1 / number), int((variance > 0).sum())
-    together = float(off @ torch.linalg.pinv(covariance) @ off) * (number - kinds) / (kinds * (number - 1))
-    alone = float(off[1] ** 2 / covariance[1, 1])
-    return min(1.0, 2 * float(stats.f.sf([together, alone], [kinds, 1], min(number - kinds, numbers, _FREEDOM)).min()))
+    difference = observed - simulated.mean(0)
+    covariance = torch.cov(simulated.T) * (1 + 1 / num_draws)
+    num_varying = int((variance > 0).sum())
+    t_square = float(difference @ torch.linalg.pinv(covariance) @ difference)
+    f_together = t_square * (num_draws - num_varying) / (num_varying * (num_draws - 1))
+    f_with_mean = float(difference[1] ** 2 / covariance[1, 1])
+    freedom = min(num_draws - num_varying, num_values, MAX_DEGREES_OF_FREEDOM)
+    p_values = stats.f.sf([f_together, f_with_mean], [num_varying, 1], freedom)
+    return min(1.0, 2 * float(p_values.min()))
 
 
-def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
-    """The logarithm of the mean of numbers with logarithms [S], and its standard error, two floats.
+def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
+    """Return the log of the mean of exp(logs) [S], and its standard error.
 
-    By the delta method, to first order; tested in tests/posterior/test_laws.py. NaN for fewer than two.
+    The error is to first order (delta method); NaN for fewer than two logs.
+
+    References: delta method; checked in tests/posterior/test_laws.py.
     """
-    top = logarithms.max()
-    if np.isneginf(top):
+    largest = logs.max()
+    if np.isneginf(largest):
         return -math.inf, math.nan
-    numbers = np.exp(logarithms - top)
-    error = numbers.std(ddof=1) / numbers.mean() / math.sqrt(len(numbers)) if len(numbers) > 1 else math.nan
-    return float(top + math.log(numbers.mean())), float(error)
+    numbers = np.exp(logs - largest)
+    mean = numbers.mean()
+    error = math.nan
+    if len(numbers) > 1:
+        error = numbers.std(ddof=1) / mean / math.sqrt(len(numbers))
+    return float(largest + math.log(mean)), float(error)
 
 
-SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the quantiles that are written."""
+def predictive_quantiles(samples: Tensor) -> Tensor:
+    """Return `QUANTILE_PROBABILITIES` quantiles of samples [S, ...], float64 [probabilities, ...].
 
+    The next draw of the same distribution lies below each with its probability. For fewer than 19
+    samples the outer ones are the smallest and the largest sample.
 
-def quantiles(samples: Tensor) -> Tensor:
-    """Below which the next draw of the same law lies with these probabilities, float64 [shares, ...]; of fewer than 19
-    samples [S, ...] the outer ones are their least and largest [Hyndman 1996, definition 6].
+    References: Hyndman and Fan 1996, definition 6.
     """
-    return torch.from_numpy(np.quantile(samples.double().numpy(), SHARES, axis=0, method="weibull"))
+    values = samples.double().numpy()
+    quantiles = np.quantile(values, QUANTILE_PROBABILITIES, axis=0, method="weibull")
+    return torch.from_numpy(quantiles)
 
 
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
-    """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100.
-
-    -10 log10 of the mean squared error over max_count^2, by definition; [Chu 2025, section 4.4] report it.
-    """
-    error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
-    return -10 * error.clamp(min=1e-10).log10()
-
-
-def positions(samples: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Where truths lie among samples, in (0, 1): uniform if both are of one law, ties being broken at random
-    [Talts 2018, theorem 1].
+    """Return the peak signal-to-noise ratio in dB, float64 [n], at most 100; higher is better.
 
     Args:
-        samples: [S, ...], axis 0 the samples.
+        x: samples [n, *shape].
+        truth: [n, *shape].
+        max_count: the peak.
+
+    References: definition, -10 log10(MSE / max_count^2); reported by Chu et al. 2025, section 4.4.
+    """
+    squared_error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
+    return -10 * squared_error.clamp(min=MIN_MEAN_SQUARED_ERROR).log10()
+
+
+def normalised_ranks(
+    samples: np.ndarray, truth: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return ranks of truths among samples, in (0, 1), of the shape of `truth`.
+
+    They are uniform if truths and samples have the same distribution. Ties are broken at random.
+
+    Args:
+        samples: [S, ...], samples along the first axis.
         truth: [...].
         rng: breaks ties.
+
+    References: Talts et al. 2018, theorem 1.
     """
-    below, equal = (samples < truth).sum(0), (samples == truth).sum(0)
-    return (below + rng.random(truth.shape) * (equal + 1)) / (len(samples) + 1)
+    num_below = (samples < truth).sum(0)
+    num_equal = (samples == truth).sum(0)
+    return (num_below + rng.random(truth.shape) * (num_equal + 1)) / (len(samples) + 1)
 
 
 @lru_cache(maxsize=8)
-def projections(elements: int) -> Tensor:
-    """Weights of 16 fixed random projections of so many elements, standard normal, float64 [elements, 16]."""
-    return torch.from_numpy(np.random.default_rng(_PROJECTIONS).normal(size=(_PROJECTIONS, elements)).T.copy())
+def projection_weights(num_elements: int) -> Tensor:
+    """Return the weights of 16 fixed random projections, standard normal float64 [elements, 16]."""
+    rng = np.random.default_rng(NUM_PROJECTIONS)
+    weights = rng.normal(size=(NUM_PROJECTIONS, num_elements))
+    return torch.from_numpy(weights.T.copy())
 
 
-def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None) -> dict[str, np.ndarray]:
-    """What ranks are taken of: total count, that of hidden elements, log-likelihood, and 16 fixed random projections.
+def rank_statistics(
+    x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return the statistics of which ranks are taken, [...] each.
 
-    [...] each. Ours (tests/cli/test_posterior.py); ranks are those of [Talts 2018].
+    They are the total count, the total of hidden elements, the log-likelihood, and 16 fixed random
+    projections.
 
     Args:
         x: [..., D].
         log_likelihood: [...].
-        hidden: bool [D], if some elements are.
+        hidden: hidden elements, bool [D]; None if there are none.
+
+    References: Talts et al. 2018 (ranks); the statistics: this project, checked in
+        tests/cli/test_posterior.py.
     """
     named = {"total": x.sum(-1), "log_likelihood": log_likelihood}
     if hidden is not None:
         named["hidden total"] = (x * hidden).sum(-1)
-    projected = x @ projections(x.shape[-1]).numpy()
-    return named | {f"projection {number}": projected[..., number] for number in range(_PROJECTIONS)}
+    projections = x @ projection_weights(x.shape[-1]).numpy()
+    for number in range(NUM_PROJECTIONS):
+        named[f"projection {number}"] = projections[..., number]
+    return named
 
 
-def rank_p_value(found: dict[str, np.ndarray]) -> float:
-    """Bonferroni's p-value of the least of the chi-square tests that positions [M] of each statistic are uniform.
+def rank_p_value(ranks: dict[str, np.ndarray]) -> float:
+    """Return a p-value of the hypothesis that the ranks [M] of each statistic are uniform.
 
-    A number; NaN of fewer than ten positions. Ours (tests/posterior/test_parts.py).
+    The smallest of chi-square tests, with Bonferroni's correction; NaN for fewer than ten ranks.
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
-    p = []
-    for values in found.values():
-        bins = int(min(_BINS, len(values) // 5))
-        if bins < 2:
+    p_values = []
+    for values in ranks.values():
+        num_bins = int(min(MAX_RANK_BINS, len(values) // MIN_RANKS_PER_BIN))
+        if num_bins < 2:
             return math.nan
-        p.append(float(stats.chisquare(np.histogram(values, bins, (0, 1))[0]).pvalue))
-    return min(1.0, min(p) * len(p))
+        counts = np.histogram(values, num_bins, (0, 1))[0]
+        p_values.append(float(stats.chisquare(counts).pvalue))
+    return min(1.0, min(p_values) * len(p_values))
 
 
-def coverage(at: np.ndarray, share: float) -> float:
-    """Share of positions [...], see `positions`, within the central interval of that share: a number
-    (tests/posterior/test_parts.py).
+def coverage(ranks: np.ndarray, level: float) -> float:
+    """Return the share of `normalised_ranks` [...] in the central interval of a level, 0 to 1.
+
+    References: checked in tests/posterior/test_parts.py.
     """
-    return float((np.abs(at - 0.5) <= share / 2).mean())
+    return float((np.abs(ranks - 0.5) <= level / 2).mean())

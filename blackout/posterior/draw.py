@@ -1,7 +1,4 @@
-"""`posterior=` of `sample.py`: the draw that a way of sampling makes of a model and of measurements.
-
-It gives the samples of every one's posterior, measurement after measurement.
-"""
+"""The draw of `sample.py posterior=...`: samples of the posterior of every measurement in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -21,106 +18,185 @@ from blackout.config.instantiate import instantiate
 from blackout.diffusion.plots import grid
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
-from blackout.posterior.outputs import SPENT, STEPS, PosteriorOutputs
-from blackout.posterior.problem import STRIDE, Measured, Measurements, Prior, read_measurements
-from blackout.posterior.unknown_number import Blind, unknown_of
+from blackout.posterior.blind import BlindProblem, parse_unknown
+from blackout.posterior.outputs import COST_COLUMNS, MODEL_DRAW_STEPS, PosteriorOutputs
+from blackout.posterior.problem import (
+    SAMPLE_STRIDE,
+    InverseProblem,
+    Measurements,
+    Prior,
+    read_measurements,
+)
 from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch
 from blackout.random import SampleStreams
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_NUMBER = -4
+PARAMETER_KEY = -4  # random numbers of an unknown parameter
+MIN_CALIBRATION_TRUTHS = 10  # fewer give no p-value of ranks
+MIN_PICTURE_ELEMENTS = 3  # smaller vectors are points, without a picture
+
+# a measurement is far from the model, as readings of a camera with an offset are, if each of its
+# more than 10 values exceeds 10 and twice the largest expected one
+MIN_OFFSET_VALUES = 10
+MIN_OFFSET = 10
+MIN_OFFSET_RATIO = 2
 
 
-def _asked(request: Mapping[str, Any]) -> Any:
-    """The setting `measurement`; so many truths of the model's own where `calibrate` is given in its place."""
-    number = request.get("calibrate")
-    if number is None:
-        return request.get("measurement")
-    if request.get("measurement") is not None or type(number) is not int or number < 10:
-        raise UserError("calibrate draws so many truths from the model, at least 10, in place of a measurement")
-    return f"model:0-{number - 1}"
+def _measurement_setting(request: Mapping[str, Any]) -> Any:
+    """Return the setting `measurement`, or for `calibrate` that many truths of the model."""
+    num_truths = request.get("calibrate")
+    measurement = request.get("measurement")
+    if num_truths is None:
+        return measurement
+    is_number = type(num_truths) is int and num_truths >= MIN_CALIBRATION_TRUTHS
+    if measurement is not None or not is_number:
+        raise UserError(
+            "calibrate must be a whole number of at least "
+            f"{MIN_CALIBRATION_TRUTHS}, the number of simulated truths, in place of measurement; "
+            "leave out measurement"
+        )
+    return f"model:0-{num_truths - 1}"
 
 
-_UNUSED = {
-    "guidance.scale": (1, "p(x | y) has no guided law"), "guidance.between": (None, "p(x | y) has no guided law"),
-    "correction.steps": (0, "reverse runs take none"),
-    "correction.corrector": (None, "reverse runs take none"), "correction.between": (None, "reverse runs take none"),
-    "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
-}  # fmt: skip
-"""Settings of a sampler that posteriors have no use for, what leaves them out, and why."""
+class UnusedSetting(NamedTuple):
+    """A setting of a sampler that posteriors do not use.
+
+    Attributes:
+        neutral: value that switches it off, which is allowed.
+        reason: why it is not used.
+    """
+
+    neutral: Any
+    reason: str
 
 
-def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
+UNUSED_SETTINGS = {
+    "guidance.scale": UnusedSetting(1, "there is no guided distribution of p(x | y)"),
+    "guidance.between": UnusedSetting(None, "there is no guided distribution of p(x | y)"),
+    "correction.steps": UnusedSetting(0, "reverse runs take no corrector steps"),
+    "correction.corrector": UnusedSetting(None, "reverse runs take no corrector steps"),
+    "correction.between": UnusedSetting(None, "reverse runs take no corrector steps"),
+    "inpainting_particles": UnusedSetting(
+        None, "posterior=overwrite posterior.particles=16 does what inpaint= does"
+    ),
+}
+GRID_SETTINGS = ("num_steps", "poisson_start")
+
+
+def _refuse_unused_settings(settings: Mapping[str, Any], uses_grid: bool) -> None:
     """Refuse settings of a sampler that would change nothing.
 
     Args:
-        given: fields that the user replaces in the model's own sampler, or a whole description, whose steps and
-            corrector came with its name.
-        walks: see `Method.takes_steps`.
+        settings: that replace those of the model's sampler; or, with `_target_`, a complete
+            sampler, whose steps and corrector belong to its name.
+        uses_grid: see `Method.uses_grid`.
     """
-    whole = "_target_" in given
-    for name, (neutral, why) in _UNUSED.items():
-        part, _, setting = name.rpartition(".")
-        settings = (given.get(part) or {}) if part else given
-        if settings.get(setting, neutral) not in (None, neutral) and not (whole and setting == "corrector"):
-            raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
-    for name in () if whole or walks else ("num_steps", "poisson_start"):
-        why = "a reverse run takes one step per unit of the logit of survival; posterior.sweeps, moves or steps set it"
-        refuse(given.get(name) is not None, f"sampler.{name} is not for this posterior: {why}")
+    is_complete = "_target_" in settings
+    for name, unused in UNUSED_SETTINGS.items():
+        group, _, setting = name.rpartition(".")
+        values = (settings.get(group) or {}) if group else settings
+        value = values.get(setting, unused.neutral)
+        belongs_to_name = is_complete and setting == "corrector"
+        if value not in (None, unused.neutral) and not belongs_to_name:
+            raise UserError(f"sampler.{name} is not for posteriors: {unused.reason}; leave it out")
+    if is_complete or uses_grid:
+        return
+    for name in GRID_SETTINGS:
+        refuse(
+            settings.get(name) is not None,
+            f"sampler.{name} is not for this posterior: a reverse run takes one step per unit of "
+            "the logit of survival; set posterior.sweeps, posterior.moves or posterior.steps",
+        )
 
 
-def prior_of(model: Any, sampler: Sampler) -> Prior:
-    """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
+def make_prior(model: Any, sampler: Sampler) -> Prior:
+    """Return a model as a prior, with the kernel and time grid of a sampler.
+
+    Models with a method `prior`, as exact distributions, return their own.
+    """
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
-    mean, sampler = model.mean if sampler.poisson_start else None, sampler.memoryless
-    times = sampler.times(model.schedule)
-    return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
+    mean = model.mean if sampler.poisson_start else None
+    sampler = sampler.memoryless
+    return Prior(
+        model.denoiser(),
+        model.process,
+        model.shape,
+        sampler.kernel,
+        mean,
+        sampler.times(model.schedule),
+        device=model.device,
+    )
 
 
-def _look_for_offset(problem: Measured, mean: Tensor) -> None:
-    """Warn where every number measured is far above what the model's mean, data [1, *shape], gives anywhere.
+def _warn_about_offset(problem: InverseProblem, mean: Tensor) -> None:
+    """Warn if all values of a measurement are far above what the model's mean [1, *shape] gives.
 
-    Such are the readings of a camera whose offset was not said. So are data of another brightness, all of them.
+    Readings of a camera are, if its offset is not specified. So are data of another brightness.
     """
-    y, most = problem.y(tuple(mean.shape[1:]))[0], float(problem.noise.mean(problem.operator(mean)).max())
-    if y.numel() > 10 and float(y.min()) > max(10, 2 * most):
-        told = f"each y is {float(y.min()):g} or more, and the model's mean gives {most:.3g} at most"
-        warnings.warn(f"{told}: raw readings of a camera need noise=camera noise.offset=...", stacklevel=2)
+    y = problem.measurements(tuple(mean.shape[1:]))[0]
+    largest = float(problem.noise.mean(problem.operator(mean)).max())
+    smallest = float(y.min())
+    if y.numel() > MIN_OFFSET_VALUES and smallest > max(MIN_OFFSET, MIN_OFFSET_RATIO * largest):
+        warnings.warn(
+            f"each y is at least {smallest:g}, but the model's mean gives at most {largest:.3g}: "
+            "for raw readings of a camera use noise=camera noise.offset=...",
+            stacklevel=2,
+        )
 
 
-def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
-    """What `sample.py` draws.
+def make_draw(
+    method: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
+) -> PosteriorDraw:
+    """Return the draw of `sample.py` for a method.
 
     Args:
-        way: of sampling, a `method.Method`.
-        model: a trained model of counts.
-        sampler: kernel, grid and batches.
-        request: `operator` and `noise` as descriptions, `measurement`, `num_samples`.
+        method: a `method.Method`.
+        model: trained model of counts.
+        sampler: kernel, time grid and batch size.
+        request: descriptions of `operator` and `noise`; `measurement` or `calibrate`;
+            `num_samples` of each measurement.
 
     Raises:
-        UserError: parts that do not go together, or not with the model.
+        UserError: parts that do not fit together, or not with the model.
     """
-    refuse(not request.get("operator"), "operator must be given: operator=identity, inpaint_box, pool, ...")
-    parts, unknown = unknown_of(request)
+    # 1. Operator and noise.
+    refuse(
+        not request.get("operator"),
+        "operator must be given: operator=identity, inpaint_box, pool, ...",
+    )
+    settings, unknown = parse_unknown(request)
     with error_context("operator"):
-        operator = instantiate(parts["operator"], "operator")
+        operator = instantiate(settings["operator"], "operator")
         operator.prepare(model)
-    with error_context("noise"):
-        noise = instantiate(parts["noise"], "noise") if parts["noise"] else operator.noise
+    noise = operator.noise
+    if settings["noise"]:
+        with error_context("noise"):
+            noise = instantiate(settings["noise"], "noise")
+
     with error_context("posterior"):
-        asked = _asked(request)
-        kind = Measured if unknown is None else partial(Blind, unknown=unknown)
-        measurements = replace(read_measurements(model, sampler, operator, noise, asked), kind=kind)
-        prior, problem = prior_of(model, sampler), measurements.problem(None)
-        problem.terms(mean := model.mean[None].cpu().double())  # maps and matrices of another size are refused here
-        _look_for_offset(problem, mean)
-        method = way.method(prior, problem)
+        # 2. Measurements.
+        measurement = _measurement_setting(request)
+        measurements = read_measurements(model, sampler, operator, noise, measurement)
+        if unknown is not None:
+            make_problem = partial(BlindProblem, unknown=unknown)
+            measurements = replace(measurements, make_problem=make_problem)
+        prior = make_prior(model, sampler)
+        problem = measurements.example()
+        mean = model.mean[None].cpu().double()
+        problem.terms(mean)  # refuses maps and matrices of another size
+        _warn_about_offset(problem, mean)
+
+        # 3. The method for this problem.
+        method = method.resolve(prior, problem)
         method.check(prior, problem)
-        simulated = str(asked).startswith("model:")
-        _refuse_unused(request.get("sampler") or {}, simulated or method.takes_steps(prior, problem))
+        draws_truths = str(measurement).startswith("model:")
+        uses_grid = draws_truths or method.uses_grid(prior, problem)
+        _refuse_unused_settings(request.get("sampler") or {}, uses_grid)
+
+    # InpaintBox -> inpaint_box
     folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
     names = OutputNames(folder=f"posterior/{folder}")
     return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], names)
@@ -128,126 +204,196 @@ def requested(way: Any, model: Any, sampler: Sampler, request: Mapping[str, Any]
 
 @dataclass
 class PosteriorDraw(Draw):
-    """Row m S + k is sample k of the m-th measurement, S samples of each.
+    """A draw in which row m S + k is sample k of the m-th measurement, with S samples of each.
 
     Args:
         model: in eval mode.
-        sampler: whose kernel, grid and batches are used.
-        method: how to sample, a `method.Method`.
-        measurements: what is given.
-        samples_of_each: S.
+        sampler: kernel, time grid and batch size.
+        method: a `method.Method`.
+        measurements: of the run.
+        num_samples: S.
         names: of the results.
+        cost: network and likelihood evaluations of a sample and seconds of all samples, for every
+            sweep; filled by `PosteriorOutputs`.
     """
 
     model: Any
     sampler: Sampler
     method: Any
     measurements: Measurements
-    samples_of_each: int
+    num_samples: int
     names: OutputNames
     condition: Mapping[str, Any] = field(init=False)
     batch_size: int = field(init=False)
-    spent: list[dict[str, float]] = field(default_factory=list)
-    """What a sample took, sweep by sweep, and the seconds of all, as `outputs` were given them."""
+    cost: list[dict[str, float]] = field(default_factory=list)
     resumable = True
     references = References(
         ideal={"residual_chi_square": 1.0, "r_hat": 1.0, "coverage_50": 0.5, "coverage_90": 0.9}
     )
 
     def __post_init__(self) -> None:
-        self.condition, self.batch_size = {"measurement": self.measurements.source}, self.sampler.batch_size
+        self.condition = {"measurement": self.measurements.source}
+        self.batch_size = self.sampler.batch_size
 
     def rows(self, num_samples: int) -> int:
-        """num_samples of each measurement."""
+        """Return the number of rows for `num_samples` of each measurement."""
         return len(self.measurements) * num_samples
 
     def outputs(self, seed: int) -> PosteriorOutputs:
-        """Estimates, pictures and diagnostics."""
+        """Return what writes estimates, pictures and diagnostics."""
         return PosteriorOutputs(self, seed)
 
     @property
     def steps(self) -> int:
-        """Sweeps."""
-        return int(self.method.length(prior_of(self.model, self.sampler)))
+        """Return the number of sweeps."""
+        return int(self.method.num_sweeps(make_prior(self.model, self.sampler)))
 
     @property
     def nfe(self) -> int:
-        """As counted in the first batch that `outputs` were given."""
-        return int(sum(sweep["evaluations"] for sweep in self.spent))
+        """Return the network evaluations per sample, as counted in the first batch."""
+        return int(sum(sweep["network_evaluations"] for sweep in self.cost))
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Method, operator and noise with all their settings."""
-        method = {name: value for name, value in _settings(self.method).items() if value is not None}
-        parts = {"operator": self.measurements.operator, "noise": self.measurements.noise}
-        named = {name: {"name": type(part).__name__, **_settings(part)} for name, part in parts.items()}
-        return {"method": type(self.method).__name__, **method, **named, "measurement": self.measurements.source}
+        """Return method, operator and noise with all their settings."""
+        settings = _settings(self.method)
+        operator = self.measurements.operator
+        noise = self.measurements.noise
+        return {
+            "method": type(self.method).__name__,
+            **{name: value for name, value in settings.items() if value is not None},
+            "operator": {"name": type(operator).__name__, **_settings(operator)},
+            "noise": {"name": type(noise).__name__, **_settings(noise)},
+            "measurement": self.measurements.source,
+        }
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], of particles `log_evidence` [b],
-        `chains` [b, sweeps, ...], `_spent` of them float64 [b, sweeps, 5], see `outputs.SPENT`).
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Draw rows in batches.
+
+        Yields:
+            Indices [b], and arrays: `samples` [b, *shape], `log_likelihood` and `num_repaired`
+            [b], `chains` [b, sweeps, ...], `_cost` float64 [b, sweeps, 5] (see
+            `outputs.COST_COLUMNS`); `log_evidence` [b] of particles, and the unknown parameter [b].
         """
         if not len(indices):
             return
-        total = self.rows(self.samples_of_each)
-        if int(indices.max()) >= total:
-            raise UserError(f"indices must be below {total}: {len(self.measurements)} measurements x num_samples")
+        num_rows = self.rows(self.num_samples)
+        if int(indices.max()) >= num_rows:
+            raise UserError(
+                f"indices must be below {num_rows}, which is {len(self.measurements)} measurements "
+                f"x {self.num_samples} samples"
+            )
         size = batch_size or min(self.batch_size, len(indices))
         for part in indices.split(size):
-            found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
-            named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
-            if isinstance(problem := self._problem(part, seed), Blind):
-                x, streams = found.samples[: len(part)], self._streams(part, seed)
-                named[problem.unknown.name] = problem.number(x, streams.fold_in(_NUMBER).step(0))
-            named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
-            spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
-            spent[:, -1] /= len(part)
-            named["_spent"] = spent.expand(size, -1, -1)
-            yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
+            # 1. Draw a full batch, repeating the last row.
+            padding = part[-1:].expand(size - len(part))
+            result = self._sample(torch.cat([part, padding]), seed, watch)
+            batch = {
+                "samples": result.samples,
+                "log_likelihood": result.log_likelihood,
+                "chains": result.chains,
+                "num_repaired": result.num_repaired,
+            }
+            if len(result.log_evidence):
+                batch["log_evidence"] = result.log_evidence
 
-    def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Any:
-        streams, problem = self._streams(rows, seed), self._problem(rows, seed)
-        prior = prior_of(self.model, self.sampler)
+            # 2. An unknown parameter given the samples.
+            problem = self._problem(part, seed)
+            if isinstance(problem, BlindProblem):
+                source = self._streams(part, seed).fold_in(PARAMETER_KEY).step(0)
+                x = result.samples[: len(part)]
+                batch[problem.unknown.name] = problem.draw_value(x, source)
 
-        def shown(sweep: int, sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
-            for step in (0, sweep) if sweep == 1 else (sweep,):
-                cast(Watch, watch)(step, sweeps, torch.cat([x, z], -1))
+            # 3. The cost of each sample; the seconds of a batch are shared equally.
+            cost = torch.tensor(
+                [[sweep[name] for name in COST_COLUMNS] for sweep in result.trace],
+                dtype=torch.float64,
+            )
+            cost[:, -1] /= len(part)
+            batch["_cost"] = cost.expand(size, -1, -1)
+            yield part, {name: values[: len(part)].cpu() for name, values in batch.items()}
 
-        observer = None if watch is None else shown
+    def _sample(self, rows: Tensor, seed: int, watch: Watch | None) -> Any:
+        """Return the `method.PosteriorSamples` of rows."""
+        streams = self._streams(rows, seed)
+        problem = self._problem(rows, seed)
+        prior = make_prior(self.model, self.sampler)
+
+        def show(sweep: int, num_sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
+            states = torch.cat([x, z], -1)
+            if sweep == 1:  # a watcher expects step 0
+                cast(Watch, watch)(0, num_sweeps, states)
+            cast(Watch, watch)(sweep, num_sweeps, states)
+
+        observer = None if watch is None else show
         with torch.no_grad(), self.sampler.evaluating(self.model.averaged):
             return self.method.sample(prior, problem, len(rows), streams, observer=observer)
 
-    def unconditional(self, number: int, seed: int) -> Tensor:
-        """So many draws of the model alone, counts [number, *shape], by few steps: evaluations are twice as many."""
-        prior = prior_of(self.model, self.sampler)
-        prior = replace(prior, times=prior.walk(prior.final_time, STEPS - 1))
-        return self._by_parts(number, seed, lambda part, streams: prior.draw(len(part), streams))
+    def draw_unconditional(self, num_samples: int, seed: int) -> Tensor:
+        """Draw samples of the model in few steps, counts [num_samples, *shape].
 
-    def restored(self, x: Tensor, number: int, seed: int) -> Tensor:
-        """See `Prior.restored`, of data [n, *shape]: counts [n, number, *shape], by one evaluation of each."""
-        prior = prior_of(self.model, self.sampler)
+        The default kernels evaluate the network twice per step.
+        """
+        prior = make_prior(self.model, self.sampler)
+        times = prior.reverse_times(prior.final_time, MODEL_DRAW_STEPS - 1)
+        prior = replace(prior, times=times)
+
+        def draw(part: Tensor, streams: SampleStreams) -> Tensor:
+            return prior.draw(len(part), streams)
+
+        return self._draw_in_batches(num_samples, seed, draw)
+
+    def perturb(self, x: Tensor, num_samples: int, seed: int) -> Tensor:
+        """Return data similar to x [n, *shape], counts [n, num_samples, *shape].
+
+        Each row of x takes one network evaluation; see `Prior.perturb`.
+        """
+        prior = make_prior(self.model, self.sampler)
         x = x.to(self.model.device)
-        return self._by_parts(len(x), seed, lambda part, streams: prior.restored(x[part], streams, number))
 
-    def _by_parts(self, number: int, seed: int, draw: Callable[[Tensor, SampleStreams], Tensor]) -> Tensor:
-        parts = torch.arange(number, device=self.model.device).split(self.batch_size)
+        def draw(part: Tensor, streams: SampleStreams) -> Tensor:
+            return prior.perturb(x[part], streams, num_samples)
+
+        return self._draw_in_batches(len(x), seed, draw)
+
+    def _draw_in_batches(
+        self, num_rows: int, seed: int, draw: Callable[[Tensor, SampleStreams], Tensor]
+    ) -> Tensor:
+        batches = []
         with torch.no_grad(), self.sampler.evaluating(self.model.averaged):
-            return torch.cat([draw(part, SampleStreams(seed, part)).cpu() for part in parts])
+            for part in torch.arange(num_rows, device=self.model.device).split(self.batch_size):
+                batches.append(draw(part, SampleStreams(seed, part)).cpu())
+        return torch.cat(batches)
 
     def _streams(self, rows: Tensor, seed: int) -> SampleStreams:
-        number, k = rows // self.samples_of_each, rows % self.samples_of_each
-        return SampleStreams(seed, (self.measurements.numbers[number] * STRIDE + k).to(self.model.device))
+        number = self.measurements.numbers[rows // self.num_samples]
+        sample = rows % self.num_samples
+        return SampleStreams(seed, (number * SAMPLE_STRIDE + sample).to(self.model.device))
 
-    def _problem(self, rows: Tensor, seed: int) -> Measured:
-        return self.measurements.problem(seed).select(rows // self.samples_of_each, self.model.shape)
+    def _problem(self, rows: Tensor, seed: int) -> InverseProblem:
+        problem = self.measurements.problem(seed)
+        return problem.select(rows // self.num_samples, self.model.shape)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """A grid of the counts; None for points, vectors of fewer than three of them."""
+        """Return a grid of the counts; None for vectors of one or two elements."""
         x = samples["samples"]
-        return None if x[0].numel() < 3 else grid(x, self.model.process.max_count, columns)
+        if x[0].numel() < MIN_PICTURE_ELEMENTS:
+            return None
+        return grid(x, self.model.process.max_count, columns)
 
 
-def _settings(part: Any) -> dict[str, Any]:
-    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
-    given = {one.name: getattr(part, one.name) for one in fields}
-    return dict(json.loads(json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__))))
+def _settings(component: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as plain values; objects become their name."""
+    if not dataclasses.is_dataclass(component):
+        return {}
+    values = {
+        setting.name: getattr(component, setting.name) for setting in dataclasses.fields(component)
+    }
+    text = json.dumps(values, default=lambda v: getattr(v, "__name__", type(v).__name__))
+    return dict(json.loads(text))

@@ -1,7 +1,4 @@
-"""What all posterior samplers have in common: a method, as the command line chooses it, and its run with the trace.
-
-Also what steps of chains share: levels, the Metropolis acceptance, whole samples by rows.
-"""
+"""Posterior samplers: their interface `Method`, a `Run` with its trace, and steps of chains."""
 
 from __future__ import annotations
 
@@ -18,93 +15,107 @@ from torch import Tensor
 from blackout.counts import count_dtype, per_row
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import ensure
-from blackout.posterior.diagnostics import FIELDS, projections
-from blackout.posterior.draw import PosteriorDraw, requested
+from blackout.posterior.diagnostics import CHAIN_STATISTICS, projection_weights
+from blackout.posterior.draw import PosteriorDraw, make_draw
 from blackout.posterior.problem import Prior, Problem
 from blackout.random import SampleStreams
 
+INITIAL_KEY = -1  # random numbers of unconditional samples from which chains start
+
+# called with (sweep, number of sweeps, x, z, level) after every sweep
 Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
-"""Called with (sweep, number of sweeps, x, z, level) after every sweep."""
 
 
 @dataclass
-class Posterior:
+class PosteriorSamples:
     """Samples of p(x | y).
 
     Attributes:
         samples: counts [n, *shape].
-        log_likelihood: of them, float64 [n].
-        trace: of every sweep its `level`, the chains' mean `log_likelihood`, `moved`, `acceptance` and `total`, the
-            `evaluations` of the network and the `calls` of the likelihood it took for every chain, and `seconds`.
-        chains: what is kept of every chain, float32 [n, sweeps, 4 + projections], see `FIELDS`.
-        pasted: elements of each sample that contradicted y and were put where it allows them, int64 [n].
-        log_evidence: of methods that weigh particles, the logarithm of an unbiased estimate of p(y) by those of each
-            sample, float64 [n]; else empty.
+        log_likelihood: log p(y | x), float64 [n].
+        trace: one dictionary per sweep: `level`; means over chains of `CHAIN_STATISTICS`;
+            `network_evaluations` and `likelihood_evaluations` per chain; `seconds`.
+        chains: statistics of every chain and sweep, float32 [n, sweeps, 4 + projections]: those of
+            `CHAIN_STATISTICS`, then projections of x.
+        num_repaired: elements of each sample that contradicted y and were replaced, int64 [n].
+        log_evidence: log of an unbiased estimate of p(y) from the particles of each sample,
+            float64 [n]; empty for methods without weights.
     """
 
     samples: Tensor
     log_likelihood: Tensor
     trace: list[dict[str, float]] = field(default_factory=list)
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
-    pasted: Tensor = field(default_factory=lambda: torch.empty(0))
+    num_repaired: Tensor = field(default_factory=lambda: torch.empty(0))
     log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 @dataclass
 class Run:
-    """One run of a method: what it is given, and the trace it leaves.
+    """One run of a method: its inputs, and the trace it leaves.
 
     Args:
-        prior: p(x); its evaluations are counted.
+        prior: p(x), which counts its network evaluations.
         problem: p(y | x).
-        number: of samples, n.
-        streams: of random numbers.
-        start: counts [n, *shape] to begin at; None for the method's own choice.
-        sweeps: how many there will be.
-        observer: shown every sweep.
+        num_samples: n.
+        streams: random numbers of every sample.
+        start: counts [n, *shape] to start from; None for the method's own choice.
+        num_sweeps: how many sweeps there will be.
+        observer: called after every sweep.
+        trace: see `PosteriorSamples`.
+        chains: statistics of every sweep, float32 [n, 4 + projections] each.
+        log_evidence: see `PosteriorSamples`.
     """
 
     prior: Prior
     problem: Problem
-    number: int
+    num_samples: int
     streams: SampleStreams
     start: Tensor | None
-    sweeps: int
+    num_sweeps: int
     observer: Observer | None = None
     trace: list[dict[str, float]] = field(default_factory=list)
     chains: list[Tensor] = field(default_factory=list)
     log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __post_init__(self) -> None:
-        self._mark()
+        self._start_sweep()
 
-    def _mark(self) -> None:
-        self._before, self._since = self.prior.evaluations, time.perf_counter()
+    def _start_sweep(self) -> None:
+        self._evaluations_before = self.prior.evaluations
+        self._start_time = time.perf_counter()
 
     @property
-    def spent(self) -> int:
-        """Evaluations of the network since the last sweep."""
-        return self.prior.evaluations - self._before
+    def sweep_evaluations(self) -> int:
+        """Return the network evaluations of batches since the last recorded sweep."""
+        return self.prior.evaluations - self._evaluations_before
 
-    def begin(self, how: str) -> Tensor:
-        """Where chains begin, counts [n, *shape].
+    def initial_samples(self, start: str) -> Tensor:
+        """Return where chains start, counts [n, *shape].
 
         Args:
-            how: "data" for what the measurement suggests, where it does; "prior" for unconditional samples.
+            start: "data" for an estimate from the measurement if there is one; "prior" for
+                unconditional samples.
 
         Raises:
-            ValueError: a start of another shape.
+            ValueError: `self.start` has another shape, or is not integer.
         """
-        prior, shape = self.prior, (self.number, *self.prior.shape)
+        prior = self.prior
+        shape = (self.num_samples, *prior.shape)
         dtype = count_dtype(prior.process.max_count)
         if self.start is not None:
             if tuple(self.start.shape) != shape or self.start.is_floating_point():
-                raise ValueError(f"the start must be counts of shape {shape}, not {tuple(self.start.shape)}")
+                raise ValueError(
+                    f"start must be counts of shape {shape}, not {self.start.dtype} of shape "
+                    f"{tuple(self.start.shape)}"
+                )
             return self.start.to(prior.device, dtype)
-        near = suggested(self.problem, self.number, prior.shape) if how == "data" else None
-        if near is None:
-            return prior.draw(self.number, self.streams.fold_in(-1))
-        return near.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
+        estimate = None
+        if start == "data":
+            estimate = initial_estimate(self.problem, self.num_samples, prior.shape)
+        if estimate is None:
+            return prior.draw(self.num_samples, self.streams.fold_in(INITIAL_KEY))
+        return estimate.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
 
     def record(
         self,
@@ -113,48 +124,81 @@ class Run:
         z: Tensor | None = None,
         log_likelihood: Tensor | None = None,
         acceptance: Tensor | float = 1.0,
-        calls: int = 1,
-        evaluations: int | None = None,
+        likelihood_evaluations: int = 1,
+        network_evaluations: int | None = None,
     ) -> None:
-        """The end of a sweep: shares, means and projections of it, see `FIELDS`.
+        """Record the end of a sweep, and call the observer.
 
         Args:
-            level: it was at.
-            x, z: states [n, *shape]; z is x where there is none.
-            log_likelihood: of x, float64 [n]; None to ask for it.
-            acceptance: of every chain, [n].
-            calls: of the likelihood for every chain.
-            evaluations: of the network for every chain; None for those of batches since the last sweep.
+            level: of the sweep.
+            x: samples [n, *shape].
+            z: states [n, *shape]; None for x.
+            log_likelihood: of x, float64 [n]; None to evaluate it.
+            acceptance: acceptance rate of every chain, [n].
+            likelihood_evaluations: per chain.
+            network_evaluations: per chain; None for those of batches since the last sweep.
         """
-        z = x if z is None else z
+        # 1. Statistics of the chains.
+        if z is None:
+            z = x
         if log_likelihood is None:
-            log_likelihood = self.problem.log_likelihood(x.double().clamp(max=self.prior.process.max_count))
+            data = x.double().clamp(max=self.prior.process.max_count)
+            log_likelihood = self.problem.log_likelihood(data)
         flat = x.double().flatten(1)
-        moved, total = (x != z).flatten(1).double().mean(1), flat.sum(1)
-        kept = torch.stack([log_likelihood, moved, torch.ones_like(moved) * acceptance, total], 1)
-        means = dict(zip(FIELDS, kept.mean(0).tolist(), strict=True))
-        spent = {"evaluations": self.spent if evaluations is None else evaluations, "calls": calls}
-        seconds = time.perf_counter() - self._since
-        self.trace.append({"sweep": len(self.trace), "level": level, **means, **spent, "seconds": seconds})
-        self.chains.append(torch.cat([kept, flat @ projections(flat.shape[1]).to(flat.device)], 1).float())
+        mismatch = (x != z).flatten(1).double().mean(1)
+        acceptance_of_chains = torch.ones_like(mismatch) * acceptance
+        columns = [log_likelihood, mismatch, acceptance_of_chains, flat.sum(1)]
+        chain_statistics = torch.stack(columns, 1)
+        projections = flat @ projection_weights(flat.shape[1]).to(flat.device)
+        self.chains.append(torch.cat([chain_statistics, projections], 1).float())
+
+        # 2. Their means, and the cost of the sweep.
+        if network_evaluations is None:
+            network_evaluations = self.sweep_evaluations
+        means = chain_statistics.mean(0).tolist()
+        self.trace.append({
+            "sweep": len(self.trace),
+            "level": level,
+            **dict(zip(CHAIN_STATISTICS, means, strict=True)),
+            "network_evaluations": network_evaluations,
+            "likelihood_evaluations": likelihood_evaluations,
+            "seconds": time.perf_counter() - self._start_time,
+        })  # fmt: skip
+
+        # 3. The observer, whose time belongs to no sweep.
         if self.observer is not None:
-            self.observer(len(self.trace), self.sweeps, x, z, level)
-        self._mark()
+            self.observer(len(self.trace), self.num_sweeps, x, z, level)
+        self._start_sweep()
 
 
-def suggested(problem: Problem, number: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Data that a problem's measurement suggests, float64 [number, *shape]; None where it knows none."""
+def initial_estimate(problem: Problem, num_samples: int, shape: tuple[int, ...]) -> Tensor | None:
+    """Return a problem's estimate of the data, float64 [num_samples, *shape], or None."""
     estimate = getattr(problem, "estimate", None)
-    return None if estimate is None else estimate(number, shape)
+    return None if estimate is None else estimate(num_samples, shape)
 
 
 class Method(ABC):
-    """A posterior sampler."""
+    """A posterior sampler.
 
-    mixes: ClassVar[bool] = False
-    """Whether its late sweeps are draws of Markov chains, of which R-hat and effective sizes say something."""
-    walks: ClassVar[bool] = False
-    """Whether it takes the steps of the sampler's grid, rather than only runs between its ends."""
+    Example:
+        >>> import torch
+        >>> from blackout.diffusion.predictions import CountPrediction
+        >>> from blackout.diffusion.processes import PureDeath
+        >>> from blackout.posterior import Binomial, Direct, Identity, InverseProblem, Prior
+        >>> def denoiser(xt, t):  # exact for independent Poisson counts of mean 5
+        ...     missing = (1 - torch.exp(-t)) * torch.full(xt.shape, 5.0, dtype=torch.float64)
+        ...     return CountPrediction(missing, missing.log())
+        >>> prior = Prior(denoiser, PureDeath(255), (3,))
+        >>> problem = InverseProblem(Identity(), Binomial(0.5), torch.tensor([2.0, 0.0, 7.0]))
+        >>> result = Direct().sample(prior, problem, num_samples=2000)
+        >>> [round(float(mean), 1) for mean in result.samples.double().mean(0)]  # y + 2.5
+        [4.5, 2.5, 9.5]
+    """
+
+    # whether late sweeps are states of Markov chains, so that R-hat and effective sizes apply
+    is_markov_chain: ClassVar[bool] = False
+    # whether the method follows the sampler's time grid, and not only runs between its ends
+    follows_grid: ClassVar[bool] = False
 
     def sample(
         self,
@@ -164,79 +208,107 @@ class Method(ABC):
         seed: int | SampleStreams = 0,
         start: Tensor | None = None,
         observer: Observer | None = None,
-    ) -> Posterior:
-        """Samples 0..num_samples - 1 of a seed; sample k's random numbers are a function of (seed, k).
+    ) -> PosteriorSamples:
+        """Draw samples 0 to num_samples - 1 of a seed.
 
-        Elements that y excludes, as chains at a positive level leave some, are put where it allows them and counted,
-        where the problem says how (`Measured.repaired`).
+        The random numbers of sample k are a function of (seed, k). Chains at a positive level may
+        leave elements that contradict y; they are replaced, and counted, if the problem has a
+        method `repair`.
 
         Args:
             prior: p(x).
             problem: p(y | x).
-            seed: or the random numbers of each sample.
-            start: counts [num_samples, *shape] to begin at; None for the method's own choice.
-            observer: shown every sweep.
+            num_samples: n.
+            seed: seed, or the random numbers of each sample.
+            start: counts [num_samples, *shape] to start from; None for the method's own choice.
+            observer: called after every sweep.
 
         Raises:
             ValueError: a problem that the method cannot solve.
         """
         self.check(prior, problem)
-        own = SampleStreams(seed, torch.arange(num_samples, device=prior.device)) if isinstance(seed, int) else seed
-        run = Run(prior, problem, num_samples, own, start, self.length(prior), observer)
+        streams = seed
+        if isinstance(streams, int):
+            streams = SampleStreams(streams, torch.arange(num_samples, device=prior.device))
+        run = Run(prior, problem, num_samples, streams, start, self.num_sweeps(prior), observer)
         drawn = self.draw(run)
-        repaired = getattr(problem, "repaired", None)
-        x = drawn if repaired is None else repaired(drawn)
-        pasted = (x != drawn).flatten(1).sum(1)
-        log_l, kept = problem.log_likelihood(x.double()), torch.stack(run.chains, 1)
-        return Posterior(x, log_l, run.trace, kept, pasted, run.log_evidence)
+        repair = getattr(problem, "repair", None)
+        x = drawn if repair is None else repair(drawn)
+        return PosteriorSamples(
+            samples=x,
+            log_likelihood=problem.log_likelihood(x.double()),
+            trace=run.trace,
+            chains=torch.stack(run.chains, 1),
+            num_repaired=(x != drawn).flatten(1).sum(1),
+            log_evidence=run.log_evidence,
+        )
 
-    def method(self, prior: Prior, problem: Problem) -> Method:
-        """Itself, or what its settings, as the command line has them, make of such a problem."""
+    def resolve(self, prior: Prior, problem: Problem) -> Method:
+        """Return the method with defaults that depend on the problem filled in."""
         return self
 
-    def asked(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
-        """What `sample.py` draws, see `draw.requested`."""
-        return requested(self, model, sampler, request)
+    def make_draw(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
+        """Return the draw of `sample.py`; see `draw.make_draw`."""
+        return make_draw(self, model, sampler, request)
 
-    def takes_steps(self, prior: Prior, problem: Problem) -> bool:
-        """Whether anything is drawn by steps of the sampler's grid: walks, or unconditional samples to start from."""
-        walks = self.walks and getattr(self, "steps", None) is None
-        start = getattr(self, "start", "data")
-        return walks or start == "prior" or (self.mixes and suggested(problem, 1, prior.shape) is None)
+    def uses_grid(self, prior: Prior, problem: Problem) -> bool:
+        """Return whether any state is drawn by steps of the sampler's grid.
+
+        These are methods that follow it, and unconditional samples from which chains start.
+        """
+        if self.follows_grid and getattr(self, "steps", None) is None:
+            return True
+        if getattr(self, "start", "data") == "prior":
+            return True
+        return self.is_markov_chain and initial_estimate(problem, 1, prior.shape) is None
 
     @abstractmethod
     def draw(self, run: Run) -> Tensor:
-        """Samples, counts [n, *shape]; every sweep is recorded."""
+        """Draw samples, counts [n, *shape], and record every sweep."""
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        """Raise ValueError for what cannot be run, before anything long starts."""
+        """Check settings and problem before anything long starts.
+
+        Raises:
+            ValueError: a run that cannot work.
+        """
         return
 
-    def length(self, prior: Prior) -> int:
-        """How many there are, as observers count them."""
+    def num_sweeps(self, prior: Prior) -> int:
+        """Return the number of sweeps that observers will see."""
         return 1
 
 
 def check_levels(levels: Sequence[float], prior: Prior) -> None:
-    """Raise ValueError for levels that are not positive or beyond what the prior knows."""
-    ensure(levels and all(0 < t < math.inf for t in levels), f"levels must be positive, not {list(levels)}")
+    """Check noise levels.
+
+    Raises:
+        ValueError: none, or levels that are not positive or beyond the prior's final time.
+    """
+    is_positive = levels and all(0 < t < math.inf for t in levels)
+    ensure(is_positive, f"levels must be positive, not {list(levels)}")
     if max(levels) > prior.final_time * (1 + 1e-9):
-        raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
+        raise ValueError(
+            f"level {max(levels):g} is beyond the model's last time; "
+            f"it must be at most {prior.final_time:.4g}"
+        )
 
 
-def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
-    """Which proposals a Metropolis step takes, bool [n]: with probability min(1, ratio), out of L = 0 always.
+def metropolis_accept(log_ratio: Tensor, log_likelihood: Tensor, u: Tensor) -> Tensor:
+    """Return which proposals a Metropolis step accepts, bool [n], with probability min(1, ratio).
 
-    [Hastings 1970]; that no time is lost where L = 0 is ours.
+    From a state of likelihood 0 every proposal is accepted.
 
     Args:
-        log_ratio: log of the ratio, [n].
-        now: log L of the states before, [n].
+        log_ratio: log of the acceptance ratio, [n].
+        log_likelihood: of the current states, [n].
         u: uniforms [n, 1].
+
+    References: Hastings 1970; states of likelihood 0: this project.
     """
-    return u[:, 0].log() < torch.where(torch.isneginf(now), math.inf, log_ratio)
+    return u[:, 0].log() < torch.where(torch.isneginf(log_likelihood), math.inf, log_ratio)
 
 
-def where_rows(rows: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
-    """Whole samples [n, *shape] of one or the other, by rows [n]."""
-    return torch.where(per_row(rows, then), then, otherwise)
+def select_rows(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return samples [n, *shape] of `first` where `rows`, bool [n], is true, else of `second`."""
+    return torch.where(per_row(rows, first), first, second)

@@ -1,7 +1,7 @@
-"""How a measurement y is seen given its noiseless value m, by Gaussian, Poisson or thinned noise or exactly:
-log p(y | m), elementwise, for real m too.
+"""Noise models: the distribution p(y | m) of a measurement y given its noiseless value m.
 
-Settings such as `survival` are maps: one number, or one for every element of a measurement.
+All are elementwise, and defined for real m too. Parameters such as `survival` are maps: one number
+for all elements of a measurement, or one number for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,382 +23,533 @@ from blackout.data.formats import load_array
 from blackout.errors import UserError, ensure
 from blackout.random import RandomSource, binomial, poisson, uniform
 
-Map: TypeAlias = float | str | Sequence[float]
-"""A number, or one for every element of a measurement: a list or an .npy file, in the measurement's order."""
+# one number, or one for each element of a measurement, in its order: a list or an .npy file
+ParameterMap: TypeAlias = float | str | Sequence[float]
+
+MAX_TABLE_SIZE = 1_000_000  # entries of a table of `ThinnedPoisson`, 8 MB
+CAMERA_TAIL = 6.0  # standard deviations of readout noise within which photon numbers are summed
 
 
-def as_map(value: Map, name: str) -> Tensor:
-    """A number or map as float64, [] or of the map's own shape.
+def to_tensor(value: ParameterMap, name: str) -> Tensor:
+    """Return a parameter as float64, of shape [] or the shape of its map.
 
     Raises:
-        ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
+        ValueError: a file that is not an .npy file of numbers, or a value that is not finite.
     """
     if isinstance(value, str):
         return torch.from_numpy(read_array(value, name))
     tensor = torch.as_tensor(value, dtype=torch.float64)
-    if not bool(torch.isfinite(tensor).all()):  # not `ensure`: to write a map of tensors takes longer than a step
+    # not `ensure`, whose message is built in any case: printing a map takes longer than a step
+    if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, not {value}")
     return tensor
 
 
-def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = np.float64) -> np.ndarray:
-    """The array of an .npy file, or the one of this name in an .npz, as `dtype`; None leaves it as it is.
+def read_array(
+    path: str, name: str, content: str = "numbers", dtype: type | None = np.float64
+) -> np.ndarray:
+    """Read the array of an .npy file, or the array with this name from an .npz file.
+
+    Args:
+        path: of the file.
+        name: of the setting, for messages, and of the array.
+        content: what the file should contain, for messages.
+        dtype: of the result; None keeps the dtype of the file.
 
     Raises:
-        ValueError: it is no such file; `of` says what it should have held.
+        ValueError: the file does not contain numbers or booleans.
     """
+    message = f"{name}={path} is not an .npy file of {content}"
     try:
         array = load_array(Path(path), name)
     except UserError as error:
-        raise ValueError(f"{name}={path} is not an .npy file of {of}: {error}") from None
-    ensure(array.dtype.kind in "biuf", f"{name}={path} is not an .npy file of {of}: it holds {array.dtype}")
+        raise ValueError(f"{message}: {error}") from None
+    ensure(array.dtype.kind in "biuf", f"{message}: its dtype is {array.dtype}")
     return np.asarray(array, dtype)
 
 
-def like(value: Map, y: Tensor, name: str) -> Tensor:
-    """A map for measurements [n, *measured], float64 [] or [1, *measured]; that of a file images channels last.
+def broadcast_map(value: ParameterMap, y: Tensor, name: str) -> Tensor:
+    """Return a parameter in a shape that broadcasts with measurements.
 
-    One number for every row, [n, 1, ...], remains so: row r of y has that of row r modulo n.
+    Args:
+        value: the parameter. A map of images from a file has its channels last, as measurements in
+            files have. A tensor [n, 1, ...] has one value per row; row r of y uses row r modulo n.
+        y: measurements [B, *measurement].
+        name: of the setting, for messages.
+
+    Returns:
+        float64 [], [1, *measurement] or [B, 1, ...].
+
+    Raises:
+        ValueError: a map of another size.
     """
-    tensor = as_map(value, name).to(y.device)
-    if not tensor.ndim:
+    tensor = to_tensor(value, name).to(y.device)
+    if tensor.ndim == 0:
         return tensor
-    if tensor.ndim == y.ndim and tensor[0].numel() == 1:
-        return tensor if len(y) < len(tensor) else tensor.repeat(len(y) // len(tensor), *[1] * (y.ndim - 1))
-    ensure(tensor.numel() == y[0].numel(), f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
-    if tensor.ndim == 3 and tuple(tensor.shape) == (*y.shape[2:], y.shape[1]) != tuple(y.shape[1:]):
-        tensor = tensor.permute(2, 0, 1)  # a file of images channels last, as measurements are
+    has_value_per_row = tensor.ndim == y.ndim and tensor[0].numel() == 1
+    if has_value_per_row:
+        if len(y) < len(tensor):
+            return tensor
+        return tensor.repeat(len(y) // len(tensor), *[1] * (y.ndim - 1))
+    if tensor.numel() != y[0].numel():
+        raise ValueError(
+            f"{name} must have one number or {y[0].numel()}, one for each element of a "
+            f"measurement, not {tensor.numel()}"
+        )
+    channels_first = tuple(y.shape[1:])
+    channels_last = (*y.shape[2:], y.shape[1])
+    if tensor.ndim == 3 and tuple(tensor.shape) == channels_last != channels_first:
+        tensor = tensor.permute(2, 0, 1)
     return tensor.reshape(1, *y.shape[1:])
 
 
-_RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    "be positive": lambda v: v > 0, "not be negative": lambda v: v >= 0,
-    "be above 0 and at most 1": lambda v: (v > 0) & (v <= 1), "be finite": torch.isfinite,
-}  # fmt: skip
+class Constraint(NamedTuple):
+    """A condition on all numbers of a parameter.
+
+    Attributes:
+        description: completes the sentence "survival must ...".
+        holds: tensor of numbers -> booleans of the same shape.
+    """
+
+    description: str
+    holds: Callable[[Tensor], Tensor]
+
+
+POSITIVE = Constraint("be positive", lambda value: value > 0)
+NOT_NEGATIVE = Constraint("not be negative", lambda value: value >= 0)
+PROBABILITY = Constraint("be above 0 and at most 1", lambda value: (value > 0) & (value <= 1))
+FINITE = Constraint("be finite", torch.isfinite)
 
 
 class Noise(ABC):
-    """p(y | m) for measurements float64 [n, *measured]: of whole numbers y, expected to be m, unless it says more."""
+    """A distribution p(y | m) of measurements y, float64 [n, *measurement].
 
-    real: ClassVar[bool] = True
-    """Whether log p(y | m) changes gently between whole m."""
-    whole: ClassVar[bool] = True
-    """Whether y are whole numbers."""
-    allowed: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What settings must be, maps all over: a key of `_RULES` by name."""
+    By default y are integers with expectation m.
+    """
+
+    # whether log p(y | m) is smooth in m, so that real m between integers make sense
+    smooth: ClassVar[bool] = True
+    # whether y are integers
+    integer_valued: ClassVar[bool] = True
+    # whether p(y | m) sums to 1 over y, so that evidence can be estimated
+    normalised: ClassVar[bool] = True
+    # conditions on parameters, by name
+    constraints: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
-        for name, rule in self.allowed.items():
+        for name, constraint in self.constraints.items():
             value = getattr(self, name)
-            if not bool(_RULES[rule](as_map(value, name)).all()):
-                raise ValueError(f"{name} must {rule}, not {value}")
+            if not bool(constraint.holds(to_tensor(value, name)).all()):
+                raise ValueError(f"{name} must {constraint.description}, not {value}")
 
     @abstractmethod
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log p(y | m), float64 of the broadcast shape; -inf where y is impossible."""
+        """Return log p(y | m), float64 of the broadcast shape; -inf where y is impossible."""
 
     @abstractmethod
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """y given m, float64 of m's shape."""
+        """Draw y given m, float64 of m's shape."""
 
     def estimate(self, y: Tensor) -> Tensor:
-        """The m that y is expected of, float64 of y's shape [n, *measured], not negative: the mean is a line in m.
+        """Estimate m from y by the method of moments.
 
-        By the method of moments; ours (tests/posterior/test_parts.py).
+        The mean of y must be linear in m.
+
+        Returns:
+            float64 of y's shape [n, *measurement], not negative.
+
+        References: this project; checked in tests/posterior/test_parts.py.
         """
-        base = self.mean(torch.zeros_like(y))
-        return ((y.double() - base) / (self.mean(torch.ones_like(y)) - base)).clamp(min=0)
+        mean_at_zero = self.mean(torch.zeros_like(y))
+        slope = self.mean(torch.ones_like(y)) - mean_at_zero
+        return ((y.double() - mean_at_zero) / slope).clamp(min=0)
 
     def mean(self, m: Tensor) -> Tensor:
-        """E[y | m], float64 of m's shape."""
+        """Return E[y | m], float64 of m's shape."""
         return m.double()
 
     def variance(self, m: Tensor) -> Tensor:
-        """Var[y | m], float64 of m's shape."""
+        """Return Var[y | m], float64 of m's shape."""
         return torch.zeros_like(m, dtype=torch.float64)
 
     def check(self, y: Tensor) -> None:
-        """Raise ValueError for a y that no m can give."""
-        if self.whole and not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
-            raise ValueError("y must be whole numbers from 0 on")
+        """Check that y are possible measurements.
+
+        Raises:
+            ValueError: y that no m can give.
+        """
+        is_whole = torch.isfinite(y) & (y >= 0) & (y == y.round())
+        if self.integer_valued and not bool(is_whole.all()):
+            raise ValueError("y must be whole numbers of at least 0")
         ensure(bool(torch.isfinite(y).all()), "y must be finite")
 
     def select(self, rows: Tensor) -> Noise:
-        """That of these rows, where a number is another one for every row, [n, 1, ...]."""
-        own: dict[str, object] = vars(self) if is_dataclass(self) else {}
-        each = {name: v for name, v in own.items() if isinstance(v, Tensor) and v[:1].numel() == 1 < v.ndim}
-        chosen = {name: v[rows.to(v.device)] for name, v in each.items()}
-        return replace(self, **chosen) if each else self  # type: ignore[type-var]
+        """Return the noise of some rows of y, where parameters have a value per row [n, 1, ...]."""
+        if not is_dataclass(self):
+            return self
+        selected: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and value.ndim > 1 and value[:1].numel() == 1:
+                selected[name] = value[rows.to(value.device)]
+        return replace(self, **selected) if selected else self
 
-    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """A noise whose average over z ~ Binomial(m, survival) is this one, whatever m is; None where there is none.
+    def thin(self, survival: float, y: Tensor, max_m: int) -> Noise | None:
+        """Return a noise whose average over z ~ Binomial(m, survival) is this one, for every m.
 
         Args:
-            survival: share of the units of m that z has.
-            y: measurements it will be asked for.
-            largest: m it will be asked for.
+            survival: probability that a unit of m is a unit of z.
+            y: measurements at which the result will be evaluated.
+            max_m: largest m.
+
+        Returns:
+            The noise p(y | z), or None where none is known.
         """
         return None
 
 
 @dataclass(frozen=True)
 class Exact(Noise):
-    """y = m."""
+    """No noise: y = m."""
 
-    real: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """0 where y is m, else -inf, float64 [n, *measured]: by definition."""
+        """Return 0 where y equals m, else -inf, float64 [n, *measurement]."""
         return torch.where(y == m, 0.0, -math.inf).double()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """m itself, [n, *measured]."""
+        """Return m itself, float64 [n, *measurement]."""
         return m.double()
 
 
 @dataclass(frozen=True)
 class Flips(Exact):
-    """A mismatch costs `penalty` nats, as in [Chu 2025, section 4.5]. Simulated measurements have none.
+    """A penalty for every element in which y differs from m; simulated measurements have no noise.
+
+    The likelihood is not normalised over y, so that no evidence follows from it.
 
     Args:
-        penalty: positive.
+        penalty: in nats, positive.
 
     Raises:
-        ValueError: it is not.
+        ValueError: a penalty that is not positive.
+
+    References: Chu et al. 2025, section 4.5.
     """
 
+    normalised: ClassVar[bool] = False
     penalty: float = 3.0
-    allowed: ClassVar = {"penalty": "be positive"}
+    constraints: ClassVar = {"penalty": POSITIVE}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-penalty (y != m), [n, *measured], which is not normalised [Chu 2025, section 4.5]."""
+        """Return -penalty where y differs from m, else 0, float64 [n, *measurement].
+
+        References: Chu et al. 2025, section 4.5.
+        """
         return (y != m).double() * -self.penalty
 
 
 @dataclass(frozen=True)
 class Binomial(Noise):
-    """y ~ Binomial(m, survival): every unit is seen with probability `survival`.
-
-    Mass, mean and variance are checked in tests/posterior/test_parts.py.
+    """Binomial thinning, y ~ Binomial(m, survival): every unit of m is detected or lost.
 
     Args:
-        survival: in (0, 1].
+        survival: probability that a unit is detected, in (0, 1].
 
     Raises:
-        ValueError: it is not.
+        ValueError: a survival outside (0, 1].
+
+    References: definition of the binomial; checked in tests/posterior/test_parts.py.
     """
 
-    survival: Map = 0.3
-    allowed: ClassVar = {"survival": "be above 0 and at most 1"}
+    survival: ParameterMap = 0.3
+    constraints: ClassVar = {"survival": PROBABILITY}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log C(m, y) + y log p + (m - y) log(1 - p), [n, *measured], by log-gamma for real m; -inf where y > m.
+        """Return log C(m, y) + y log p + (m - y) log(1 - p), float64 [n, *measurement].
 
-        A binomial's mass by definition; real m are ours (tests/posterior/test_parts.py).
+        The gamma function extends it to real m; it is -inf where y > m.
+
+        References: definition of the binomial; real m: this project, checked in
+            tests/posterior/test_parts.py.
         """
-        p, y, m = like(self.survival, y, "survival"), y.double(), m.double()
-        rest = (m - y).clamp(min=0)
-        ways = torch.lgamma(m.clamp(min=0) + 1) - torch.lgamma(y + 1) - torch.lgamma(rest + 1)
-        value = ways + torch.special.xlogy(y, p) + torch.special.xlogy(rest, 1 - p)
-        return torch.where(m >= y, value, -math.inf)
+        p = broadcast_map(self.survival, y, "survival")
+        y = y.double()
+        m = m.double()
+        lost = (m - y).clamp(min=0)
+        log_m_factorial = torch.lgamma(m.clamp(min=0) + 1)
+        log_choices = log_m_factorial - torch.lgamma(y + 1) - torch.lgamma(lost + 1)
+        log_p = log_choices + torch.special.xlogy(y, p) + torch.special.xlogy(lost, 1 - p)
+        return torch.where(m >= y, log_p, -math.inf)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts y of m, float64 [n, *measured], by `binomial`, of the class's law."""
-        return binomial(m.round().double(), like(self.survival, m, "survival").expand(m.shape), source).double()
+        """Draw y given m, float64 [n, *measurement]; see `blackout.random.binomial`."""
+        survival = broadcast_map(self.survival, m, "survival").expand(m.shape)
+        return binomial(m.round().double(), survival, source).double()
 
     def mean(self, m: Tensor) -> Tensor:
-        """p m of m, float64 [n, *measured]: a binomial's by definition, see the class."""
-        return m.double() * like(self.survival, m, "survival")
+        """Return p m, float64 [n, *measurement].
+
+        References: definition of the binomial.
+        """
+        return m.double() * broadcast_map(self.survival, m, "survival")
 
     def variance(self, m: Tensor) -> Tensor:
-        """p (1 - p) m of m, float64 [n, *measured]: a binomial's by definition, see the class."""
-        return self.mean(m) * (1 - like(self.survival, m, "survival"))
+        """Return p (1 - p) m, float64 [n, *measurement].
 
-    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """Of what is left every unit is seen with probability p / survival, maps or numbers, if that is one.
-
-        Ours (tests/verification/posterior_claims.py).
+        References: definition of the binomial.
         """
-        p = as_map(self.survival, "survival") / survival
+        return self.mean(m) * (1 - broadcast_map(self.survival, m, "survival"))
+
+    def thin(self, survival: float, y: Tensor, max_m: int) -> Noise | None:
+        """Return thinning of z with p / survival, or None where that exceeds 1.
+
+        References: this project; checked in tests/verification/posterior_claims.py.
+        """
+        p = to_tensor(self.survival, "survival") / survival
         return None if bool((p > 1).any()) else Binomial(p.tolist())
 
 
 @dataclass(frozen=True)
 class Poisson(Noise):
-    """y ~ Poisson(exposure m + background): photons on a detector with dark counts.
-
-    Mass, mean and variance are checked in tests/posterior/test_parts.py.
+    """Shot noise, y ~ Poisson(exposure m + background): photons on a detector with dark counts.
 
     Args:
-        exposure: mean counts per unit, positive.
+        exposure: mean counts per unit of m, positive.
         background: mean dark counts, not negative.
 
     Raises:
-        ValueError: out of range.
+        ValueError: an exposure or background out of range.
+
+    References: definition of the Poisson distribution; checked in tests/posterior/test_parts.py.
     """
 
-    exposure: Map = 1.0
-    background: Map = 0.0
-    allowed: ClassVar = {"exposure": "be positive", "background": "not be negative"}
+    exposure: ParameterMap = 1.0
+    background: ParameterMap = 0.0
+    constraints: ClassVar = {"exposure": POSITIVE, "background": NOT_NEGATIVE}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y log(s m + b) - (s m + b) - log y!, float64 [n, *measured]; -inf where the rate is negative.
+        """Return y log(rate) - rate - log y!, float64 [n, *measurement], rate = s m + b.
 
-        A Poisson mass by definition, see the class.
+        It is -inf where the rate is negative.
+
+        References: definition of the Poisson distribution.
         """
         rate = self.mean(m)
-        value = torch.special.xlogy(y.double(), rate.clamp(min=0)) - rate - torch.lgamma(y.double() + 1)
-        return torch.where(rate < 0, -math.inf, value)
+        log_power = torch.special.xlogy(y.double(), rate.clamp(min=0))
+        log_p = log_power - rate - torch.lgamma(y.double() + 1)
+        return torch.where(rate < 0, -math.inf, log_p)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Counts y of m, float64 [n, *measured], by `poisson`, of the class's law."""
+        """Draw y given m, float64 [n, *measurement]; see `blackout.random.poisson`."""
         return poisson(self.mean(m), source)
 
     def mean(self, m: Tensor) -> Tensor:
-        """s m + b of m, float64 [n, *measured]: by definition, see the class."""
-        return m.double() * like(self.exposure, m, "exposure") + like(self.background, m, "background")
+        """Return s m + b, float64 [n, *measurement].
+
+        References: definition of the Poisson distribution.
+        """
+        exposure = broadcast_map(self.exposure, m, "exposure")
+        return m.double() * exposure + broadcast_map(self.background, m, "background")
 
     def variance(self, m: Tensor) -> Tensor:
-        """The mean, float64 [n, *measured], as of all Poisson counts, see the class."""
+        """Return s m + b, float64 [n, *measurement].
+
+        References: definition of the Poisson distribution.
+        """
         return self.mean(m)
 
-    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """See `ThinnedPoisson`; for one exposure and background alone, and tables of a million numbers at most."""
-        exposure, background = as_map(self.exposure, "exposure"), as_map(self.background, "background")
-        if exposure.ndim or background.ndim or survival <= -math.expm1(-float(exposure)):
+    def thin(self, survival: float, y: Tensor, max_m: int) -> Noise | None:
+        """Return `ThinnedPoisson`; None for maps, low survivals and tables that are too large."""
+        exposure = to_tensor(self.exposure, "exposure")
+        background = to_tensor(self.background, "background")
+        if exposure.ndim or background.ndim:
             return None
-        most, usual = int(y.max()), float(exposure) * largest + float(background) + 1
-        if (largest + 1) * usual > 1_000_000 or most > 10 * usual + 1000:
+        if survival <= -math.expm1(-float(exposure)):  # terms of the table would change sign
             return None
-        table = _thinned_table(float(exposure), float(background), survival, most, largest)
+        max_y = int(y.max())
+        max_mean = float(exposure) * max_m + float(background) + 1
+        if (max_m + 1) * max_mean > MAX_TABLE_SIZE or max_y > 10 * max_mean + 1000:
+            return None
+        table = _thinned_poisson_table(float(exposure), float(background), survival, max_y, max_m)
         return ThinnedPoisson(self.exposure, self.background, table=table)
 
 
 @dataclass(frozen=True)
 class ThinnedPoisson(Poisson):
-    """g_y(z), whose average over z ~ Binomial(m, q) is the Poisson probability of y given m: for whole z alone.
+    """A function g_y(z) with E[g_y(z)] = Poisson(y; s m + b) for z ~ Binomial(m, q), integers z.
 
-    With g(z) = b^z the average is a^m, a = 1 - q + q b; and z (g(z) + (1 / q - 1) g(z - 1)) averages to m times what g
-    does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s. Ours; the
-    average is checked in tests/verification/posterior_claims.py.
+    For g(z) = b^z the average is a^m with a = 1 - q + q b. And z (g(z) + (1 / q - 1) g(z - 1))
+    averages to m times the average of g. Repeating this gives all powers of m times e^(-s m). All
+    terms are positive as long as q > 1 - e^-s.
 
     Args:
-        table: log g_y(z), float64 [largest y + 1, largest z + 1].
+        table: log g_y(z), float64 [max y + 1, max z + 1].
+
+    References: this project; checked in tests/verification/posterior_claims.py.
     """
 
     table: Tensor = field(kw_only=True)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log g_y(m) of the class by its table, float64 [n, *measured]."""
+        """Return log g_y(m), float64 [n, *measurement], from the table; see the class."""
         return self.table.to(m.device)[y.long().expand_as(m), m.long()]
 
 
 @lru_cache(maxsize=256)
-def _thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
-    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1], by its recursion in y; dark counts convolved.
+def _thinned_poisson_table(
+    exposure: float, background: float, survival: float, max_y: int, max_z: int
+) -> Tensor:
+    """Return log g_y(z) of `ThinnedPoisson`, float64 [max_y + 1, max_z + 1].
 
-    Ours (tests/verification/posterior_claims.py).
+    References: this project; checked in tests/verification/posterior_claims.py.
     """
-    z = torch.arange(largest + 1, dtype=torch.float64)
-    g = z * math.log1p(math.expm1(-exposure) / survival)
-    rows = [g]
-    for _ in range(most):
-        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
-        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
-        rows.append(g)
-    y = torch.arange(most + 1, dtype=torch.float64)
+    # 1. Without dark counts, by the recursion in y.
+    z = torch.arange(max_z + 1, dtype=torch.float64)
+    log_g = z * math.log1p(math.expm1(-exposure) / survival)
+    rows = [log_g]
+    for _ in range(max_y):
+        shifted = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), log_g[:-1]])
+        log_g = z.log() + torch.logaddexp(log_g, shifted + math.log(1 / survival - 1))
+        rows.append(log_g)
+    y = torch.arange(max_y + 1, dtype=torch.float64)
     table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
     if background == 0:
         return table
-    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
-    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
+
+    # 2. y is the sum of detected units and dark counts: a convolution over y.
+    log_dark = torch.special.xlogy(y, torch.full_like(y, background)) - background
+    log_dark = log_dark - torch.lgamma(y + 1)
+    convolved = []
+    for k in range(max_y + 1):
+        log_terms = table[: k + 1] + log_dark[: k + 1].flip(0)[:, None]
+        convolved.append(torch.logsumexp(log_terms, 0))
+    return torch.stack(convolved)
 
 
 @dataclass(frozen=True)
 class Gaussian(Noise):
-    """y = m + a normal error. Mean and variance are checked in tests/posterior/test_parts.py.
+    """Additive normal noise of mean 0.
 
     Args:
-        std: of the error, positive.
+        std: standard deviation, positive.
 
     Raises:
-        ValueError: it is not.
+        ValueError: a standard deviation that is not positive.
+
+    References: definition of the normal; checked in tests/posterior/test_parts.py.
     """
 
-    whole: ClassVar[bool] = False
-    std: Map = 1.0
-    allowed: ClassVar = {"std": "be positive"}
+    integer_valued: ClassVar[bool] = False
+    std: ParameterMap = 1.0
+    constraints: ClassVar = {"std": POSITIVE}
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi)), float64 [n, *measured]: a normal density by definition, see the
-        class.
+        """Return -(y - m)^2 / (2 std^2) - log(std sqrt(2 pi)), float64 [n, *measurement].
+
+        References: definition of the normal.
         """
-        std = like(self.std, y, "std")
+        std = broadcast_map(self.std, y, "std")
         return -(((y - m).double() / std) ** 2) / 2 - (math.sqrt(2 * math.pi) * std).log()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Normal by two uniforms each [Box and Muller 1958], [n, *measured]."""
+        """Draw y given m, float64 [n, *measurement], from two uniforms per element.
+
+        References: Box and Muller 1958.
+        """
         shape = tuple(m.shape)
-        u, v = (uniform(shape, source, m.device) for _ in range(2))
-        normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
-        return m.double() + normal * like(self.std, m, "std")
+        u = uniform(shape, source, m.device)
+        v = uniform(shape, source, m.device)
+        standard_normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
+        return m.double() + standard_normal * broadcast_map(self.std, m, "std")
 
     def variance(self, m: Tensor) -> Tensor:
-        """std^2 of m, float64 [n, *measured]: by definition, see the class."""
-        return like(self.std, m, "std").expand(m.shape) ** 2
+        """Return std^2, float64 [n, *measurement].
 
-
-_TAIL = 6.0
-"""Standard deviations of the readout noise within which numbers of photons are summed over."""
+        References: definition of the normal.
+        """
+        return broadcast_map(self.std, m, "std").expand(m.shape) ** 2
 
 
 @dataclass(frozen=True)
 class Camera(Poisson):
-    """y = offset + gain N + a normal error, N ~ Poisson(exposure m + background): what a camera writes.
+    """Readings of a camera, y = offset + gain N + normal noise.
 
-    Summed over N, with no approximation but that N lies within six standard deviations of the error. Ours
-    (tests/posterior/test_parts.py).
+    N ~ Poisson(exposure m + background) is the number of photons and dark counts.
+
+    The likelihood is a sum over photon numbers N within six standard deviations of the readout
+    noise; there is no other approximation.
 
     Args:
-        exposure, background: see `Poisson`.
+        exposure: mean photons per unit of m, positive.
+        background: mean dark counts, not negative.
         gain: units of y per photon, positive.
-        offset: y of no photon.
-        readout: standard deviation of the error in units of y, positive.
+        offset: y without photons.
+        readout: standard deviation of the readout noise, in units of y, positive.
 
     Raises:
-        ValueError: out of range.
+        ValueError: a parameter out of range.
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
 
-    whole: ClassVar[bool] = False
-    gain: Map = 1.0
-    offset: Map = 0.0
-    readout: Map = 1.0
-    allowed: ClassVar = {**Poisson.allowed, "gain": "be positive", "readout": "be positive", "offset": "be finite"}
+    integer_valued: ClassVar[bool] = False
+    gain: ParameterMap = 1.0
+    offset: ParameterMap = 0.0
+    readout: ParameterMap = 1.0
+    constraints: ClassVar = {
+        **Poisson.constraints,
+        "gain": POSITIVE,
+        "readout": POSITIVE,
+        "offset": FINITE,
+    }
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout), float64 [n, *measured], see the class."""
-        gain, rate = like(self.gain, y, "gain"), Poisson.mean(self, m)
-        near, deviation = (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
-        reach = math.ceil(_TAIL * float(deviation.max()))
-        n = near.round() + torch.arange(-reach, reach + 1, device=y.device).double().view(-1, *[1] * y.ndim)
-        scale = (math.sqrt(2 * math.pi) * like(self.readout, y, "readout")).log()
-        normal = -(((near - n) / deviation) ** 2) / 2 - scale
-        fixed = torch.where(n < 0, -math.inf, normal - torch.lgamma(n.clamp(min=0) + 1))
-        value = torch.logsumexp(fixed + torch.special.xlogy(n.clamp(min=0), rate.clamp(min=0)), 0) - rate
-        return torch.where(rate < 0, -math.inf, value)
+        """Return log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout).
+
+        Returns:
+            float64 [n, *measurement]; see the class.
+        """
+        # 1. Everything in units of photons.
+        gain = broadcast_map(self.gain, y, "gain")
+        readout = broadcast_map(self.readout, y, "readout")
+        rate = Poisson.mean(self, m)
+        reading = (y.double() - broadcast_map(self.offset, y, "offset")) / gain
+        deviation = readout / gain
+
+        # 2. Photon numbers near the reading, [numbers, n, *measurement].
+        reach = math.ceil(CAMERA_TAIL * float(deviation.max()))
+        shifts = torch.arange(-reach, reach + 1, device=y.device).double()
+        photons = reading.round() + shifts.view(-1, *[1] * y.ndim)
+        clamped = photons.clamp(min=0)
+
+        # 3. Their probabilities, without the factor e^-rate that all share.
+        log_scale = (math.sqrt(2 * math.pi) * readout).log()
+        log_normal = -(((reading - photons) / deviation) ** 2) / 2 - log_scale
+        log_terms = torch.where(photons < 0, -math.inf, log_normal - torch.lgamma(clamped + 1))
+        log_terms = log_terms + torch.special.xlogy(clamped, rate.clamp(min=0))
+        log_p = torch.logsumexp(log_terms, 0) - rate
+        return torch.where(rate < 0, -math.inf, log_p)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Photons, amplified and read out, of m: float64 [n, *measured], of the class's law."""
-        amplified = poisson(Poisson.mean(self, m), source) * like(self.gain, m, "gain")
-        return like(self.offset, m, "offset") + Gaussian(self.readout).draw(amplified, source)
+        """Draw y given m, float64 [n, *measurement]: photons, amplified and read out."""
+        photons = poisson(Poisson.mean(self, m), source)
+        amplified = photons * broadcast_map(self.gain, m, "gain")
+        reading = Gaussian(self.readout).draw(amplified, source)
+        return broadcast_map(self.offset, m, "offset") + reading
 
     def mean(self, m: Tensor) -> Tensor:
-        """offset + gain (s m + b) of m, float64 [n, *measured], of the class's law."""
-        return like(self.offset, m, "offset") + like(self.gain, m, "gain") * super().mean(m)
+        """Return offset + gain (s m + b), float64 [n, *measurement]; see the class."""
+        amplified = broadcast_map(self.gain, m, "gain") * super().mean(m)
+        return broadcast_map(self.offset, m, "offset") + amplified
 
     def variance(self, m: Tensor) -> Tensor:
-        """gain^2 (s m + b) + readout^2, float64 [n, *measured], of the class's law: by the law of total variance."""
-        return like(self.gain, m, "gain") ** 2 * Poisson.mean(self, m) + like(self.readout, m, "readout") ** 2
+        """Return gain^2 (s m + b) + readout^2, float64 [n, *measurement].
 
-    def thinned(self, survival: float, y: Tensor, largest: int) -> None:
-        """None is known."""
+        References: law of total variance.
+        """
+        shot = broadcast_map(self.gain, m, "gain") ** 2 * Poisson.mean(self, m)
+        return shot + broadcast_map(self.readout, m, "readout") ** 2
+
+    def thin(self, survival: float, y: Tensor, max_m: int) -> None:
+        """Return None: no such noise is known."""

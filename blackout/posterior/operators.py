@@ -1,8 +1,11 @@
-"""What is measured: m = G(x), and what is known about which element of x each element of y depends on.
+"""Forward operators: what is measured, m = G(x), before noise.
 
-An operator of your own derives from `Operator`, of which nothing is known but its values: chains then take Metropolis
-steps. With `incidence` elements that share no term are drawn together; with `counting` likelihoods of thinned counts
-are used. `Separable` ones show x itself, `Sums` are weighted sums of elements, `Pairs` functions of two pixels each.
+A custom operator derives from `Operator`. If it only defines values, samplers treat it as a black
+box and take Metropolis steps. With `incidence`, elements that share no term of the likelihood are
+drawn together. With `sums_elements`, likelihoods of thinned counts can be used.
+
+`Separable` operators return x itself, `LinearOperator` weighted sums of elements, and `Pairs`
+functions of two pixels each.
 """
 
 from __future__ import annotations
@@ -25,350 +28,441 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.errors import ensure
 from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
 
+MIN_DIVISOR = 1e-12  # sums of weights below this are replaced by it, as for black measurements
 
-class Judged(NamedTuple):
-    """Samples for a judge that knows what they should be: an operator, or the law they were drawn from.
 
-    Args:
-        samples: counts [n, *shape].
-        of: row of each one's measurement, int64 [n].
-        problem: all measurements, a `Measured`, which stands above this file.
-        truths: counts [M, *shape], where they are known.
-        seed: of the samples.
+class SampleSet(NamedTuple):
+    """Posterior samples to be scored by an operator or by a model whose distribution is known.
+
+    Attributes:
+        x: counts [n, *shape].
+        measurement_index: measurement that each sample belongs to, int64 [n].
+        problem: all measurements, an `InverseProblem` (defined above this module).
+        truths: counts [M, *shape], or None where they are unknown.
+        seed: seed of the samples.
     """
 
-    samples: Tensor
-    of: Tensor
+    x: Tensor
+    measurement_index: Tensor
     problem: Any
     truths: Tensor | None
     seed: int
 
 
 class Operator(ABC):
-    """G, for data [n, *shape], whole or not: a black box that gives one number, unless it says more."""
+    """A forward operator G for data x [n, *shape], integers or real numbers.
 
+    By default it is a black box that returns one number.
+    """
+
+    # whether data must be 0 and 1
     binary: ClassVar[bool] = False
-    """Whether data must be 0 and 1."""
-    counting: bool = False
-    """Whether every element of y is a sum of elements of x: units of m then vanish with those of x."""
+    # whether every element of m is a sum of elements of x, so that thinning x thins m
+    sums_elements: bool = False
+    # whether G(a x + b z) = a G(x) + b G(z); all levels of an element then cost one evaluation
     linear: ClassVar[bool] = False
-    """Whether G(a x + b z) = a G(x) + b G(z): levels of an element are then tried at the price of a sum each."""
+    # noise unless the user chooses another
     noise: Noise = Exact()
-    """How it is seen unless the user says otherwise."""
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
-        """G(x), float64 [n, *measured(shape)]."""
+        """Return G(x), float64 [n, *measurement_shape(shape)]."""
 
-    def measured(self, shape: Shape) -> Shape:
-        """Shape of a measurement of data of this shape; raises ValueError where there is none."""
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the shape of a measurement of data of a shape.
+
+        Raises:
+            ValueError: data that the operator cannot measure.
+        """
         return (1,)
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """Which element of x each element of y depends on: pairs (number in y, number in x), int64 [2, P].
+        """Return which elements of x each element of m depends on.
 
-        None where that is not known, or anything depends on everything.
+        Returns:
+            Pairs (index in m, index in x), int64 [2, P]; None if they are unknown.
         """
         return None
 
-    def seen(self, shape: Shape) -> Tensor | None:
-        """Which elements of y there are, bool [*measured]; None for all."""
+    def observed_mask(self, shape: Shape) -> Tensor | None:
+        """Return which elements of m are observed, bool [*measurement_shape]; None for all."""
         return None
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """Data [n, *shape] near such an m, to start from; None where no such data are known."""
+        """Return data [n, *shape] from which m could come, to start from; or None."""
         return None
 
     def prepare(self, model: BlackoutDiffusion) -> None:
-        """Take what it needs of the model or its data, before anything is measured."""
+        """Take what the operator needs from a model or its data, before anything is measured."""
         return
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
-        """Figures of its own about samples, `values` among them, for metrics.json; may write pictures."""
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
+        """Return entries of metrics.json about samples, with numbers in `values`.
+
+        Pictures may be written to `directory`.
+        """
         return {}
 
 
 class Separable(Operator):
-    """m = x, or x where it is seen."""
+    """An operator that returns x, or the observed elements of x."""
 
-    counting = True
+    sums_elements = True
     linear = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x, float64 [n, *shape]."""
+        """Return x, float64 [n, *shape]."""
         return x.double()
 
-    def measured(self, shape: Shape) -> Shape:
-        """x's own."""
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the shape of x."""
         return shape
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """Each element on itself, where it is seen: int64 [2, P]."""
-        seen, number = self.seen(shape), torch.arange(math.prod(shape))
-        return (number if seen is None else number[seen.flatten()]).expand(2, -1)
+        """Return observed elements, each with itself, int64 [2, P]."""
+        mask = self.observed_mask(shape)
+        index = torch.arange(math.prod(shape))
+        if mask is not None:
+            index = index[mask.flatten()]
+        return index.expand(2, -1)
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """m where it is seen, else 0: [n, *shape]."""
-        seen = self.seen(shape)
-        return m if seen is None else torch.where(seen.to(m.device), m, 0.0)
+        """Return m where it is observed, else 0: [n, *shape]."""
+        mask = self.observed_mask(shape)
+        return m if mask is None else torch.where(mask.to(m.device), m, 0.0)
 
 
 class Identity(Separable):
-    """All of x."""
+    """The identity: every element of x is measured."""
 
 
 @dataclass(frozen=True)
 class Inpaint(Separable):
-    """The observed elements of x.
+    """A mask of observed elements.
 
     Args:
-        mask: bool of x's shape, True where it is observed; or an .npy file of it (or .npz with `mask`), images channels
-            last.
+        mask: bool [*shape], True where x is observed. Or an .npy file of it, or an .npz file with
+            an array `mask`; masks of images in files have their channels last.
     """
 
     mask: Tensor | str
 
-    def seen(self, shape: Shape) -> Tensor | None:
-        """The mask, bool [*shape]."""
-        mask = self.mask if isinstance(self.mask, Tensor) else self._read(shape)
-        if tuple(mask.shape) != shape or mask.dtype != torch.bool:
-            raise ValueError(f"mask must be booleans of shape {shape}, not {mask.dtype} of {tuple(mask.shape)}")
-        return _not_empty(mask)
+    def observed_mask(self, shape: Shape) -> Tensor | None:
+        """Return the mask, bool [*shape].
 
-    def _read(self, shape: Shape) -> Tensor:
+        Raises:
+            ValueError: no booleans, another shape, or no observed element.
+        """
+        mask = self.mask if isinstance(self.mask, Tensor) else self._read_mask(shape)
+        if tuple(mask.shape) != shape or mask.dtype != torch.bool:
+            content = f"{mask.dtype} of shape {tuple(mask.shape)}"
+            raise ValueError(f"mask must be booleans of shape {shape}, not {content}")
+        return _check_observed(mask)
+
+    def _read_mask(self, shape: Shape) -> Tensor:
         array = read_array(str(self.mask), "mask", "booleans", dtype=None)
-        ensure(array.dtype == bool, f"mask={self.mask} must hold booleans, not {array.dtype}")
+        ensure(array.dtype == bool, f"mask={self.mask} must contain booleans, not {array.dtype}")
         mask = torch.from_numpy(array)
-        mask = mask[None] if mask.ndim == 2 and (1, *mask.shape) == shape else mask
-        return mask.permute(2, 0, 1) if mask.ndim == 3 and tuple(mask.shape) != shape else mask
+        if mask.ndim == 2 and (1, *mask.shape) == shape:
+            mask = mask[None]
+        if mask.ndim == 3 and tuple(mask.shape) != shape:
+            mask = mask.permute(2, 0, 1)
+        return mask
 
 
 @dataclass(frozen=True)
 class InpaintBox(Separable):
-    """All of an image but a box.
+    """An image with a hidden box.
 
     Args:
-        rows, columns: first and last hidden one.
+        rows: first and last hidden row.
+        columns: first and last hidden column.
     """
 
     rows: Sequence[int] = (2, 5)
     columns: Sequence[int] = (1, 6)
 
-    def seen(self, shape: Shape) -> Tensor | None:
-        """False in the box, bool [*shape]."""
-        ensure(len(shape) == 3, f"a box is hidden in images, not in data of shape {shape}")
-        for name, ends, size in (("rows", self.rows, shape[1]), ("columns", self.columns, shape[2])):
+    def observed_mask(self, shape: Shape) -> Tensor | None:
+        """Return False in the box, else True, bool [*shape].
+
+        Raises:
+            ValueError: no images, or a box that is not inside.
+        """
+        ensure(len(shape) == 3, f"inpaint_box needs images, not data of shape {shape}")
+        sides = {"rows": (self.rows, shape[1]), "columns": (self.columns, shape[2])}
+        for name, (ends, size) in sides.items():
             if len(ends) != 2 or not 0 <= ends[0] <= ends[1] < size:
-                raise ValueError(f"{name} must be the first and last hidden one of 0..{size - 1}, not {list(ends)}")
+                raise ValueError(
+                    f"{name} must be the first and last hidden index, from 0 to {size - 1}, "
+                    f"not {list(ends)}"
+                )
+        rows = slice(self.rows[0], self.rows[1] + 1)
+        columns = slice(self.columns[0], self.columns[1] + 1)
         mask = torch.ones(shape, dtype=torch.bool)
-        mask[:, self.rows[0] : self.rows[1] + 1, self.columns[0] : self.columns[1] + 1] = False
-        return _not_empty(mask)
+        mask[:, rows, columns] = False
+        return _check_observed(mask)
 
 
 @dataclass(frozen=True)
 class InpaintRandom(Separable):
-    """Every element is hidden or not at random, the same ones in every measurement.
+    """A random mask, the same for all measurements.
 
     Args:
         hidden: share of hidden elements, in (0, 1).
-        seed: of the choice.
+        seed: seed of the mask.
     """
 
     hidden: float = 0.5
     seed: int = 0
 
-    def seen(self, shape: Shape) -> Tensor | None:
-        """A fixed share of elements, bool [*shape]."""
-        ensure(0 < self.hidden < 1, f"hidden must be a share between 0 and 1, not {self.hidden}")
-        elements = math.prod(shape)
-        order = torch.randperm(elements, generator=torch.Generator().manual_seed(self.seed))
-        mask = torch.ones(elements, dtype=torch.bool)
-        mask[order[: round(self.hidden * elements)]] = False
-        return _not_empty(mask.view(shape))
+    def observed_mask(self, shape: Shape) -> Tensor | None:
+        """Return the mask, bool [*shape].
+
+        Raises:
+            ValueError: a share outside (0, 1), or no observed element.
+        """
+        ensure(0 < self.hidden < 1, f"hidden must be between 0 and 1, not {self.hidden}")
+        num_elements = math.prod(shape)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(num_elements, generator=generator)
+        mask = torch.ones(num_elements, dtype=torch.bool)
+        mask[order[: round(self.hidden * num_elements)]] = False
+        return _check_observed(mask.view(shape))
 
 
-def _not_empty(mask: Tensor) -> Tensor:
-    ensure(bool(mask.any()), "mask: no element is observed")
+def _check_observed(mask: Tensor) -> Tensor:
+    ensure(bool(mask.any()), "mask: at least one element must be observed")
     return mask
 
 
 @dataclass(frozen=True)
 class Function(Operator):
-    """Any callable on tensors, a black box: a function, a torch module, a physics object of deepinv (its `A`).
+    """A black box: a function on tensors, a torch module, or a physics object of deepinv (its `A`).
 
     Args:
-        function: x [n, *shape], float64, or in the type of a module's weights -> m [n, *measured].
-
-    Raises:
-        ValueError: when called, what it returns is not one tensor for every x.
+        function: x [n, *shape] -> m [n, *measurement]. x is float64, or of the dtype of a module's
+            weights.
     """
 
     function: Callable[[Tensor], Tensor]
     noise = Gaussian()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """m = G(x) of x [n, *shape], float64 [n, *measured]."""
-        weights = self.function.parameters() if isinstance(self.function, nn.Module) else iter(())
-        value = getattr(self.function, "A", self.function)(x.to(next(weights, x).dtype))
-        if not isinstance(value, Tensor) or value.shape[:1] != x.shape[:1] or value.ndim < 2:
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"function must return m [n, ...] for x [n, ...], not {found} for {tuple(x.shape)}")
-        return value.detach().double()
+        """Return G(x), float64 [n, *measurement].
 
-    def measured(self, shape: Shape) -> Shape:
+        Raises:
+            ValueError: the function does not return one tensor with a row for every x.
+        """
+        dtype = x.dtype
+        if isinstance(self.function, nn.Module):
+            dtype = next(self.function.parameters(), x).dtype
+        m = getattr(self.function, "A", self.function)(x.to(dtype))
+        if not isinstance(m, Tensor) or m.shape[:1] != x.shape[:1] or m.ndim < 2:
+            result = tuple(m.shape) if isinstance(m, Tensor) else type(m).__name__
+            raise ValueError(
+                f"function must return m [n, ...] for x [n, ...], not {result} for {tuple(x.shape)}"
+            )
+        return m.detach().double()
+
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the function's value at 0."""
         return tuple(self(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
 
 
-class Sums(Operator):
-    """m = A x with A >= 0, of photons."""
+class LinearOperator(Operator):
+    """A linear operator m = A x, by default with A >= 0 and shot noise."""
 
     linear = True
     noise = Poisson()
 
-    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
-        """A^T m of m [n, *measured], float64 [n, *shape]: the gradient of the sum of m A x."""
+    def adjoint(self, m: Tensor, shape: Shape) -> Tensor:
+        """Return A^T m, float64 [n, *shape], of m [n, *measurement]."""
         x = torch.zeros((len(m), *shape), dtype=torch.float64, device=m.device)
         return torch.func.vjp(self, x)[1](m.double())[0]
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several.
+        """Return A^T (m / A 1) / A^T 1, float64 [n, *shape].
 
-        float64 [n, *shape]. Ours (tests/posterior/test_parts.py).
+        Every sum is spread evenly over its elements; elements in several sums get the average.
+
+        References: this project; checked in tests/posterior/test_parts.py.
         """
         ones = torch.ones((1, *shape), dtype=torch.float64, device=m.device)
-        spread = self.transposed(m / self(ones).clamp(min=1e-12), shape)
-        return spread / self.transposed(torch.ones_like(m[:1]), shape).clamp(min=1e-12)
+        spread = self.adjoint(m / self(ones).clamp(min=MIN_DIVISOR), shape)
+        return spread / self.adjoint(torch.ones_like(m[:1]), shape).clamp(min=MIN_DIVISOR)
 
 
 @dataclass(frozen=True)
-class Pool(Sums):
-    """Sums over blocks of size x size pixels, or of `size` neighbours of a vector (tests/posterior/test_parts.py).
+class Pool(LinearOperator):
+    """Binning: sums over blocks of size x size pixels, or of `size` neighbours of a vector.
 
     Args:
         size: side of a block, which must divide the sides of the image.
+
+    References: checked in tests/posterior/test_parts.py.
     """
 
     size: int = 2
-    counting = True
+    sums_elements = True
 
-    def measured(self, shape: Shape) -> Shape:
-        """The number of blocks in each direction."""
-        if self.size < 1 or len(shape) not in (1, 3) or any(side % self.size for side in shape[-2:]):
-            raise ValueError(f"size={self.size}: such blocks do not divide data of shape {shape}")
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the number of blocks in each direction, and of channels."""
+        is_divisible = self.size >= 1 and not any(side % self.size for side in shape[-2:])
+        if len(shape) not in (1, 3) or not is_divisible:
+            raise ValueError(f"size={self.size} does not divide the sides of data of shape {shape}")
         return (*shape[:-2], *(side // self.size for side in shape[-2:]))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Sums over blocks of x [n, *shape], float64 [n, *measured]: by definition, see the class."""
-        blocks = self.measured(tuple(x.shape[1:]))
+        """Return sums over blocks of x [n, *shape], float64 [n, *measurement].
+
+        References: definition of the class.
+        """
+        blocks = self.measurement_shape(tuple(x.shape[1:]))
         if len(blocks) == 1:
             return x.double().reshape(len(x), -1, self.size).sum(-1)
-        # by slices: several times faster than a sum over two axes of blocks
-        corners = [x[:, :, i :: self.size, j :: self.size] for i in range(self.size) for j in range(self.size)]
-        return sum(corners[1:], corners[0].double())
+        # adding slices is several times faster than a sum over two axes of blocks
+        first, *others = (
+            x[:, :, row :: self.size, column :: self.size]
+            for row in range(self.size)
+            for column in range(self.size)
+        )
+        return sum(others, first.double())
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """int64 [2, P]: see `Operator.incidence`."""
-        blocks = self.measured(shape)
-        number = torch.arange(math.prod(blocks)).view(1, *blocks)
-        return torch.stack([self.transposed(number, shape).flatten().long(), torch.arange(math.prod(shape))])
+        """Return the block of every element, int64 [2, P]; see `Operator.incidence`."""
+        blocks = self.measurement_shape(shape)
+        block_index = torch.arange(math.prod(blocks)).view(1, *blocks)
+        block_of_element = self.adjoint(block_index, shape).flatten().long()
+        return torch.stack([block_of_element, torch.arange(math.prod(shape))])
 
 
 @dataclass(frozen=True)
-class Blur(Sums):
-    """A normal point spread function, every channel by itself, black beyond the border (tests/posterior/test_parts.py).
+class Blur(LinearOperator):
+    """Convolution with a normal point spread function; pixels beyond the border are 0.
+
+    Every channel is blurred by itself.
 
     Args:
-        size: pixels across, odd.
+        size: of the kernel in pixels, odd.
         width: standard deviation in pixels.
+
+    References: checked in tests/posterior/test_parts.py.
     """
 
     size: int = 3
     width: float = 1.0
 
-    def measured(self, shape: Shape) -> Shape:
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the image."""
         if self.size < 1 or self.size % 2 == 0 or not self.width > 0:
-            raise ValueError(f"size must be odd and width positive, not {self.size} and {self.width}")
-        ensure(len(shape) == 3, f"blur is for images, not for data of shape {shape}")
+            raise ValueError(
+                f"size must be odd and width positive, not {self.size} and {self.width}"
+            )
+        ensure(len(shape) == 3, f"blur needs images, not data of shape {shape}")
         return shape
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [n, C, H, W] convolved with the class's spread function, float64 [n, C, H, W]: by definition, see the
-        class.
+        """Return the blurred x, float64 [n, C, H, W].
+
+        References: definition of the class.
         """
-        self.measured(tuple(x.shape[1:]))
+        self.measurement_shape(tuple(x.shape[1:]))
         offset = torch.arange(self.size, dtype=torch.float64, device=x.device) - self.size // 2
-        line = torch.exp(-((offset / self.width) ** 2) / 2)
-        weights = torch.outer(line, line) / line.sum() ** 2
-        flat = F.conv2d(x.double().flatten(0, 1)[:, None], weights[None, None], padding=self.size // 2)
-        return flat.view(x.shape)
+        profile = torch.exp(-((offset / self.width) ** 2) / 2)
+        kernel = torch.outer(profile, profile) / profile.sum() ** 2
+        images = x.double().flatten(0, 1)[:, None]
+        blurred = F.conv2d(images, kernel[None, None], padding=self.size // 2)
+        return blurred.view(x.shape)
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """int64 [2, P]: see `Operator.incidence`."""
-        number = torch.arange(math.prod(shape)).view(shape[0], 1, *shape[1:])
-        # numbers from 1, so that 0 is what lies beyond the border: [C, size^2, H W]
-        near = F.unfold(number.double() + 1, self.size, padding=self.size // 2).long() - 1
-        pairs = torch.stack([number.flatten(2).expand_as(near), near]).flatten(1)
+        """Return the neighbours of every pixel, int64 [2, P]; see `Operator.incidence`."""
+        index = torch.arange(math.prod(shape)).view(shape[0], 1, *shape[1:])
+        # indices from 1, so that 0 marks pixels beyond the border: [C, size^2, H W]
+        neighbours = F.unfold(index.double() + 1, self.size, padding=self.size // 2).long() - 1
+        pairs = torch.stack([index.flatten(2).expand_as(neighbours), neighbours]).flatten(1)
         return pairs[:, pairs[1] >= 0]
 
 
 @dataclass(frozen=True)
-class Matrix(Sums):
-    """m = A x for any matrix; one with negative numbers is seen with a normal error unless the user says otherwise.
+class Matrix(LinearOperator):
+    """Multiplication by a matrix, m = A x. If A has negative numbers, the default noise is normal.
 
     Args:
-        matrix: float [K, D], or an .npy file of it; x in the order channel, row, column.
+        matrix: float [K, D], or an .npy file of it; elements of x in the order channel, row,
+            column.
 
     Raises:
-        ValueError: it is no such matrix.
+        ValueError: not a finite matrix.
+
+    Example:
+        >>> operator = Matrix(torch.tensor([[1.0, 2.0, 0.5]]))
+        >>> operator(torch.tensor([[4, 1, 2]])).tolist()
+        [[7.0]]
     """
 
     matrix: Tensor | str
     values: ClassVar[Tensor] = torch.empty(0)
 
     def __post_init__(self) -> None:
-        given = self.matrix
-        values = given if isinstance(given, Tensor) else torch.from_numpy(read_array(given, "matrix"))
+        values = self.matrix
+        if not isinstance(values, Tensor):
+            values = torch.from_numpy(read_array(values, "matrix"))
         if values.ndim != 2 or not bool(torch.isfinite(values).all()):
-            raise ValueError(f"matrix must be finite numbers of shape [K, D], not of {tuple(values.shape)}")
+            shape = tuple(values.shape)
+            raise ValueError(f"matrix must be finite numbers of shape [K, D], not of {shape}")
+        is_zero_or_one = (values == 0) | (values == 1)
+        has_negative = bool((values < 0).any())
         object.__setattr__(self, "values", values.double())
-        object.__setattr__(self, "counting", bool(((values == 0) | (values == 1)).all()))
-        object.__setattr__(self, "noise", Gaussian() if bool((values < 0).any()) else Poisson())
+        object.__setattr__(self, "sums_elements", bool(is_zero_or_one.all()))
+        object.__setattr__(self, "noise", Gaussian() if has_negative else Poisson())
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """As of all sums; with negative numbers the data of least squares, A's pseudo-inverse times m [n, K]:
-        [n, *shape].
+        """Return data near m, float64 [n, *shape].
 
-        Ours (tests/posterior/test_parts.py).
+        For A >= 0 as `LinearOperator`; otherwise by the pseudo-inverse, with negative data set
+        to 0.
+
+        References: this project; checked in tests/posterior/test_parts.py.
         """
         if bool((self.values >= 0).all()):
             return super().back_project(m, shape)
-        return (m @ torch.linalg.pinv(self.values).T.to(m.device)).view(-1, *shape).clamp(min=0)
+        least_squares = m @ torch.linalg.pinv(self.values).T.to(m.device)
+        return least_squares.view(-1, *shape).clamp(min=0)
 
-    def measured(self, shape: Shape) -> Shape:
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the number of rows."""
         if self.values.shape[1] != math.prod(shape):
-            raise ValueError(f"matrix has {self.values.shape[1]} columns, but data of shape {shape}")
+            raise ValueError(
+                f"matrix must have {math.prod(shape)} columns for data of shape {shape}, "
+                f"not {self.values.shape[1]}"
+            )
         return (len(self.values),)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A x of x [n, *shape], float64 [n, K]: by definition."""
-        self.measured(tuple(x.shape[1:]))
+        """Return A x, float64 [n, K].
+
+        References: definition of the class.
+        """
+        self.measurement_shape(tuple(x.shape[1:]))
         return x.double().flatten(1) @ self.values.to(x.device).T
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """int64 [2, P]: see `Operator.incidence`."""
+        """Return where A is not 0, int64 [2, P]; see `Operator.incidence`."""
         return self.values.nonzero().T
 
 
 @dataclass(frozen=True)
 class Pairs(Operator):
-    """A function of ratio x D random pairs of elements, the same for all measurements [Chu 2025, eq. 15].
+    """A function of random pairs of elements, the same pairs for all measurements.
 
     Args:
-        ratio: pairs of different elements per element; none occurs twice.
-        seed: of the choice.
+        ratio: pairs per element; no pair occurs twice.
+        seed: seed of the pairs.
 
     Raises:
-        ValueError: ratio is not positive.
+        ValueError: a ratio that is not positive.
+
+    References: Chu et al. 2025, eq. 15.
     """
 
     ratio: float = 0.5
@@ -379,73 +473,101 @@ class Pairs(Operator):
     def __post_init__(self) -> None:
         ensure(0 < self.ratio < math.inf, f"ratio must be positive, not {self.ratio}")
 
-    def measured(self, shape: Shape) -> Shape:
-        """[pairs]."""
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the number of pairs."""
         return (self.pairs(shape).shape[1],)
 
     def pairs(self, shape: Shape) -> Tensor:
-        """Both elements of every pair, int64 [2, pairs]."""
-        return _pairs(math.prod(shape), self.ratio, self.seed)
+        """Return the indices of both elements of every pair, int64 [2, pairs]."""
+        return draw_pairs(math.prod(shape), self.ratio, self.seed)
 
-    def ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The values of both, [n, pairs] each."""
+    def pair_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of the first and second elements, float64 [n, pairs] each."""
         first, second = self.pairs(tuple(x.shape[1:])).to(x.device)
         flat = x.double().flatten(1)
         return flat[:, first], flat[:, second]
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """Each pair on its two elements, int64 [2, 2 pairs]."""
+        """Return the two elements of every pair, int64 [2, 2 pairs]."""
         pairs = self.pairs(shape)
-        return torch.stack([torch.arange(pairs.shape[1]).repeat(2), pairs.flatten()])
+        pair_index = torch.arange(pairs.shape[1]).repeat(2)
+        return torch.stack([pair_index, pairs.flatten()])
 
 
 class Xor(Pairs):
-    """1 where the two differ [Chu 2025, eq. 15]."""
+    """Exclusive or: 1 where the two elements of a pair differ.
+
+    References: Chu et al. 2025, eq. 15.
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
-        """|a - b| of the two ends of every pair, float64 [n, pairs] [Chu 2025, eq. 15]."""
-        a, b = self.ends(x)
+        """Return |a - b| of every pair (a, b), float64 [n, pairs].
+
+        References: Chu et al. 2025, eq. 15.
+        """
+        a, b = self.pair_values(x)
         return (a - b).abs()
 
 
 class And(Pairs):
-    """1 where both are 1 [Chu 2025, eq. 15]."""
+    """Logical and: 1 where both elements of a pair are 1.
+
+    References: Chu et al. 2025, eq. 15.
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
-        """a b of the two ends of every pair, float64 [n, pairs] [Chu 2025, eq. 15]."""
-        a, b = self.ends(x)
+        """Return a b of every pair (a, b), float64 [n, pairs].
+
+        References: Chu et al. 2025, eq. 15.
+        """
+        a, b = self.pair_values(x)
         return a * b
 
 
 @lru_cache(maxsize=8)
-def _pairs(elements: int, ratio: float, seed: int) -> Tensor:
-    """Both elements of ratio x elements pairs, none twice, int64 [2, pairs]: the pairs of [Chu 2025, eq. 15].
+def draw_pairs(num_elements: int, ratio: float, seed: int) -> Tensor:
+    """Draw ratio x num_elements pairs of different elements, without repetition.
 
-    Pairs are numbered, and that numbers are pairs is ours (tests/posterior/test_parts.py).
+    Returns:
+        int64 [2, pairs].
+
+    Raises:
+        ValueError: no pair, or more pairs than there are.
+
+    References: Chu et al. 2025, eq. 15; the numbering of pairs: this project, checked in
+        tests/posterior/test_parts.py.
     """
-    number, all_pairs = round(ratio * elements), elements * (elements - 1) // 2
-    if not 1 <= number <= all_pairs:
-        raise ValueError(f"ratio={ratio} asks for {number} pairs of {elements} elements; there are {all_pairs}")
-    chosen = np.random.default_rng(seed).choice(all_pairs, number, replace=False)
-    # pair c is (i, j), i < j, with c = j (j - 1) / 2 + i
-    j = ((1 + np.sqrt(8 * chosen + 1)) / 2).astype(np.int64)
-    j = np.where(j * (j - 1) // 2 > chosen, j - 1, j)
-    return torch.from_numpy(np.stack([chosen - j * (j - 1) // 2, j]))
+    num_pairs = round(ratio * num_elements)
+    max_pairs = num_elements * (num_elements - 1) // 2
+    if not 1 <= num_pairs <= max_pairs:
+        raise ValueError(
+            f"ratio={ratio} means {num_pairs} pairs of {num_elements} elements; "
+            f"it must be between 1 and {max_pairs}"
+        )
+    number = np.random.default_rng(seed).choice(max_pairs, num_pairs, replace=False)
+    # pair (i, j), i < j, has the number j (j - 1) / 2 + i; rounding may give one j too many
+    j = ((1 + np.sqrt(8 * number + 1)) / 2).astype(np.int64)
+    j = np.where(j * (j - 1) // 2 > number, j - 1, j)
+    i = number - j * (j - 1) // 2
+    return torch.from_numpy(np.stack([i, j]))
 
 
 @dataclass(frozen=True)
 class Decoded(Operator):
-    """An operator of decoder(x): x are codes, what is measured is what they stand for [Chu 2025, appendix D.1].
+    """An operator on decoded data, G(decoder(x)): the diffusion model generates codes x.
 
     Args:
-        decoder: x [n, *shape], float64 -> [n, *decoded].
-        decoded: its shape.
-        operator: of what is decoded, here called G.
-        encoder: the way back, [n, *decoded] -> [n, *shape] near counts: chains then begin at the data.
+        decoder: codes x [n, *shape], float64 -> data [n, *decoded_shape].
+        decoded_shape: shape of what the decoder returns.
+        operator: G, of the decoded data.
+        encoder: data [n, *decoded_shape] -> codes [n, *shape], near integers. With an encoder,
+            chains start at the measurement; None starts them at samples of the prior.
+
+    References: Chu et al. 2025, appendix D.1.
     """
 
     decoder: Callable[[Tensor], Tensor]
-    decoded: tuple[int, ...] | list[int]
+    decoded_shape: tuple[int, ...] | list[int]
     operator: Operator
     encoder: Callable[[Tensor], Tensor] | None = None
 
@@ -453,29 +575,37 @@ class Decoded(Operator):
         object.__setattr__(self, "noise", self.operator.noise)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """G(decoder(x)), [n, *measured]."""
-        value = self.decoder(x).detach()
-        if tuple(value.shape[1:]) != tuple(self.decoded):
-            raise ValueError(f"the decoder returns {tuple(value.shape[1:])}, not decoded={list(self.decoded)}")
-        return self.operator(value)
+        """Return G(decoder(x)), float64 [n, *measurement].
 
-    def measured(self, shape: Shape) -> Shape:
-        """G's."""
-        return self.operator.measured(tuple(self.decoded))
+        Raises:
+            ValueError: the decoder returns another shape.
+        """
+        data = self.decoder(x).detach()
+        if tuple(data.shape[1:]) != tuple(self.decoded_shape):
+            shape = tuple(data.shape[1:])
+            raise ValueError(
+                f"decoded_shape={list(self.decoded_shape)}, but the decoder returns {shape}"
+            )
+        return self.operator(data)
+
+    def measurement_shape(self, shape: Shape) -> Shape:
+        """Return the measurement shape of G."""
+        return self.operator.measurement_shape(tuple(self.decoded_shape))
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """G's, encoded, [n, *shape]; None without an encoder."""
-        near = self.operator.back_project(m, tuple(self.decoded))
-        if near is None or self.encoder is None:
+        """Return the codes of G's back-projection, [n, *shape]; None without an encoder."""
+        data = self.operator.back_project(m, tuple(self.decoded_shape))
+        if data is None or self.encoder is None:
             return None
-        codes = self.encoder(near).detach().double()
-        ensure(tuple(codes.shape[1:]) == shape, f"the encoder returns {tuple(codes.shape[1:])}, not {shape}")
+        codes = self.encoder(data).detach().double()
+        code_shape = tuple(codes.shape[1:])
+        ensure(code_shape == shape, f"the encoder returns {code_shape}, not {shape}")
         return codes
 
     def prepare(self, model: BlackoutDiffusion) -> None:
-        """G's."""
+        """Prepare G."""
         self.operator.prepare(model)
 
-    def seen(self, shape: Shape) -> Tensor | None:
-        """G's."""
-        return self.operator.seen(tuple(self.decoded))
+    def observed_mask(self, shape: Shape) -> Tensor | None:
+        """Return the observed elements of G's measurement."""
+        return self.operator.observed_mask(tuple(self.decoded_shape))

@@ -1,10 +1,13 @@
-"""Rivals by particles, from one on: SMC, SVDD-PM, FK, TDS and DPS [Chu 2025, appendix C.2], and overwriting."""
+"""Posterior samplers with particles: SMC, SVDD-PM, FK steering, TDS, DPS and replacement.
+
+References: Chu et al. 2025, appendix C.2.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,49 +26,74 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
 from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
-from blackout.posterior.noise_denoise import polished
-from blackout.posterior.problem import Measured, Prior, Problem, repeated
+from blackout.posterior.noise_denoise import polish
+from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
 from blackout.random import SampleStreams, systematic_resampling, uniform
 
-_OF_EXPECTED, _ROLLOUTS = 0.5, 4
-"""Share of log L at expected data that a state is worth; reverse runs where it is not these that are asked."""
-_MOST = 20_000
-"""Neighbours of one state: their number is that of network evaluations of each step."""
+# value of a state: this factor times log L at the expected data. Below 1, because elements given a
+# state are not independent (docs/explanation/posteriors.md)
+EXPECTED_DATA_FACTOR = 0.5
+DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise
+MAX_NEIGHBOURS = (
+    20_000  # of a state; every step of a guided run evaluates the network once for each
+)
+POLISH_KEY = -3  # random numbers of moves after the last step
 
 
-def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
-    """The same for these samples, int64 [m], where each has a measurement of its own."""
-    return problem.select(rows, shape) if isinstance(problem, Measured) else problem
+def select_problem(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
+    """Return the problem of samples `rows`, int64 [m], if each has a measurement of its own."""
+    return problem.select(rows, shape) if isinstance(problem, InverseProblem) else problem
+
+
+class Resampling(NamedTuple):
+    """What happens to the particles of each sample after a step.
+
+    Attributes:
+        ancestors: particle that each one continues from, int64 [n, M].
+        log_weight: their weights afterwards, float64 [n, M].
+        log_mean_weight: of the particles before resampling, float64 [n]; 0 without resampling.
+    """
+
+    ancestors: Tensor
+    log_weight: Tensor
+    log_mean_weight: Tensor
 
 
 @dataclass(frozen=True)
 class SMC(Method):
-    """Sequential Monte Carlo: walks of several particles for every sample, weighed by (p(y | x_s) / p(y | x_t))^power
-    [Chu 2025, appendix C.2.3], and resampled where the weights are worth fewer than half of the particles.
+    """Sequential Monte Carlo: reverse runs of several particles per sample, weighted and resampled.
 
-    What a state is worth is log p(y | x_s), by what the network says of it, which the next step takes over. Of births
-    it is half of log L at the expected data, which has no noise of its own; half, since elements are not independent
-    (ours). Else it is the mean of L over a few reverse runs of one step [Chu 2025, eq. 55].
+    A step from x_t to x_s has the weight (p(y | x_s) / p(y | x_t))^power. Particles are resampled
+    when their effective number falls below `threshold`.
 
-    A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
-    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). It is
-    therefore raised (`floor_values`), every number of y by itself, since of many nearly all guesses contradict one.
-    Only L itself, at the end, is 0 where y is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any
-    M the product of the mean weights is Z on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2].
-    Ours; tests/posterior/test_laws.py.
+    The value log p(y | x_s) of a state follows from the network's prediction, which the next step
+    reuses. For births it is half of log L at the expected data, which adds no noise; half, because
+    elements are not independent. Otherwise it is the log mean of L over a few one-step samples.
+
+    A state whose one-step samples all contradict y may still lead to data that do not. If it were
+    dropped, the limit of many particles would be wrong (total variation 0.2 to 0.3, growing with M,
+    for binomial thinning). Its value is therefore raised (`floor_values`), separately for every
+    number of y, because nearly all samples contradict one of many numbers. Only L itself, at the
+    end, is 0 where y is impossible. As M grows, the distribution tends to p(x) L(x)^power / Z. For
+    any M the product of the mean weights has the expectation Z, the evidence p(y) for power 1.
 
     Args:
         particles: M, of every sample.
-        rollouts: reverse runs of each guess; None for expected data, or four runs where data are not counted by births,
-            L has no value between them, or all go on from the best.
-        power: tempers the weights, and with them the limit.
-        threshold: effective share of the particles below which they are resampled; 1 after every step, as published.
-        polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
-        greedy: SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024]. With many
-            particles it goes to the best of them, not to the posterior.
+        rollouts: one-step samples per state. None takes expected data, or four samples if data are
+            not born as counts, L is not smooth, or `greedy` is set.
+        power: exponent of the likelihood.
+        threshold: effective share of particles below which they are resampled; 1 resamples after
+            every step, as published.
+        polish: noise-denoise moves of the final sample, which reduce the bias of few particles.
+        greedy: SVDD-PM, in which all particles continue from the best one. With many particles it
+            finds the best of them, not the posterior.
+
+    References: Chu et al. 2025, appendix C.2.3 and eq. 55 and 56; Li et al. 2024 (SVDD-PM);
+        Del Moral et al. 2006, section 3.2 (evidence); values of states: this project, checked in
+        tests/posterior/test_laws.py.
     """
 
-    walks: ClassVar[bool] = True
+    follows_grid: ClassVar[bool] = True
     particles: int = 20
     rollouts: int | None = None
     power: float = 1.0
@@ -73,169 +101,287 @@ class SMC(Method):
     polish: int = 0
     greedy: bool = False
 
-    def length(self, prior: Prior) -> int:
+    def num_sweeps(self, prior: Prior) -> int:
+        """Return the number of steps and moves."""
         return len(prior.times) - 1 + self.polish
 
     def check(self, prior: Prior, problem: Problem) -> None:
+        """Raise ValueError for settings out of range."""
         check_at_least_one(particles=self.particles, rollouts=self.rollouts)
-        plain = self.power == 1 and not self.greedy
-        ensure(plain or not self.polish, "polish is for power=1: moves leave p(x) L(x) as it is")
+        targets_posterior = self.power == 1 and not self.greedy
+        ensure(
+            targets_posterior or not self.polish,
+            "polish needs power=1 and greedy=false, because moves target p(x) L(x)",
+        )
 
     def draw(self, run: Run) -> Tensor:
-        """Samples, counts [n, *shape]: see `Method.draw`."""
-        prior, number, copies, streams = run.prior, run.number, self.particles, run.streams
-        split = streams.particles(copies)
-        x = prior.begin(number * copies, split)
-        of_each = of_rows(run.problem, torch.arange(number).repeat_interleave(copies), prior.shape)
-        value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
-        log_weight, log_mean = value, value[:, 0]
-        times = prior.times.to(prior.device)
-        for k in range(len(times) - 2, -1, -1):
-            s, t = times[k], times[k + 1]
-            x = prior.step(x, s, t, split.step(k + 1))
-            ahead, share = self._ahead(prior, of_each, x, s, split.fold_in(k))
-            then = share * self._mean_of(of_each, ahead, guess=float(s) > 0)
-            u = uniform((number, 1), streams.step(k + 1), x.device)
-            chosen, log_weight, gained = self._choose(log_weight, value, then, u, last=float(s) == 0)
-            log_mean = log_mean + gained
-            rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
-            x, value = x[rows], then.gather(1, chosen)
-            cast(CountingDenoiser, prior.denoiser).reuse(rows, s)
-            run.record(float(t), x[::copies], calls=copies * len(ahead), evaluations=copies * run.spent)
-        run.log_evidence = torch.empty(0) if self.greedy else log_mean
-        x = x[::copies].clamp(max=prior.process.max_count)
-        return polished(run, x, self.polish, streams.fold_in(-3)) if self.polish else x
+        """Draw samples, counts [n, *shape]; see `Method.draw`."""
+        prior = run.prior
+        num_samples = run.num_samples
+        num_particles = self.particles
 
-    def _ahead(
+        # 1. All particles start from the prior, with equal weights.
+        particle_streams = run.streams.particles(num_particles)
+        x = prior.initial_states(num_samples * num_particles, particle_streams)
+        sample_index = torch.arange(num_samples).repeat_interleave(num_particles)
+        problem = select_problem(run.problem, sample_index, prior.shape)
+        value = torch.zeros(num_samples, num_particles, dtype=torch.float64, device=x.device)
+        log_weight = value
+        log_evidence = value[:, 0]
+        times = prior.times.to(prior.device)
+        first_row = torch.arange(num_samples, device=x.device)[:, None] * num_particles
+        for k in range(len(times) - 2, -1, -1):
+            s = times[k]
+            t = times[k + 1]
+
+            # 2. A step of the prior, and the values of the new states.
+            x = prior.step(x, s, t, particle_streams.step(k + 1))
+            data, factor = self._predict_data(prior, problem, x, s, particle_streams.fold_in(k))
+            is_last = float(s) == 0
+            new_value = factor * self._log_mean_likelihood(problem, data, raise_zeros=not is_last)
+
+            # 3. Weights, and resampling where they are too uneven.
+            u = uniform((num_samples, 1), run.streams.step(k + 1), x.device)
+            resampling = self._resample(log_weight, value, new_value, u, is_last)
+            log_weight = resampling.log_weight
+            log_evidence = log_evidence + resampling.log_mean_weight
+            rows = (first_row + resampling.ancestors).flatten()
+            x = x[rows]
+            value = new_value.gather(1, resampling.ancestors)
+
+            # 4. The next step reuses the predictions of the particles that remain.
+            cast(CountingDenoiser, prior.denoiser).reuse(rows, s)
+            run.record(
+                float(t),
+                x[::num_particles],
+                likelihood_evaluations=num_particles * len(data),
+                network_evaluations=num_particles * run.sweep_evaluations,
+            )
+
+        # 5. The first particle of each sample is the result.
+        run.log_evidence = torch.empty(0) if self.greedy else log_evidence
+        x = x[::num_particles].clamp(max=prior.process.max_count)
+        if self.polish:
+            x = polish(run, x, self.polish, run.streams.fold_in(POLISH_KEY))
+        return x
+
+    def _predict_data(
         self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams
     ) -> tuple[list[Tensor], float]:
-        """Data that states lead to, float64 [rows, *shape] each, and the share of the mean L's logarithm they weigh."""
+        """Return data that states lead to, by which they are valued.
+
+        Returns:
+            Data, float64 [rows, *shape], one or several; the factor of the log of their mean L.
+        """
         if s == 0:
             return [x.double()], 1.0
-        births = isinstance(prior.process, PureDeath) and getattr(problem, "real", True)
-        if births and self.rollouts is None and not self.greedy:
-            return [prior.expected(x, s)], _OF_EXPECTED
-        return [x0.double() for x0 in prior.guess(x, s, streams, self.rollouts or _ROLLOUTS)], 1.0
+        is_smooth = isinstance(prior.process, PureDeath) and getattr(problem, "smooth", True)
+        if is_smooth and self.rollouts is None and not self.greedy:
+            return [prior.expected_data(x, s)], EXPECTED_DATA_FACTOR
+        num_rollouts = self.rollouts or DEFAULT_ROLLOUTS
+        samples = prior.one_step_samples(x, s, streams, num_rollouts)
+        return [x0.double() for x0 in samples], 1.0
 
-    def _mean_of(self, problem: Problem, ahead: list[Tensor], guess: bool) -> Tensor:
-        """log of the mean L of data, float64 [n, M]; in guesses every impossible number of y is raised by itself.
+    def _log_mean_likelihood(
+        self, problem: Problem, data: list[Tensor], raise_zeros: bool
+    ) -> Tensor:
+        """Return the log of the mean likelihood of every particle's data, float64 [n, M].
 
-        [Chu 2025, eq. 55] over groups of M particles, raised by `floor_values` as the class says; ahead is data
-        [n M, *shape] each.
+        Args:
+            problem: of all particles.
+            data: float64 [n M, *shape], one or several per particle.
+            raise_zeros: whether terms of -inf are raised by `floor_values`, as for states.
+
+        References: Chu et al. 2025, eq. 55, with the change that the class describes.
         """
-        terms = problem.terms if isinstance(problem, Measured) else lambda x: problem.log_likelihood(x)[:, None]
-        groups = torch.cat([terms(x).unflatten(0, (-1, self.particles)) for x in ahead], 1)
-        log_l = (floor_values(groups) if guess else groups).sum(2).view(len(groups), -1, self.particles)
-        return torch.logsumexp(log_l, 1) - math.log(len(ahead))
+        terms = []
+        for x in data:
+            term = (
+                problem.terms(x)
+                if isinstance(problem, InverseProblem)
+                else problem.log_likelihood(x)[:, None]
+            )
+            terms.append(term.unflatten(0, (-1, self.particles)))
+        groups = torch.cat(terms, 1)  # [n, data x M, K]
+        if raise_zeros:
+            groups = floor_values(groups)
+        log_likelihood = groups.sum(2).view(len(groups), -1, self.particles)
+        return torch.logsumexp(log_likelihood, 1) - math.log(len(data))
 
-    def _choose(
-        self, log_weight: Tensor, before: Tensor, now: Tensor, u: Tensor, last: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Which particles go on, int64 [n, M], from the logarithms of weights and values before and after a step, and a
-        uniform [n, 1]; what they weigh then [n, M]; the logarithm of the mean weight [n], 0 where all stay. As in the
-        class [Chu 2025, appendix C.2.3; Del Moral 2006, section 3.2].
+    def _resample(
+        self, log_weight: Tensor, value: Tensor, new_value: Tensor, u: Tensor, is_last: bool
+    ) -> Resampling:
+        """Update weights by a step, and resample the particles of samples with uneven weights.
+
+        Args:
+            log_weight: before the step, float64 [n, M].
+            value: of the states before the step, float64 [n, M].
+            new_value: of the states after the step, float64 [n, M].
+            u: uniforms [n, 1].
+            is_last: whether all samples are resampled.
+
+        References: Chu et al. 2025, appendix C.2.3; Del Moral et al. 2006, section 3.2.
         """
-        gain = torch.where(torch.isneginf(now), -math.inf, now - before)
-        log_weight, stay = log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
+        num_particles = new_value.shape[1]
+        gain = torch.where(torch.isneginf(new_value), -math.inf, new_value - value)
+        log_weight = log_weight + self.power * gain
+        identity = torch.arange(num_particles, device=u.device)
         if self.greedy:
-            return now.argmax(1, keepdim=True).expand(-1, len(stay)), torch.zeros_like(now), torch.zeros_like(now[:, 0])
+            best = new_value.argmax(1, keepdim=True).expand(-1, num_particles)
+            return Resampling(best, torch.zeros_like(new_value), torch.zeros_like(new_value[:, 0]))
         weight = normalise_weights(log_weight)
-        few = (1 / (weight**2).sum(1, keepdim=True) < self.threshold * len(stay)) | last
-        gained = torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
-        # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
-        turn = (u * 1e6).long() % len(stay)
-        chosen = torch.where(few, systematic_resampling(weight, u).gather(1, (stay + turn) % len(stay)), stay)
-        return chosen, torch.where(few, 0.0, log_weight), gained
+        effective_number = 1 / (weight**2).sum(1, keepdim=True)
+        resampled = (effective_number < self.threshold * num_particles) | is_last
+        log_mean = torch.logsumexp(log_weight, 1) - math.log(num_particles)
+        log_mean = torch.where(resampled[:, 0], log_mean, 0.0)
+        # systematic_resampling resampling sorts the particles, but the first one is the final sample: rotate
+        # them by an independent number
+        rotation = (u * 1e6).long() % num_particles
+        drawn = systematic_resampling(weight, u).gather(1, (identity + rotation) % num_particles)
+        ancestors = torch.where(resampled, drawn, identity)
+        return Resampling(ancestors, torch.where(resampled, 0.0, log_weight), log_mean)
 
 
 @dataclass(frozen=True)
-class Steered(Method):
-    """Walks steered to the posterior, see `blackout.diffusion.particles`: FK steering, or TDS where they are guided.
+class SteeredParticles(Method):
+    """Steered reverse runs: FK steering, or TDS if they are guided, or DPS with one particle.
 
     Args:
-        particles: of every sample; 1 with `guided` is DPS [Chu 2025, eq. 52 and 53].
-        guided: at rates times p(y | x') / p(y | x) for every neighbour x', where p(y | x_t) is L at the expected data:
-            each step evaluates the network once for every neighbour.
-        every, draws: as for `Steering`.
+        particles: of every sample.
+        guided: multiply the rate of every jump x -> x' by p(y | x') / p(y | x), where p(y | x_t) is
+            L at the expected data. Each step evaluates the network once for every neighbour x'.
+        interval: steps between two uses of the likelihood, counted from the end.
+        draws: samples of X_0 by which a particle is weighted.
+
+    References: Chu et al. 2025, eq. 52 and 53 (DPS); see `blackout.diffusion.particles`.
     """
 
-    walks: ClassVar[bool] = True
+    follows_grid: ClassVar[bool] = True
     particles: int = 20
     guided: bool = False
-    every: int = 4
+    interval: int = 4
     draws: int = 4
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self.guided and self.neighbours(prior) > _MOST:
-            raise ValueError(f"guided=true would evaluate {self.neighbours(prior)} neighbours in every step")
+        """Raise ValueError for guided runs with too many neighbours."""
+        num_neighbours = self.num_neighbours(prior)
+        if self.guided and num_neighbours > MAX_NEIGHBOURS:
+            raise ValueError(
+                f"guided=true would evaluate the network {num_neighbours:,} times in every step; "
+                f"at most {MAX_NEIGHBOURS:,} are allowed. Use posterior=smc or posterior=fk"
+            )
 
     @staticmethod
-    def neighbours(prior: Prior) -> int:
-        """States that one jump leads to, a number: what guided steps evaluate [Chu 2025, eq. 52]."""
-        return math.prod(prior.shape) * (1 if isinstance(prior.process, PureDeath) else prior.process.num_states)
+    def num_neighbours(prior: Prior) -> int:
+        """Return the number of states that one jump leads to.
+
+        References: Chu et al. 2025, eq. 52.
+        """
+        is_death = isinstance(prior.process, PureDeath)
+        return math.prod(prior.shape) * (1 if is_death else prior.process.num_states)
 
     def draw(self, run: Run) -> Tensor:
-        """Samples, counts [n, *shape]: see `Method.draw`."""
-        prior, problem = run.prior, run.problem
-        of = torch.arange(run.number, device=prior.device).repeat_interleave(self.particles)
+        """Draw samples, counts [n, *shape]; see `Method.draw`."""
+        prior = run.prior
+        sample_index = torch.arange(run.num_samples, device=prior.device)
+        sample_index = sample_index.repeat_interleave(self.particles)
 
         def likelihood(x: Tensor, rows: Tensor) -> Tensor:
-            return of_rows(problem, of[rows], prior.shape).log_likelihood(x)
+            problem = select_problem(run.problem, sample_index[rows], prior.shape)
+            return problem.log_likelihood(x)
 
         def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-            return likelihood(prior.expected(x, t), rows)
+            return likelihood(prior.expected_data(x, t), rows)
 
-        asked, kernel = (classifier, None) if self.guided else (None, prior.kernel)
-        how = self.particles, asked, self.guided, self.draws, self.every, kernel
-        steering = Steering(prior.process, likelihood, *how)
-        plan = SamplingPlan(prior.denoiser, prior.process, prior.times, mean=prior.mean, device=prior.device)
-        drawn = steering.run(plan, (run.number, *prior.shape), run.streams)
-        spent = self.particles * (len(prior.times) - 1) * (self.neighbours(prior) + 2 if self.guided else 1)
-        run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
+        steering = Steering(
+            prior.process,
+            likelihood,
+            self.particles,
+            classifier=classifier if self.guided else None,
+            guided=self.guided,
+            draws=self.draws,
+            every=self.interval,
+            kernel=None if self.guided else prior.kernel,
+        )
+        plan = SamplingPlan(
+            prior.denoiser, prior.process, prior.times, mean=prior.mean, device=prior.device
+        )
+        drawn = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
+        evaluations_per_step = self.num_neighbours(prior) + 2 if self.guided else 1
+        evaluations = self.particles * (len(prior.times) - 1) * evaluations_per_step
+        run.record(
+            prior.final_time,
+            drawn.samples,
+            likelihood_evaluations=max(evaluations, self.particles * self.draws),
+            network_evaluations=evaluations,
+        )
         run.log_evidence = drawn.log_normaliser
         return drawn.samples
 
 
 @dataclass(frozen=True)
 class Overwrite(Method):
-    """Known elements put back after every step of an unconditional run: what `inpaint=` does with one particle.
+    """The replacement method: known elements are overwritten after every step; as `inpaint=`.
 
-    The others never look ahead, and however many steps are taken the law is wrong.
+    With one particle the other elements never look ahead: the distribution is wrong for any number
+    of steps. More particles are weighted by the paths of the known elements.
 
     Args:
-        particles: more than one weighs the known elements' paths, see `blackout.diffusion.particles`.
-        steps: equal ones of the logit of survival between the ends of the sampler's grid; None for that grid.
+        particles: of every sample.
+        steps: evenly spaced in the logit of survival between the ends of the sampler's grid; None
+            for that grid.
     """
 
-    walks: ClassVar[bool] = True
+    follows_grid: ClassVar[bool] = True
     particles: int = 1
     steps: int | None = None
 
     def check(self, prior: Prior, problem: Problem) -> None:
+        """Raise ValueError for settings out of range, or without known elements."""
         ensure(self.particles >= 1, f"particles must be at least 1, not {self.particles}")
-        ensure(self.steps is None or self.steps >= 2, f"steps must be at least 2, not {self.steps}")
-        self._known(problem, prior)
+        has_steps = self.steps is None or self.steps >= 2
+        ensure(has_steps, f"steps must be at least 2, not {self.steps}")
+        self._known_elements(problem, prior)
 
     def draw(self, run: Run) -> Tensor:
-        """Samples, counts [n, *shape]: see `Method.draw`."""
-        prior, shape = run.prior, (run.number, *run.prior.shape)
-        times = prior.times if self.steps is None else prior.walk(prior.final_time, self.steps - 1)
-        y, mask = self._known(run.problem, prior)
-        known = KnownElements(repeated(y, run.number).expand(shape), mask.expand(shape))
+        """Draw samples, counts [n, *shape]; see `Method.draw`."""
+        prior = run.prior
+        shape = (run.num_samples, *prior.shape)
+        times = prior.times
+        if self.steps is not None:
+            times = prior.reverse_times(prior.final_time, self.steps - 1)
+        y, mask = self._known_elements(run.problem, prior)
         plan = SamplingPlan(
-            prior.denoiser, prior.process, times, prior.kernel, mean=prior.mean, known=known, device=prior.device
+            prior.denoiser,
+            prior.process,
+            times,
+            prior.kernel,
+            mean=prior.mean,
+            known=KnownElements(repeat_rows(y, run.num_samples).expand(shape), mask.expand(shape)),
+            device=prior.device,
         )
         if self.particles == 1:
             x = run_sampler(plan, shape, run.streams)
         else:
             x, run.log_evidence = run_particles(plan, shape, run.streams, Particles(self.particles))
-        run.record(prior.final_time, x, calls=self.particles, evaluations=self.particles * run.spent)
+        run.record(
+            prior.final_time,
+            x,
+            likelihood_evaluations=self.particles,
+            network_evaluations=self.particles * run.sweep_evaluations,
+        )
         return x
 
     @staticmethod
-    def _known(problem: Problem, prior: Prior) -> tuple[Tensor, Tensor]:
-        """The known counts [n or 1, *shape], and where they are known, bool [*shape]."""
-        known = problem.known(prior.shape) if isinstance(problem, Measured) else None
+    def _known_elements(problem: Problem, prior: Prior) -> tuple[Tensor, Tensor]:
+        """Return known counts [n or 1, *shape], and where they are known, bool [*shape]."""
+        known = None
+        if isinstance(problem, InverseProblem):
+            known = problem.known_elements(prior.shape)
         if known is None:
-            raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
-        return known[0].to(prior.device, count_dtype(prior.process.max_count)), known[1].to(prior.device)
+            raise ValueError(
+                "posterior=overwrite needs exactly known elements: use noise=exact with "
+                "operator=inpaint, inpaint_box or inpaint_random"
+            )
+        y, mask = known
+        return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)

@@ -1,8 +1,7 @@
-"""Inverse problems: a trained model as their prior, a pointwise likelihood, and measurements, read or simulated from
-data.
+"""Inverse problems: a trained model as their prior, a likelihood, and measurements.
 
-`Measured` is the problem of the package: y = G(x) with noise. A likelihood of your own needs `Problem` alone.
-`Measurements` are simulated from data or from the model, a truth by its number, or come from a file.
+`InverseProblem` is y = G(x) with noise. A custom likelihood only needs the protocol `Problem`.
+`Measurements` come from a file, or are simulated from data or from samples of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler, source_at
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, refuse
 from blackout.files import check_size
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
@@ -35,42 +34,56 @@ from blackout.posterior.rewards import Tilt
 from blackout.protocols import SPLIT_NAMES
 from blackout.random import RandomSource, SampleStreams, fold_seed
 
-_NOISED = 1.0
-"""Level at which two elements of three are forgotten, so that the model must tell them by the others."""
+RESAMPLING_LEVEL = 1.0  # time t at which about two of three elements are lost, 1 - e^-1
+SAMPLE_STRIDE = 1 << 32  # sample k of measurement m has random stream m SAMPLE_STRIDE + k
+SIMULATION_KEY = 11  # random numbers of simulated measurements
+TRUTH_KEY = 12  # random numbers of truths drawn from the model
+TRUTHS_PER_BATCH = 64
+MAX_MEASUREMENTS = 1_000_000  # of one range
+MAX_TESTED_LEVELS = 4096  # uniform data sets at which a measurement is tested for possibility
+NUM_TESTED_EXTREMES = 32  # random data sets of 0 and max_count for the same test
+
+# random numbers of a whole loop; with streams, those of sample k are a function of (seed, k)
 Streams: TypeAlias = SampleStreams | torch.Generator | None
-"""Where a whole loop takes its numbers from; with streams, sample k's are a function of (seed, k)."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """p(x), as a denoiser and the process it was trained for; its reverse runs are the prior step [Chu 2025, eq. 9].
+    """A prior p(x): a denoiser and the forward process it was trained for.
 
     Args:
         denoiser: (xt [n, *shape], t) -> prediction.
-        process: forward; one in continuous time.
+        process: forward process in continuous time.
         shape: of one sample.
-        kernel: the reverse step; None takes the binomial bridge for pure death, else the level bridge.
-        mean: E[X_0], broadcastable to [n, *shape], for priors that start from it.
-        times: the grid of unconditional samples, float64 [T + 1]; its first positive time is where every run ends.
+        kernel: reverse step; None takes the binomial bridge for pure death, else the level bridge.
+        mean: E[X_0], broadcastable to [n, *shape], for processes that start from it.
+        times: time grid of unconditional samples, float64 [T + 1]; the first positive time is the
+            last one before 0 in every reverse run.
         steps_per_logit: steps of a reverse run per unit of the logit of survival.
-        device: where states are.
+        device: of the states.
 
     Raises:
         ValueError: a process in discrete time, which has no levels between its steps.
+
+    References: Chu et al. 2025, eq. 9 (the prior step of split Gibbs sampling).
     """
 
     denoiser: Denoiser
     process: Process
     shape: tuple[int, ...]
-    kernel: Kernel = None  # type: ignore[assignment]  # chosen below
+    kernel: Kernel = None  # type: ignore[assignment]  # chosen in __post_init__
     mean: Tensor | None = None
     times: Tensor = field(default_factory=lambda: logit_times(25, 6.0, -6.0))
     steps_per_logit: float = 1.0
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
-        discrete = f"{type(self.process).__name__} runs in discrete time, where posteriors need levels: process=uniform"
-        ensure(isinstance(self.process, JumpProcess), discrete)
+        if not isinstance(self.process, JumpProcess):
+            name = type(self.process).__name__
+            raise ValueError(
+                f"{name} runs in discrete time, but posteriors need continuous time: "
+                "use a model of process=uniform, absorbing or pure_death"
+            )
         if self.kernel is None:
             bridge = BinomialBridge() if isinstance(self.process, PureDeath) else LevelBridge()
             object.__setattr__(self, "kernel", bridge)
@@ -78,122 +91,175 @@ class Prior:
 
     @property
     def evaluations(self) -> int:
-        """Network evaluations of batches so far."""
+        """Return the number of network evaluations so far, each of a batch."""
         assert isinstance(self.denoiser, CountingDenoiser)
         return self.denoiser.evaluations
 
     @property
     def final_time(self) -> float:
-        """The largest level there is."""
+        """Return the largest time of the grid."""
         return float(self.times[-1])
 
-    def walk(self, t: float, steps: int | None = None) -> Tensor:
-        """Times from 0 to the level t, equal steps of the logit of survival above the grid's first time.
-
-        Ours (tests/posterior/test_parts.py).
+    def reverse_times(self, t: float, num_steps: int | None = None) -> Tensor:
+        """Return times from 0 to t, evenly spaced in the logit of survival above the first.
 
         Args:
-            t: level, 0 < t.
-            steps: above the first time; None for `steps_per_logit`.
+            t: positive.
+            num_steps: steps above the first positive time; None for `steps_per_logit`.
 
         Returns:
             float64 [H + 1], the first 0 and the last t.
-        """
-        first, level = self.times[1], torch.tensor(t, dtype=torch.float64)
-        if level <= first:
-            return torch.stack([torch.zeros_like(level), level])
-        ends = logit_survival(first), logit_survival(level)
-        number = steps or max(1, math.ceil(float(ends[0] - ends[1]) * self.steps_per_logit - 1e-9))
-        inner = time_of_logit(torch.linspace(float(ends[0]), float(ends[1]), number + 1, dtype=torch.float64))
-        inner[0], inner[-1] = first, level
-        return torch.cat([torch.zeros(1, dtype=torch.float64), inner])
 
-    def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
-        """X_0 given X_t = z, as far as denoiser and steps are exact [Chu 2025, eq. 9 and section 3.2].
+        References: this project; checked in tests/posterior/test_parts.py.
+        """
+        first = self.times[1]
+        last = torch.tensor(t, dtype=torch.float64)
+        if last <= first:
+            return torch.stack([torch.zeros_like(last), last])
+        first_logit = logit_survival(first)
+        last_logit = logit_survival(last)
+        if not num_steps:
+            distance = float(first_logit - last_logit)
+            num_steps = max(1, math.ceil(distance * self.steps_per_logit - 1e-9))
+        logits = torch.linspace(
+            float(first_logit), float(last_logit), num_steps + 1, dtype=torch.float64
+        )
+        times = time_of_logit(logits)
+        times[0] = first  # exactly, without rounding
+        times[-1] = last
+        return torch.cat([torch.zeros(1, dtype=torch.float64), times])
+
+    def reverse(
+        self, z: Tensor, t: float, source: Streams = None, num_steps: int | None = None
+    ) -> Tensor:
+        """Draw X_0 given X_t = z, as exactly as the denoiser and the number of steps allow.
 
         Args:
             z: integer states [n, *shape].
-            t: level; at most the final time.
-            source: of random numbers.
-            steps: see `walk`.
+            t: time, at most the final time.
+            source: random numbers.
+            num_steps: see `reverse_times`.
 
         Returns:
             Counts [n, *shape].
+
+        References: Chu et al. 2025, eq. 9 and section 3.2.
         """
-        times = self.walk(t, steps)
+        times = self.reverse_times(t, num_steps)
         plan = SamplingPlan(self.denoiser, self.process, times, self.kernel, device=z.device)
         return run_sampler(plan, tuple(z.shape), source, start=z)
 
-    def draw(self, number: int, source: Streams = None) -> Tensor:
-        """Unconditional samples, counts [number, *shape]."""
+    def draw(self, num_samples: int, source: Streams = None) -> Tensor:
+        """Draw unconditional samples, counts [num_samples, *shape]."""
         plan = SamplingPlan(
-            self.denoiser, self.process, self.times, self.kernel, mean=self.mean, device=self.device
+            self.denoiser,
+            self.process,
+            self.times,
+            self.kernel,
+            mean=self.mean,
+            device=self.device,
         )
-        return run_sampler(plan, (number, *self.shape), source)
+        return run_sampler(plan, (num_samples, *self.shape), source)
 
-    def begin(self, number: int, source: Streams = None) -> Tensor:
-        """Where an unconditional run over `times` begins, states [number, *shape]."""
-        last, numbers = time_on(self.times[-1], torch.device(self.device)), source_at(source, len(self.times))
-        return self.process.prior((number, *self.shape), last, numbers, mean=self.mean)
+    def initial_states(self, num_samples: int, source: Streams = None) -> Tensor:
+        """Draw states at the final time, [num_samples, *shape]."""
+        final_time = time_on(self.times[-1], torch.device(self.device))
+        numbers = source_at(source, len(self.times))
+        return self.process.prior((num_samples, *self.shape), final_time, numbers, mean=self.mean)
 
     @torch.no_grad()
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
-        """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
+        """Draw X_s given X_t = x by one step of the kernel, states [n, *shape]."""
         return self.kernel(ReverseStep(self.denoiser, self.process, x, s, t, source))
 
     @torch.no_grad()
-    def expected(self, x: Tensor, s: Tensor) -> Tensor:
-        """The data expected given X_s = x, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 50]. Names have no
-        mean; of these it is the likeliest level: ours.
+    def expected_data(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return E[X_0 | X_s = x], float64 [n, *shape]; of categories the most likely level.
+
+        References: Chu et al. 2025, eq. 50; categories: this project.
         """
-        said = self.denoiser(x, s)
-        if isinstance(said, CategoricalPrediction):
-            return said.log_probs.argmax(1).double()
-        missing = said.expected if isinstance(said, CountPrediction) else torch.sub(*said.expected.unbind(1))
+        prediction = self.denoiser(x, s)
+        if isinstance(prediction, CategoricalPrediction):
+            return prediction.log_probs.argmax(1).double()
+        if isinstance(prediction, CountPrediction):
+            missing = prediction.expected
+        else:  # births and deaths
+            missing = torch.sub(*prediction.expected.unbind(1))
         return (x.double() + missing).clamp(0, self.process.max_count)
 
     @torch.no_grad()
-    def guess(self, x: Tensor, s: Tensor, streams: SampleStreams, number: int) -> list[Tensor]:
-        """So many guesses of the data that X_s = x leads to, counts [n, *shape] each: reverse runs of one step, whose
-        elements are independent of one another, all of one evaluation. See `Kernel`.
-        """
-        said, zero = self.denoiser(x, s), torch.zeros_like(s)
-        sources = (streams.fold_in(k).step(0) for k in range(number))
-        runs = (self.kernel(ReverseStep(lambda xt, t: said, self.process, x, zero, s, source)) for source in sources)
-        return [x0.clamp(max=self.process.max_count) for x0 in runs]
+    def one_step_samples(
+        self, x: Tensor, s: Tensor, streams: SampleStreams, num_samples: int
+    ) -> list[Tensor]:
+        """Draw X_0 given X_s = x several times by a single step, from one evaluation.
 
-    def restored(self, x: Tensor, streams: SampleStreams, number: int) -> Tensor:
-        """What else data x [n, *shape] may be once they are noised: so many guesses (`guess`), counts
-        [n, number, *shape].
+        Given the prediction, the elements are independent; see `Kernel`.
+
+        Returns:
+            Counts [n, *shape], `num_samples` of them.
         """
-        level = torch.tensor(min(_NOISED, self.final_time), dtype=torch.float64)
-        z = self.process.sample(x, level, streams.step(0))
-        return torch.stack(self.guess(z, level, streams.fold_in(0), number), 1)
+        prediction = self.denoiser(x, s)
+        zero = torch.zeros_like(s)
+        samples = []
+        for k in range(num_samples):
+            source = streams.fold_in(k).step(0)
+            step = ReverseStep(lambda xt, t: prediction, self.process, x, zero, s, source)
+            samples.append(self.kernel(step).clamp(max=self.process.max_count))
+        return samples
+
+    def perturb(self, x: Tensor, streams: SampleStreams, num_samples: int) -> Tensor:
+        """Noise data and denoise them in one step, several times: similar data.
+
+        Args:
+            x: data [n, *shape].
+            streams: random numbers.
+            num_samples: for every row of x.
+
+        Returns:
+            Counts [n, num_samples, *shape].
+        """
+        t = torch.tensor(min(RESAMPLING_LEVEL, self.final_time), dtype=torch.float64)
+        z = self.process.sample(x, t, streams.step(0))
+        return torch.stack(self.one_step_samples(z, t, streams.fold_in(0), num_samples), 1)
 
 
 @runtime_checkable
 class Problem(Protocol):
-    """All that a posterior sampler must have."""
+    """A likelihood, all that a posterior sampler needs."""
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """log p(y | x), float64 [n], for data [n, *shape], float64, whole or not; -inf is legal."""
+        """Return log p(y | x), float64 [n], of data [n, *shape], float64 and perhaps not integers.
+
+        It may be -inf.
+        """
         ...
 
 
-def repeated(rows: Tensor, n: int) -> Tensor:
-    """n rows [n, ...], row r being row r modulo their number; a single row stays alone, and broadcasts."""
-    return rows if len(rows) in (1, n) else rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))
+def repeat_rows(rows: Tensor, n: int) -> Tensor:
+    """Return n rows [n, ...], row r being row r modulo their number.
+
+    A single row is returned as it is, and broadcasts.
+    """
+    if len(rows) in (1, n):
+        return rows
+    return rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))
 
 
 @dataclass(frozen=True)
-class Measured:
-    """y = operator(x), with noise.
+class InverseProblem:
+    """An inverse problem y = operator(x) with noise.
 
     Args:
         operator: G.
-        noise: log p(y | G(x)); None for the operator's own.
-        measurement: y, of the operator's measured shape, or one for every row of x: float64 [n, *measured]. With fewer
-            rows than x, row r of x is of y's row r modulo their number.
+        noise: p(y | G(x)).
+        measurement: y, float64 [*measurement] or [M, *measurement]. Row r of x belongs to row r
+            modulo M of y.
+
+    Example:
+        >>> from blackout.posterior import Gaussian, Pool
+        >>> problem = InverseProblem(Pool(2), Gaussian(1.0), torch.tensor([3.0, 5.0]))
+        >>> problem.log_likelihood(torch.tensor([[1.0, 2.0, 5.0, 0.0]])).shape
+        torch.Size([1])
     """
 
     operator: Operator
@@ -201,137 +267,182 @@ class Measured:
     measurement: Tensor
 
     @property
-    def real(self) -> bool:
-        """Whether it has an extension to real x."""
-        return self.noise.real
+    def smooth(self) -> bool:
+        """Return whether the likelihood extends to real x."""
+        return self.noise.smooth
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """log p(y | x) of data [n, *shape], float64 [n]: the sum of `terms`."""
+        """Return log p(y | x), float64 [n], of data [n, *shape]: the sum of `terms`."""
         return self.terms(x).sum(1)
 
     def terms(self, x: Tensor) -> Tensor:
-        """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K].
+        """Return log p(y_k | x) for every element of the measurement, 0 where it is hidden.
 
-        Of data [n, *shape], by `Noise.log_prob` of what the operator gives.
+        Args:
+            x: data [n, *shape].
+
+        Returns:
+            float64 [n, K], by `Noise.log_prob`.
         """
-        return self.terms_of(self.operator(x), tuple(x.shape[1:]))
+        return self.terms_at(self.operator(x), tuple(x.shape[1:]))
 
-    def terms_of(self, m: Tensor, shape: Shape) -> Tensor:
-        """`terms`, float64 [n, K], by m = G(x) [n, *measured] of data of this shape."""
-        values, seen = self.noise.log_prob(self.rows(m), m), self.operator.seen(shape)
-        return (values if seen is None else torch.where(seen.to(m.device), values, 0.0)).flatten(1)
+    def terms_at(self, m: Tensor, shape: Shape) -> Tensor:
+        """Return `terms`, float64 [n, K], from m = G(x) [n, *measurement] of data of a shape."""
+        log_p = self.noise.log_prob(self.measurement_rows(m), m)
+        mask = self.operator.observed_mask(shape)
+        if mask is not None:
+            log_p = torch.where(mask.to(m.device), log_p, 0.0)
+        return log_p.flatten(1)
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """See `Operator.incidence`."""
+        """Return which elements of x each term depends on; see `Operator.incidence`."""
         return self.operator.incidence(shape)
 
-    def select(self, rows: Tensor, shape: Shape) -> Measured:
-        """The problem of some rows of x."""
-        y = self.y(shape)
-        which = rows.to(y.device) % len(y)
-        return self if len(y) == 1 else replace(self, measurement=y[which], noise=self.noise.select(which))
+    def select(self, rows: Tensor, shape: Shape) -> InverseProblem:
+        """Return the problem of some rows of x, int64 [m]."""
+        y = self.measurements(shape)
+        if len(y) == 1:
+            return self
+        index = rows.to(y.device) % len(y)
+        return replace(self, measurement=y[index], noise=self.noise.select(index))
 
     def estimate(self, n: int, shape: Shape) -> Tensor | None:
-        """Data near the measurement, float64 [n, *shape], not whole; None where none are known."""
-        near = self.operator.back_project(self.noise.estimate(self.y(shape)), shape)
-        return None if near is None else repeated(near, n).expand(n, *shape)
+        """Return real data near the measurement, float64 [n, *shape]; None where none are known."""
+        m = self.noise.estimate(self.measurements(shape))
+        x = self.operator.back_project(m, shape)
+        return None if x is None else repeat_rows(x, n).expand(n, *shape)
 
-    def repaired(self, x: Tensor) -> Tensor:
-        """x [n, *shape] with its impossible elements put where the measurement allows them.
+    def repair(self, x: Tensor) -> Tensor:
+        """Replace the elements of x [n, *shape] that contradict the measurement by its values.
 
-        Ours (tests/posterior/test_parts.py).
+        Exactly known elements get their value, and thinned ones at least what was detected.
 
-        Known elements are what they are known to be, and no unit was seen that is not there.
+        References: this project; checked in tests/posterior/test_parts.py.
         """
-        if not isinstance(self.operator, Separable) or not isinstance(self.noise, Exact | Binomial):
+        has_values = isinstance(self.noise, Exact | Binomial)
+        if not isinstance(self.operator, Separable) or not has_values:
             return x
-        impossible = torch.isneginf(self.noise.log_prob(y := self.rows(x), x.double()))
-        seen = self.operator.seen(tuple(x.shape[1:]))
-        impossible = impossible if seen is None else impossible & seen.to(x.device)
+        y = self.measurement_rows(x)
+        impossible = torch.isneginf(self.noise.log_prob(y, x.double()))
+        mask = self.operator.observed_mask(tuple(x.shape[1:]))
+        if mask is not None:
+            impossible = impossible & mask.to(x.device)
         return torch.where(impossible, y.to(x.dtype), x)
 
-    def known(self, shape: Shape) -> tuple[Tensor, Tensor] | None:
-        """What is known of x exactly: y [n or 1, *shape], and where, bool [*shape]; None of any other noise."""
+    def known_elements(self, shape: Shape) -> tuple[Tensor, Tensor] | None:
+        """Return elements of x that the measurement determines exactly.
+
+        Returns:
+            y [M, *shape] and a mask, bool [*shape]; None for other operators and noises.
+        """
         if type(self.noise) is not Exact or not isinstance(self.operator, Separable):
             return None
-        seen = self.operator.seen(shape)
-        return self.y(shape), torch.ones(shape, dtype=torch.bool) if seen is None else seen
+        mask = self.operator.observed_mask(shape)
+        if mask is None:
+            mask = torch.ones(shape, dtype=torch.bool)
+        return self.measurements(shape), mask
 
-    def y(self, shape: Shape) -> Tensor:
-        """The measurement with a first axis, [n or 1, *measured]."""
-        return self._checked(self.operator.measured(shape))
+    def measurements(self, shape: Shape) -> Tensor:
+        """Return y with a batch axis, [M, *measurement], for data of a shape."""
+        return self._add_batch_axis(self.operator.measurement_shape(shape))
 
-    def rows(self, m: Tensor) -> Tensor:
-        """The measurement of every row of m [n, *measured], [n or 1, *measured], where m is."""
-        return repeated(self._checked(tuple(m.shape[1:])).to(m.device), len(m))
+    def measurement_rows(self, m: Tensor) -> Tensor:
+        """Return y for every row of m [n, *measurement], [n or 1, *measurement], on m's device."""
+        return repeat_rows(self._add_batch_axis(tuple(m.shape[1:])).to(m.device), len(m))
 
-    def _checked(self, wanted: Shape) -> Tensor:
-        y = self.measurement if self.measurement.ndim > len(wanted) else self.measurement[None]
-        ensure(tuple(y.shape[1:]) == wanted, f"y must have shape {wanted}, not {tuple(self.measurement.shape)}")
+    def _add_batch_axis(self, measurement_shape: Shape) -> Tensor:
+        y = self.measurement
+        if y.ndim <= len(measurement_shape):
+            y = y[None]
+        if tuple(y.shape[1:]) != measurement_shape:
+            shape = tuple(self.measurement.shape)
+            raise ValueError(f"y must have shape {measurement_shape}, not {shape}")
         return y
 
-    def thinned(self, survival: float, shape: Shape, max_count: int) -> Measured | None:
-        """The problem of z whose likelihood averages to this one's over z ~ Binomial(x, survival); None if unknown.
+    def thin(self, survival: float, shape: Shape, max_count: int) -> InverseProblem | None:
+        """Return a problem of z ~ Binomial(x, survival) whose mean likelihood is this one.
 
-        Ours, see `Binomial.thinned` and `ThinnedPoisson` of the noise (tests/verification/posterior_claims.py).
+        Returns:
+            The problem, or None where none is known; see `Noise.thin`.
+
+        References: this project; checked in tests/verification/posterior_claims.py.
         """
-        if not self.operator.counting:
+        if not self.operator.sums_elements:
             return None
-        full = self.operator(torch.full((1, *shape), max_count, dtype=torch.float64))
-        noise = self.noise.thinned(survival, self.measurement, int(full.max()))
+        max_m = self.operator(torch.full((1, *shape), max_count, dtype=torch.float64)).max()
+        noise = self.noise.thin(survival, self.measurement, int(max_m))
         return None if noise is None else replace(self, noise=noise)
 
     def check(self, shape: Shape, max_count: int) -> None:
-        """Raise ValueError where no data of this shape, 0..max_count, could have given the measurement."""
-        check_fit(self.operator, self.noise, shape, max_count)
-        self.noise.check(y := self.y(shape))
+        """Check that data of a shape, counts 0..max_count, could have given the measurement.
+
+        Only uniform data and random data of 0 and `max_count` are tried.
+
+        Raises:
+            ValueError: an impossible measurement, with its first impossible element.
+        """
+        check_compatible(self.operator, self.noise, shape, max_count)
+        y = self.measurements(shape)
+        self.noise.check(y)
         if self.operator.incidence(shape) is None:
             return
-        levels = torch.linspace(0, max_count, min(max_count, 4096) + 1).round().unique()
-        # all alike; and of either end at random, where a difference of elements is what is measured
-        ends = max_count * torch.randint(2, (_TRIED, *shape), generator=torch.Generator().manual_seed(0)).double()
+
+        num_levels = min(max_count, MAX_TESTED_LEVELS) + 1
+        levels = torch.linspace(0, max_count, num_levels).round().unique()
+        uniform_data = levels.double().view(-1, *[1] * len(shape))
+        # operators that measure differences of elements give 0 for uniform data
+        generator = torch.Generator().manual_seed(0)
+        bits = torch.randint(2, (NUM_TESTED_EXTREMES, *shape), generator=generator)
+        extreme_data = max_count * bits.double()
+
         possible = torch.zeros(len(y), y[0].numel(), dtype=torch.bool)
-        for x in (*levels.double().view(-1, *[1] * len(shape)), *ends):
+        for x in (*uniform_data, *extreme_data):
             possible |= ~torch.isneginf(self.terms(x.expand(len(y), *shape)))
-        if impossible := (~possible).nonzero().tolist():
-            row, number = impossible[0]
-            value = float(y[row].flatten()[number])
-            raise ValueError(f"y = {value:g}, element {number} of measurement {row}, is impossible whatever data are")
+        impossible = (~possible).nonzero().tolist()
+        if impossible:
+            row, element = impossible[0]
+            value = float(y[row].flatten()[element])
+            raise ValueError(
+                f"y = {value:g}, element {element} of measurement {row}, is impossible for all "
+                f"data from 0 to {max_count}: check the operator, the noise and the units of y"
+            )
 
 
-def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:
-    """Raise ValueError for an operator and a noise that do not go together, or not with such data."""
+def check_compatible(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:
+    """Check that an operator, a noise and data of a shape, counts 0..max_count, fit together.
+
+    Raises:
+        ValueError: they do not.
+    """
     name = type(operator).__name__
     if operator.binary and max_count != 1:
-        raise ValueError(f"operator: {name} is for data of 0 and 1, not for counts up to {max_count}")
-    operator.measured(shape)
-    operator.seen(shape)
+        raise ValueError(f"operator: {name} needs data of 0 and 1, not counts up to {max_count}")
+    operator.measurement_shape(shape)
+    operator.observed_mask(shape)
     if type(noise) is Exact and not isinstance(operator, Separable):
-        raise ValueError(f"noise=exact leaves a chain no way to move under operator {name}: use noise=flips or poisson")
+        raise ValueError(
+            f"noise=exact does not work with operator {name}, because chains cannot move: "
+            "use noise=flips or noise=poisson"
+        )
 
 
-STRIDE = 1 << 32
-"""Sample k of measurement m has the random numbers of sample m STRIDE + k."""
-_SIMULATION, _TRUTH = 11, 12
-_TRUTHS_AT_ONCE = 64
-_MOST = 1_000_000
-_TRIED = 32
-"""Data of random ends among which a measurement may be possible."""
-_SIMULATED = re.compile(r"(test|val|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+MakeProblem: TypeAlias = Callable[[Operator, Noise, Tensor], InverseProblem]
 
 
 @dataclass
 class Measurements:
-    """What is to be explained.
+    """The measurements of a run.
 
     Args:
-        operator, noise: how it was measured.
-        shape, max_count: of the data.
-        numbers: m of each, int64 [M].
-        truths_of: seed -> counts [M, *shape] or None, where they are known.
-        given: y, float64 [M, *measured], where it is not simulated.
-        source: where they are from, as the user wrote it.
-        kind: of problem they make.
+        operator: of all measurements.
+        noise: of all measurements.
+        shape: of the data.
+        max_count: of the data.
+        numbers: of the measurements, int64 [M].
+        draw_truths: seed -> counts [M, *shape], or None where they are unknown.
+        y: float64 [M, *measurement], or None to simulate them from the truths.
+        source: where they come from, as the user wrote it.
+        make_problem: (operator, noise, y) -> problem.
     """
 
     operator: Operator
@@ -339,136 +450,222 @@ class Measurements:
     shape: tuple[int, ...]
     max_count: int
     numbers: Tensor
-    truths_of: Callable[[int], Tensor | None]
-    given: Tensor | None
+    draw_truths: Callable[[int], Tensor | None]
+    y: Tensor | None
     source: str
-    kind: Callable[[Operator, Noise, Tensor], Measured] = Measured
-    _made: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
+    make_problem: MakeProblem = InverseProblem
+    _cache: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def of(self, seed: int) -> tuple[Tensor, Tensor | None]:
-        """y, float64 [M, *measured], and the truths, counts [M, *shape] or None: measurement m depends on (seed, m)."""
-        if seed not in self._made:
-            truths, y = self.truths_of(seed), self.given
+    def simulate(self, seed: int) -> tuple[Tensor, Tensor | None]:
+        """Return y, float64 [M, *measurement], and the truths, counts [M, *shape] or None.
+
+        Measurement m is a function of (seed, m).
+        """
+        if seed not in self._cache:
+            truths = self.draw_truths(seed)
+            y = self.y
             if y is None:
                 assert truths is not None
-                numbers = SampleStreams(fold_seed(seed, _SIMULATION), self.numbers * STRIDE).step(0)
-                y = self.noise.draw(self.operator(truths.double()), numbers)
-                seen = self.operator.seen(self.shape)
-                y = y if seen is None else torch.where(seen, y, 0.0)
-            self._made[seed] = y, truths
-        return self._made[seed]
+                streams = SampleStreams(
+                    fold_seed(seed, SIMULATION_KEY), self.numbers * SAMPLE_STRIDE
+                )
+                y = self.noise.draw(self.operator(truths.double()), streams.step(0))
+                mask = self.operator.observed_mask(self.shape)
+                if mask is not None:
+                    y = torch.where(mask, y, 0.0)
+            self._cache[seed] = (y, truths)
+        return self._cache[seed]
 
-    def problem(self, seed: int | None) -> Measured:
-        """All of them, one for every row; without a seed one of this kind, to see what can be done with it."""
-        empty = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
-        example = empty if self.given is None else self.given[:1]
-        return self.kind(self.operator, self.noise, example if seed is None else self.of(seed)[0])
+    def problem(self, seed: int) -> InverseProblem:
+        """Return the problem of all measurements, one for every row."""
+        y, _ = self.simulate(seed)
+        return self.make_problem(self.operator, self.noise, y)
+
+    def example(self) -> InverseProblem:
+        """Return a problem of this kind with one measurement, without simulating any."""
+        y = torch.zeros((1, *self.operator.measurement_shape(self.shape)), dtype=torch.float64)
+        if self.y is not None:
+            y = self.y[:1]
+        return self.make_problem(self.operator, self.noise, y)
 
 
-def read_measurements(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: Any) -> Measurements:
-    """The measurements that a setting names.
+SIMULATED_SETTING = re.compile(r"(test|val|train|model):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+
+
+def read_measurements(
+    model: Any, sampler: Sampler, operator: Operator, noise: Noise, setting: Any
+) -> Measurements:
+    """Return the measurements that the setting `measurement` names.
 
     Args:
-        model: a trained model of counts.
+        model: trained model of counts.
         sampler: for truths drawn from the model.
-        asked: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file (`read_file`; an .npz has `y` and, where it
-            is known, `x0`), or None where the operator needs none.
+        operator: of the measurements.
+        noise: of the measurements.
+        setting: `test:17`, `val:0-15`, `train:3`, `model:0-99,200`, a file, or None where nothing
+            is measured. A file has `y` and perhaps `x0`; see `read_file`.
 
     Raises:
-        UserError: anything else, numbers beyond a split, or measurements that the operator cannot have made.
+        UserError: another setting, numbers beyond a split, or impossible measurements.
     """
-    shape, largest = model.shape, model.process.max_count
-    check_fit(operator, noise, shape, largest)
-    make = partial(Measurements, operator, noise, shape, largest)
+    shape = model.shape
+    max_count = model.process.max_count
+    check_compatible(operator, noise, shape, max_count)
+    make_measurements = partial(Measurements, operator, noise, shape, max_count)
+
+    # 1. Rewards and classifiers measure nothing.
     if isinstance(noise, Tilt):
-        refuse(asked is not None, "measurement: a reward or classifier measures nothing: leave it out")
-        y = noise.measurements(operator.measured(shape))
-        return make(torch.arange(len(y)), lambda seed: None, y, "none")
-    if not isinstance(asked, str) or not asked:
-        ways = "test:0-15, val:3, train:3, model:0-99 or a file (.npz with y, .npy, ...)"
-        raise UserError(f"measurement must be given: {ways}")
-    if match := _SIMULATED.fullmatch(asked):
-        numbers = _numbers(match[2], asked)
-        return make(numbers, _truths(model, sampler, match[1], numbers, asked), None, asked)
-    if asked.split(":")[0] in ("test", "val", "train", "model"):
-        raise UserError(f"measurement={asked}: numbers such as {asked.split(':')[0]}:17 or 0-15 or 1,5,9 must follow")
-    y, truths = _from_file(Path(asked), operator, shape, largest)
-    Measured(operator, noise, y).check(shape, largest)
-    return make(torch.arange(len(y)), lambda seed: truths, y, asked)
+        refuse(
+            setting is not None,
+            "measurement: a reward or classifier measures nothing; leave out measurement",
+        )
+        y = noise.measurements(operator.measurement_shape(shape))
+        return make_measurements(torch.arange(len(y)), lambda seed: None, y, "none")
+
+    # 2. Simulated measurements.
+    if not isinstance(setting, str) or not setting:
+        raise UserError(
+            "measurement must be given: test:0-15, val:3, train:3, model:0-99, or a file "
+            "(.npz with y, .npy, ...)"
+        )
+    match = SIMULATED_SETTING.fullmatch(setting)
+    if match:
+        numbers = _parse_numbers(match[2], setting)
+        draw_truths = _truths(model, sampler, match[1], numbers, setting)
+        return make_measurements(numbers, draw_truths, None, setting)
+    split = setting.split(":")[0]
+    if split in ("test", "val", "train", "model"):
+        raise UserError(
+            f"measurement={setting}: numbers must follow the split, such as {split}:17, "
+            f"{split}:0-15 or {split}:1,5,9"
+        )
+
+    # 3. Measurements in a file.
+    y, truths = _read_file(Path(setting), operator, shape, max_count)
+    InverseProblem(operator, noise, y).check(shape, max_count)
+    return make_measurements(torch.arange(len(y)), lambda seed: truths, y, setting)
 
 
-def _numbers(text: str, asked: str) -> Tensor:
+def _parse_numbers(text: str, setting: str) -> Tensor:
+    """Return the numbers of a list of numbers and ranges, int64 [M]."""
     numbers: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if not low <= high < STRIDE or high - low >= _MOST:
-            raise UserError(f"measurement={asked}: {part} is no range of numbers, or too large")
-        numbers.extend(range(low, high + 1))
-    refuse(len(set(numbers)) < len(numbers), f"measurement={asked} names a number twice")
+        first_text, _, last_text = part.partition("-")
+        first = int(first_text)
+        last = int(last_text or first_text)
+        if not first <= last < SAMPLE_STRIDE or last - first >= MAX_MEASUREMENTS:
+            raise UserError(
+                f"measurement={setting}: {part} must be a range first-last of at most "
+                f"{MAX_MEASUREMENTS:,} numbers"
+            )
+        numbers.extend(range(first, last + 1))
+    refuse(len(set(numbers)) < len(numbers), f"measurement={setting} has a number twice")
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _truths(model: Any, sampler: Sampler, split: Any, numbers: Tensor, asked: str) -> Callable[[int], Tensor | None]:
+def _truths(
+    model: Any, sampler: Sampler, split: Any, numbers: Tensor, setting: str
+) -> Callable[[int], Tensor | None]:
+    """Return the function seed -> truths, counts [M, *shape]."""
     if split == "model":
 
-        def drawn(seed: int) -> Tensor:
-            size = min(_TRUTHS_AT_ONCE, len(numbers))
-            batches = model.batches(numbers, fold_seed(seed, _TRUTH), size, sampler=sampler)
+        def draw_truths(seed: int) -> Tensor:
+            batch_size = min(TRUTHS_PER_BATCH, len(numbers))
+            batches = model.batches(
+                numbers, fold_seed(seed, TRUTH_KEY), batch_size, sampler=sampler
+            )
             return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
-        return drawn
+        return draw_truths
     source = model.require_source()
     size = source.size(split)
-    refuse(size == 0, f"measurement={asked}: {source.name} has no {SPLIT_NAMES[split]} data")
-    refuse(int(numbers.max()) >= size, f"measurement={asked}: the {split} split has numbers 0..{size - 1}")
+    refuse(size == 0, f"measurement={setting}: {source.name} has no {SPLIT_NAMES[split]} data")
+    refuse(
+        int(numbers.max()) >= size,
+        f"measurement={setting}: the {split} split has numbers 0 to {size - 1}",
+    )
     x0 = source.batch(split, numbers)["x0"].cpu()
     return lambda seed: x0
 
 
-def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
-    """y [M, *measured] and x0 [M, *shape] or None: `y` and `x0` of an .npz or HDF5 file, or all that another holds."""
+def _read_file(
+    path: Path, operator: Operator, shape: tuple[int, ...], max_count: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return y [M, *measurement] and x0 [M, *shape] or None.
+
+    They are the arrays `y` and `x0` of an .npz or HDF5 file, or all of another file is y.
+    """
+    # 1. Read the arrays.
     try:
         store = read_file(path)
     except UserError as error:
-        ways = "test:..., val:..., train:..., model:..."
-        raise UserError(f"measurement={path} is no {ways} or readable file: {error}") from None
+        raise UserError(
+            f"measurement={path} must be test:..., val:..., train:..., model:... or a readable "
+            f"file: {error}"
+        ) from None
+    arrays: dict[str, np.ndarray] = {}
     if store.is_table:
-        if text := [name for name, values in store.arrays.items() if values.dtype.kind not in "biuf"]:
-            raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
-        arrays = {"y": np.stack(list(store.arrays.values()), 1)}
+        for name, values in store.arrays.items():
+            if values.dtype.kind not in "biuf":
+                raise UserError(
+                    f"measurement={path}: column {name!r} must contain numbers, not text"
+                )
+        arrays["y"] = np.stack(list(store.arrays.values()), 1)
     else:
-        whole = {"y": store.arrays.get("y", store.arrays.get(COUNTS)), "x0": store.arrays.get("x0")}
-        arrays = {name: _whole(array, path) for name, array in whole.items() if array is not None}
+        stored = {
+            "y": store.arrays.get("y", store.arrays.get(COUNTS)),
+            "x0": store.arrays.get("x0"),
+        }
+        for name, array in stored.items():
+            if array is not None:
+                arrays[name] = _load(array, path)
     refuse("y" not in arrays, f"measurement={path} has no array y")
     for name, array in arrays.items():
-        refuse(array.dtype.kind not in "biuf", f"measurement={path}: {name} must be numbers, not {array.dtype}")
-    y = _rows(arrays["y"].astype(np.float64), operator.measured(shape), f"measurement={path}: y")
+        is_number = array.dtype.kind in "biuf"
+        refuse(not is_number, f"measurement={path}: {name} must be numbers, not {array.dtype}")
+
+    # 2. Check the measurements.
+    y_shape = operator.measurement_shape(shape)
+    y = _to_rows(arrays["y"].astype(np.float64), y_shape, f"measurement={path}: y")
     refuse(not bool(torch.isfinite(y).all()), f"measurement={path}: y must be finite")
     if "x0" not in arrays:
         return y, None
-    x0 = _rows(arrays["x0"], shape, f"measurement={path}: x0").long()
+
+    # 3. Check the truths.
+    x0 = _to_rows(arrays["x0"], shape, f"measurement={path}: x0").long()
     if len(x0) != len(y) or not 0 <= int(x0.min()) <= int(x0.max()) <= max_count:
-        raise UserError(f"measurement={path}: x0 must be counts in 0..{max_count}, one for every y")
+        raise UserError(
+            f"measurement={path}: x0 must be counts from 0 to {max_count}, one for every y"
+        )
     return y, x0.to(count_dtype(max_count))
 
 
-def _whole(array: Any, path: Path) -> np.ndarray:
-    """All of an array that may be sparse, or on the disk."""
+def _load(array: Any, path: Path) -> np.ndarray:
+    """Load an array that may be sparse or on disk, unless it is too large."""
     check_size(path, 8 * math.prod(array.shape))
     return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
 
 
-def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:
-    """One or many, images channels last, or of one channel without it, or as rows of a table: [M, *shape]."""
-    wanted = (*shape[1:], shape[0]) if len(shape) == 3 else shape
-    plain = wanted[:-1] if len(shape) == 3 and shape[0] == 1 else wanted
-    if array.shape in (wanted, plain):
+def _to_rows(array: np.ndarray, shape: tuple[int, ...], name: str) -> Tensor:
+    """Return one or several arrays of a file as [M, *shape].
+
+    Images have their channels last in files, or no axis for a single channel; rows of tables are
+    flat.
+    """
+    file_shape = (*shape[1:], shape[0]) if len(shape) == 3 else shape
+    shape_without_channel = file_shape
+    if len(shape) == 3 and shape[0] == 1:
+        shape_without_channel = file_shape[:-1]
+    if array.shape in (file_shape, shape_without_channel):
         array = array[None]
-    if array.shape[1:] not in (wanted, plain, (math.prod(shape),)) or not len(array):
-        raise UserError(f"{what} must have shape {wanted} or [M, {', '.join(map(str, wanted))}], not {array.shape}")
-    tensor = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, *wanted)
-    return tensor.permute(0, 3, 1, 2).contiguous() if len(shape) == 3 else tensor
+    allowed = (file_shape, shape_without_channel, (math.prod(shape),))
+    if array.shape[1:] not in allowed or not len(array):
+        sides = ", ".join(map(str, file_shape))
+        raise UserError(f"{name} must have shape {file_shape} or [M, {sides}], not {array.shape}")
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, *file_shape)
+    if len(shape) == 3:
+        tensor = tensor.permute(0, 3, 1, 2).contiguous()
+    return tensor

@@ -1,6 +1,6 @@
-"""Tilts of the prior: p(x) exp(scale r(x)) for a reward or a classifier's log p(label | x).
+"""Tilted priors: p(x) exp(scale r(x)) for a reward r, or for a classifier's log p(label | x).
 
-Nothing is measured: `Tilt` takes the place of the noise, and y is the scale.
+Nothing is measured: `Tilt` takes the place of the noise, and the scale that of the measurement.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.posterior.noise import Noise, as_map
-from blackout.posterior.operators import Judged, Operator, Shape
+from blackout.posterior.noise import Noise, to_tensor
+from blackout.posterior.operators import Operator, SampleSet, Shape
 
 
 @dataclass(frozen=True)
 class Tilt(Noise):
-    """log L = y m: nothing is measured, and y is beta, the weight of m [Chu 2025, section 4.3].
+    """A log-likelihood y m in which y is the scale beta and m the reward.
 
     Args:
-        scale: beta; with a list there is a posterior for each.
+        scale: beta; a list gives one posterior for each.
 
     Raises:
-        ValueError: scale is neither a number nor a list of some.
+        ValueError: a scale that is neither a number nor a list of numbers.
+
+    References: Chu et al. 2025, section 4.3.
     """
 
     scale: float | Sequence[float] = 1.0
@@ -37,72 +39,97 @@ class Tilt(Noise):
 
     @property
     def scales(self) -> Tensor:
-        """All of them, float64 [M]."""
-        return torch.atleast_1d(as_map(self.scale, "scale"))
+        """Return all scales, float64 [M]."""
+        return torch.atleast_1d(to_tensor(self.scale, "scale"))
 
-    def measurements(self, measured: Shape) -> Tensor:
-        """The y of every posterior, float64 [M, *measured]."""
-        return self.scales.view(-1, *[1] * len(measured)).expand(-1, *measured).clone()
+    def measurements(self, measurement_shape: Shape) -> Tensor:
+        """Return the y of every posterior, float64 [M, *measurement_shape]."""
+        scales = self.scales.view(-1, *[1] * len(measurement_shape))
+        return scales.expand(-1, *measurement_shape).clone()
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y m, float64 [n, *measured]; 0 where y is 0, even of an m of -inf [Chu 2025, section 4.1]."""
+        """Return y m, float64 [n, *measurement]; 0 where y is 0, even if m is -inf.
+
+        References: Chu et al. 2025, section 4.1.
+        """
         return torch.where(y == 0, 0.0, y.double() * m.double())
 
     def draw(self, m: Tensor, source: object = None) -> Tensor:
-        """Nothing is measured: 0, [n, *measured]."""
+        """Return zeros [n, *measurement]: nothing is measured."""
         return torch.zeros_like(m, dtype=torch.float64)
 
     def check(self, y: Tensor) -> None:
-        """Any weight is right."""
+        """Accept any scale."""
 
 
-class Tilted(Operator):
-    """What is seen by its tilt alone."""
+class TiltOperator(Operator):
+    """An operator whose value is a reward; its noise is a `Tilt`."""
 
     scale: float | Sequence[float]
 
     @property
     def noise(self) -> Noise:  # type: ignore[override]
-        """The tilt."""
+        """Return the tilt."""
         return Tilt(self.scale)
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
-        """Scale and mean of m of every posterior; none where more than the tilt was asked of the operator."""
-        noise, reward = judged.problem.noise, self(judged.samples.double())[:, 0]
-        numbers = judged.of.unique().tolist() if isinstance(noise, Tilt) else []
-        found = [{"scale": float(noise.scales[k]), "reward": float(reward[judged.of == k].mean())} for k in numbers]
-        return {"rewards": found}
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
+        """Return the scale and mean reward of every posterior, as `rewards`.
+
+        The list is empty if the user combines the operator with another noise.
+        """
+        noise = samples.problem.noise
+        rewards: list[dict[str, float]] = []
+        if isinstance(noise, Tilt):
+            reward = self(samples.x.double())[:, 0]
+            for k in samples.measurement_index.unique().tolist():
+                mean = float(reward[samples.measurement_index == k].mean())
+                rewards.append({"scale": float(noise.scales[k]), "reward": mean})
+        return {"rewards": rewards}
 
 
 @dataclass(frozen=True)
-class Reward(Tilted):
-    """p(x) exp(scale r(x)) [Chu 2025, eq. 54].
+class Reward(TiltOperator):
+    """A prior tilted by a reward: p(x) exp(scale r(x)).
 
     Args:
         reward: x [n, *shape], float64 -> r [n].
-        scale: beta; with a list there is a posterior for each.
+        scale: beta; a list gives one posterior for each.
+
+    References: Chu et al. 2025, eq. 54.
+
+    Example:
+        >>> brightness = Reward(lambda x: x.flatten(1).mean(1), scale=2.0)
+        >>> brightness(torch.ones(3, 1, 2, 2)).shape
+        torch.Size([3, 1])
     """
 
     reward: Callable[[Tensor], Tensor]
     scale: float | Sequence[float] = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """r(x), [n, 1]."""
+        """Return r(x), float64 [n, 1].
+
+        Raises:
+            ValueError: a reward of another shape than [n].
+        """
         value = self.reward(x)
         if tuple(value.shape) != (len(x),):
-            raise ValueError(f"the reward must return [n], not {tuple(value.shape)} for n = {len(x)}")
+            shape = tuple(value.shape)
+            raise ValueError(f"the reward must return shape [n], not {shape} for n = {len(x)}")
         return value.detach().double()[:, None]
 
 
 @dataclass(frozen=True)
-class Classifier(Tilted):
-    """p(x) p(label | x)^scale [Chu 2025, appendix D.2].
+class Classifier(TiltOperator):
+    """A prior tilted by a classifier: p(x) p(label | x)^scale.
 
     Args:
-        classifier: x [n, *shape], float64 -> logits [n, classes]; what has a `learn(source, max_count)` is first given
-            the data that the prior was trained on.
-        label: wanted class.
-        scale: beta; with a list there is a posterior for each.
+        classifier: x [n, *shape], float64 -> logits [n, classes]. If it has a method
+            `learn(source, max_count)`, this is first called with the training data of the prior.
+        label: class that samples should have.
+        scale: beta; a list gives one posterior for each.
+
+    References: Chu et al. 2025, appendix D.2.
     """
 
     classifier: Callable[[Tensor], Tensor]
@@ -110,18 +137,27 @@ class Classifier(Tilted):
     scale: float | Sequence[float] = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """log p(label | x) of x [n, *shape], float64 [n, 1]: by the classifier's softmax [Chu 2025, appendix D.2]."""
+        """Return log p(label | x) by the classifier's softmax, float64 [n, 1].
+
+        Raises:
+            ValueError: the classifier has no such label.
+
+        References: Chu et al. 2025, appendix D.2.
+        """
         logits = self.classifier(x).detach().double()
         if logits.ndim != 2 or not 0 <= self.label < logits.shape[1]:
-            raise ValueError(f"label={self.label} is none of the classifier's logits {tuple(logits.shape)}")
+            shape = tuple(logits.shape)
+            raise ValueError(f"label={self.label} is not an index of logits of shape {shape}")
         return torch.log_softmax(logits, 1)[:, self.label, None]
 
     def prepare(self, model: BlackoutDiffusion) -> None:
-        """Let the classifier learn."""
+        """Train the classifier on the data of the prior, if it can be trained."""
         if hasattr(self.classifier, "learn"):
             self.classifier.learn(model.require_source(), model.process.max_count)
 
-    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
-        """The mean log p(label | x) at every scale, and what a classifier that learns says of the samples."""
-        own = self.classifier.judge(judged, self.label) if hasattr(self.classifier, "judge") else {}
-        return {**own, **super().judge(judged, directory)}
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
+        """Return mean log p(label | x) at every scale, and the classifier's own scores if any."""
+        scores = {}
+        if hasattr(self.classifier, "score"):
+            scores = self.classifier.score(samples, self.label)
+        return {**scores, **super().score(samples, directory)}

@@ -130,7 +130,7 @@ def run(
     monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
-    monkeypatch.setattr(baselines, "_MOST_ELEMENTS", 64)
+    monkeypatch.setattr(baselines, "MAX_FITTED_ELEMENTS", 64)
     provenance = importlib.import_module("blackout.cli.provenance")
     for name in ("version", "git_commit"):
         monkeypatch.setattr(provenance, name, once(getattr(provenance, name)))

@@ -27,14 +27,18 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert {"fd_digits", "is_digits", "recognised_digits", "bits_per_dim_train", "bits_per_dim_test"} <= set(
-        report["values"]
-    )
+    assert {
+        "frechet_distance_digits",
+        "is_digits",
+        "classified_share_digits",
+        "bits_per_dim_train",
+        "bits_per_dim_test",
+    } <= set(report["values"])
     assert "fid" not in report["values"]
     assert report["num_samples"] == 120 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
     assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")
-    assert report["held_out_data"]["values"]["fd_digits"] < report["values"]["fd_digits"]
-    assert report["over_seeds"]["fd_digits"]["std"] > 0
+    assert report["held_out_data"]["values"]["frechet_distance_digits"] < report["values"]["frechet_distance_digits"]
+    assert report["over_seeds"]["frechet_distance_digits"]["std"] > 0
     assert (
         report["extractor"]["identity"]
         and report["reference"]["hash"]
@@ -80,7 +84,7 @@ def test_scores_can_choose_another_reference(run, model, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert set(report["values"]) == {"fd_digits_test"} and report["reference"]["split"] == "test"
+    assert set(report["values"]) == {"frechet_distance_digits_test"} and report["reference"]["split"] == "test"
 
 
 def write(path, array):

@@ -122,14 +122,18 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     longer = start("trainer.max_steps=6", "metrics=none")
     assert longer.code == 0 and "(continued)" in longer.out, longer.err
     results = read_results(finished)
-    assert finished_steps(results) == 6 and "fd_digits" not in results["values"]
+    assert finished_steps(results) == 6 and "frechet_distance_digits" not in results["values"]
     (earlier,) = results["earlier"]
     assert earlier["training_steps"] == 4 and earlier["values"] == before["values"] and "finished" not in earlier
     now = read_rows(finished / "metrics.csv")
-    assert now[4].keys() >= rows[4].keys() and now[4]["fd_digits"] == rows[4]["fd_digits"] and 6 in now
+    assert (
+        now[4].keys() >= rows[4].keys()
+        and now[4]["frechet_distance_digits"] == rows[4]["frechet_distance_digits"]
+        and 6 in now
+    )
     assert yaml.safe_load((finished / "config.yaml").read_text())["trainer"]["max_steps"] == 6
     assert read_checkpoint(finished / "checkpoints/last.ckpt")["global_step"] == 6
-    assert f"{before['values']['fd_digits']:.4g}" in save_report(finished).read_text()
+    assert f"{before['values']['frechet_distance_digits']:.4g}" in save_report(finished).read_text()
     assert [place for place in read_scores(finished) if "step 4" in place]
     start("trainer.max_steps=4").assert_refused("6 steps")
     assert start("trainer.max_steps=8").code == 0
@@ -222,7 +226,7 @@ def test_a_sweep_of_finished_runs_reports_their_values(run, tmp_path):
         tables.append(table)
     first, second = (list(csv.DictReader(table.open())) for table in tables)
     assert [{**row, "seconds": ""} for row in first] == [{**row, "seconds": ""} for row in second]
-    assert all(row["state"] == "done" and float(row["fd_digits"]) > 0 for row in second)
+    assert all(row["state"] == "done" and float(row["frechet_distance_digits"]) > 0 for row in second)
 
 
 def test_two_processes_find_that_a_run_has_ended(tmp_path):
@@ -284,7 +288,7 @@ def test_scores_that_a_killed_end_has_written_stay(run, finished, tmp_path):
     now = read_results(tmp_path / "killed/digits/a")
     assert finished_steps(now) == 4 and now["earlier"][0]["values"] == results["values"]
     rows = [read_rows(folder / "metrics.csv")[4] for folder in (finished, tmp_path / "killed/digits/a")]
-    assert rows[0]["fd_digits"] == rows[1]["fd_digits"]
+    assert rows[0]["frechet_distance_digits"] == rows[1]["frechet_distance_digits"]
 
 
 def test_samples_scored_against_other_data_go_to_another_folder(run, tmp_path):

@@ -52,19 +52,21 @@ def test_all_files_are_there_and_agree(run, model):
     found = np.load(out / "posterior.npz")
     assert samples.shape == (6, 8, 8, 1) and samples.dtype == np.uint8 and found["measurement"].shape == (3, 4, 4, 1)
     assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
-    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1))
-    assert found["number"].tolist() == [3, 4, 5] and all(found["best"] // 2 == [0, 1, 2])
-    chains, values, spent = np.load(out / "samples.npz")["chains"], metrics(out)["values"], found["spent"]
+    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1, ddof=1))
+    assert found["number"].tolist() == [3, 4, 5] and all(found["most_likely"] // 2 == [0, 1, 2])
+    chains, values, spent = np.load(out / "samples.npz")["chains"], metrics(out)["values"], found["cost"]
     assert spent.shape == (3, 5) and [spent[0, 1], spent[-1, 1]] == pytest.approx([3.0, 0.2])
     assert math.isclose(chains[:, -1, 0].mean(), values["log_likelihood"], rel_tol=1e-4)
-    assert math.isclose(spent[:, 2].sum(), values["network_calls"])
+    assert math.isclose(spent[:, 2].sum(), values["network_evaluations"])
     assert "rank_p_value" not in values  # of three measurements
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
     beside = metrics(out)["references"]
     assert beside["residual_chi_square"] == {"ideal": 1.0}
     assert beside["psnr"].keys() == {"of_other_samples", "training_mean"} and "training_mean" in beside["psnr_of_mean"]
-    assert {"r_hat", "ess_bulk", "ess_tail", "predictive_p", "prior_p", "pasted_share"} <= set(found.files)
-    assert math.isclose(values["predictive_p"], found["predictive_p"].min())
+    assert {"r_hat", "ess_bulk", "ess_tail", "posterior_predictive_p", "prior_predictive_p", "repaired_share"} <= set(
+        found.files
+    )
+    assert math.isclose(values["posterior_predictive_p"], found["posterior_predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
 
@@ -121,7 +123,7 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
             outcome = draw(run, model, tmp_path / name, *QUICK, *options)
         assert ("warning: " in outcome.err and "noise=camera noise.offset" in outcome.err) == warned
     x = np.load(tmp_path / "npy/samples.npz")["samples"].astype(float)
-    written = np.quantile(x, found[0]["shares"], 0, method="weibull")
+    written = np.quantile(x, found[0]["probabilities"], 0, method="weibull")
     assert np.allclose(found[0]["quantiles"], written[None], atol=1e-6)
     rows = ("operator=function", "operator.function={_target_: tests.cli.user_components.rows, _partial_: true}")
     np.save(tmp_path / "rows.npy", y.sum(0).repeat(2)[None])
@@ -162,7 +164,7 @@ def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path,
     assert len(calls) == 4  # the third batch alone is drawn again
     one, other = (np.load(tmp_path / name / "samples.npz") for name in ("whole", "part"))
     assert all(np.array_equal(one[name], other[name]) for name in ("samples", "chains", "log_likelihood"))
-    spent = [metrics(tmp_path / name)["values"]["network_calls"] for name in ("whole", "part")]
+    spent = [metrics(tmp_path / name)["values"]["network_evaluations"] for name in ("whole", "part")]
     assert spent[0] == spent[1] > 0
 
 
@@ -180,10 +182,12 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
         line for line in outcome.out.splitlines() if line.startswith("warning: ")
     ]
     assert all(f"<strong>Warning:</strong> {line}" in save_report(model).read_text() for line in found["warnings"])
-    assert found["values"]["r_hat"] > 1.05 and found["values"]["predictive_p"] < 1e-3
+    assert found["values"]["r_hat"] > 1.05 and found["values"]["posterior_predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
     outcome = draw(run, model, tmp_path / "far", *QUICK, *far)
-    assert "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["pasted_share"] > 0.05
+    assert (
+        "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
+    )
 
 
 def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
@@ -199,8 +203,16 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     outcome = draw(run, model, tmp_path / "box", *SMALL, *box)
     assert "posterior=auto: 32 particles" in outcome.out
     values = metrics(tmp_path / "box")["values"]
-    assert values["network_calls"] == 32 * 23 and math.isfinite(values["log_evidence"])
+    assert values["network_evaluations"] == 32 * 23 and math.isfinite(values["log_evidence"])
     assert values["log_evidence_error"] > 0
+
+
+def test_a_likelihood_that_is_not_normalised_has_no_evidence(run, model, tmp_path):
+    particles = ("posterior=smc", "posterior.particles=2", WALK, "measurement=test:0")
+    for noise, has_evidence in (("flips", False), ("gaussian", True)):
+        out = tmp_path / noise
+        draw(run, model, out, *SMALL, "operator=identity", f"noise={noise}", *particles)
+        assert ("log_evidence" in metrics(out)["values"]) == has_evidence
 
 
 METHODS = (
@@ -226,7 +238,7 @@ def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method
 REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
 DECODED = (
     "operator=decoded", "operator.decoder={_target_: torch.nn.Upsample, scale_factor: 2}",
-    "operator.decoded=[1,16,16]", "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
+    "operator.decoded_shape=[1,16,16]", "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
 )  # fmt: skip
 OPERATORS = (
     ("operator=identity", "noise=gaussian"), ("operator=identity", "noise=flips"), ("operator=inpaint_random",),
@@ -235,7 +247,7 @@ OPERATORS = (
     ("operator=identity", "noise=binomial", "noise.survival=0.5"), ("operator=pool", "operator.size=4"),
     DECODED, (*DECODED, "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 2}"),
     ("operator=reward", REWARD, "operator.scale=[0.1]", "posterior=noise_denoise", "posterior.moves=2"),
-    ("operator=pool", "posterior.step=metropolis"),
+    ("operator=pool", "posterior.likelihood_step=metropolis"),
     ("operator=pool", "posterior=sgdd_published", "posterior.sweeps=2"),
 )  # fmt: skip
 
@@ -322,7 +334,9 @@ HOSTILE = {
     "survival": ((*POINT, "noise=binomial", "noise.survival=1.5"), "survival"),
     "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
     "indices": ((*POINT, "indices=[99]"), "indices"),
-    "decoded otherwise": (("posterior=sgdd", *DECODED, "operator.decoded=[1,8,16]", "measurement=test:0"), "decoded"),
+    "decoded otherwise": (
+        ("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"), "decoded",
+    ),
     "encoded otherwise": (("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"), "encoder returns"),
     "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
     "guidance": ((*POINT, "sampler.guidance.scale=2"), "sampler.guidance.scale is not for posteriors"),

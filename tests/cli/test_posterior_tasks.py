@@ -95,7 +95,7 @@ HOSTILE = {
     "data of a law": (("task=music_toy", "measurement=test:0"), "data"),
     "a sampler of a law": (("task=music_toy", "sampler=level_bridge"), "sampler"),
     "scores of a law": (("task=music_toy", "evaluate=true"), "evaluate"),
-    "a heat bath of a black box": (("task=synthetic", "posterior.step=heat_bath"), "heat_bath"),
+    "a heat bath of a black box": (("task=synthetic", "posterior.likelihood_step=heat_bath"), "heat_bath"),
     "no examples": (("task=mnist_class", "ckpt=CKPT", "operator.classifier.examples=0"), "examples"),
     "no class": (("task=mnist_class", "ckpt=CKPT", "operator.label=77", "operator.classifier.examples=9"), "label"),
     "pairs of counts": (("task=mnist_xor", "ckpt=CKPT", "measurement=test:0"), "0 and 1"),

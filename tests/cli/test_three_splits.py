@@ -136,7 +136,8 @@ def test_test_data_change_nothing_but_the_numbers_of_the_final_test(run, tmp_pat
     values = [json.loads((folder / "metrics.json").read_text())["values"] for folder in (plain, dark)]
     assert values[0]["test/bits_per_dim"] > values[1]["test/bits_per_dim"] + 0.1
     same = [name for name in values[0] if not name.startswith("test/") and "_test" not in name]
-    assert "val/bits_per_dim" in same and ("fd_digits" if reference == "train" else "fd_digits_val") in same
+    score = "frechet_distance_digits" if reference == "train" else "frechet_distance_digits_val"
+    assert "val/bits_per_dim" in same and score in same
     assert all(values[0][name] == values[1][name] for name in same)
     curves = []
     for folder in (plain, dark):
@@ -176,12 +177,13 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
     assert "test/bits_per_dim" in values and not [name for name in values if name.startswith("val/")]
     assert not (folder / "checkpoints/best.ckpt").exists()
     with (folder / "metrics.csv").open() as file:
-        scored = [int(row["step"]) + 1 for row in csv.DictReader(file) if row["fd_digits"]]
+        scored = [int(row["step"]) + 1 for row in csv.DictReader(file) if row["frechet_distance_digits"]]
     assert scored[:3] == [2, 4, 6]  # between steps, where there is no validation
     run("train", *without, "callbacks.checkpoints.restore_best=true").assert_refused(
         "the best checkpoint is chosen on validation data, and digits has none", "dataset.validation=0.1"
     )
-    run("train", *without, "callbacks.checkpoints.monitor=fd_digits").assert_refused("omit callbacks.checkpoints")
+    monitor = "callbacks.checkpoints.monitor=frechet_distance_digits"
+    run("train", *without, monitor).assert_refused("omit callbacks.checkpoints")
     counts = ("metrics=counts", "callbacks.scores.every_n_steps=2", "run_id=b")
     run("train", *without, *counts).assert_refused("no validation data to compare samples with during training")
 

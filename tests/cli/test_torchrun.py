@@ -16,7 +16,7 @@ def test_two_processes_draw_and_score_what_one_does(run, tmp_path):  # noqa: F81
     options += [
         "evaluate=true",
         "metrics=digits",
-        "metrics.scores=[fd,is,prc,classes]",
+        "metrics.scores=[fd,is,prdc,classes]",
         "likelihood.images=300",
         "likelihood.repeats=1",
         "seeds=2",

@@ -14,7 +14,7 @@ from blackout.data import CountData, counts, image_folder, on_disk
 from blackout.data.count_statistics import load_samples
 from blackout.errors import UserError
 from blackout.evaluation import count_scores
-from blackout.evaluation.count_scores import CountScorer, compare
+from blackout.evaluation.count_scores import CountScorer, compare_counts
 from blackout.training.data_module import TrainLoader
 
 GENERATOR = np.random.default_rng(0)
@@ -173,7 +173,7 @@ def test_scores_are_those_of_counts_in_memory(
     monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
-    scores = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    scores = [compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
     assert scores[0] == scores[1]
     scorer = CountScorer().begin(disk, 12)
     scorer.update({"samples": disk.test[:12]}, torch.arange(12))

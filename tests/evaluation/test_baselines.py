@@ -44,7 +44,9 @@ def test_histograms_have_one_count_more_in_every_cell() -> None:
 
 def test_masses_against_scipy() -> None:
     x = np.arange(300.0)
-    assert np.allclose(negative_binomial(x, 7.0, 0.3), stats.nbinom(0.3, 0.3 / 7.3).logpmf(x), rtol=1e-12)
+    assert np.allclose(
+        negative_binomial(x, 7.0, 0.3), stats.nbinom(0.3, 0.3 / 7.3).logpmf(x), rtol=1e-12
+    )
 
 
 def test_a_copula_keeps_distributions_and_correlations_of_ranks() -> None:
@@ -55,8 +57,15 @@ def test_a_copula_keeps_distributions_and_correlations_of_ranks() -> None:
     for k in range(6):
         assert set(made[:, k].tolist()) <= set(train[:, k].tolist())
         assert stats.ks_2samp(made[:, k], train[:, k]).pvalue > 1e-3 / 6
-    many = torch.poisson(train.double() * 50).long()  # without ties, whose random order weakens correlations
-    ours, theirs = (stats.spearmanr(x.numpy()[:, 2:]).statistic for x in (copula_samples(many, 1500), many))
+    many = torch.poisson(
+        train.double() * 50
+    ).long()  # without ties, whose random order weakens correlations
+    ours, theirs = (
+        stats.spearmanr(x.numpy()[:, 2:]).statistic for x in (copula_samples(many, 1500), many)
+    )
     assert np.abs(ours - theirs).max() < 4 / np.sqrt(1000)
     images = train[:, :4].view(-1, 1, 2, 2).to(torch.uint8)
-    assert copula_samples(images, 3).shape == (3, 1, 2, 2) and copula_samples(images, 3).dtype == torch.uint8
+    assert (
+        copula_samples(images, 3).shape == (3, 1, 2, 2)
+        and copula_samples(images, 3).dtype == torch.uint8
+    )

@@ -15,7 +15,10 @@ CHOICES = {
     "digits": [],
     "fid": [],
     "mnist": [],
-    "custom": ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
+    "custom": [
+        "metrics.extractor.module._target_=torch.nn.Flatten",
+        "metrics.extractor.num_features=192",
+    ],
 }
 
 

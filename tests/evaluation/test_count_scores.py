@@ -13,7 +13,7 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import classifier_test, compare, relations
+from blackout.evaluation.count_scores import classifier_test, compare_counts, compare_pairs
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -26,23 +26,23 @@ def draw(number: int) -> torch.Tensor:
 
 
 DATA = CountData("made", draw(1000), draw(800), 400)
-SCORER = CountScorer(most=150, seed=1)
+SCORER = CountScorer(max_samples=150, seed=1)
 SCORES = (
     "c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc", "ks_mean", "ks_total",
-    "mean_ratio", "variance_ratio", "zeros_difference", "largest_ratio", "correlation_difference", "novelty",
-    "equal_difference", "excess_difference",
+    "mean_ratio", "variance_ratio", "zeros_difference", "max_ratio", "correlation_difference", "novelty",
+    "equality_difference", "co_occurrence_difference",
 )  # fmt: skip
 
 
 def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> None:
     grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
     rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
-    assert relations(grid, rare)["excess_difference"] < 1e-12
+    assert compare_pairs(grid, rare)["co_occurrence_difference"] < 1e-12
     together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
-    assert relations(together, rare)["excess_difference"] == pytest.approx(0.25)
-    assert relations(together, rare)["equal_difference"] == 0.5
+    assert compare_pairs(together, rare)["co_occurrence_difference"] == pytest.approx(0.25)
+    assert compare_pairs(together, rare)["equality_difference"] == 0.5
     empty = np.array([[0, 0], [0, 0], [0, 5]])  # equal only where both are 0
-    assert relations(empty, rare)["equal_difference"] == 0
+    assert compare_pairs(empty, rare)["equality_difference"] == 0
 
 
 def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
@@ -55,13 +55,15 @@ def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
         return np.stack([first, other, first + apart, other], 1)
 
     data, samples = brackets(1000), brackets(1000)
-    assert relations(samples, data)["equal_difference"] < 0.05
+    assert compare_pairs(samples, data)["equality_difference"] < 0.05
     samples[:, 2] += generator.integers(1, 3, 1000)
-    assert relations(samples, data)["equal_difference"] > 0.8
+    assert compare_pairs(samples, data)["equality_difference"] > 0.8
     sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
     shuffled = generator.permuted(sparse, axis=0)
-    assert relations(sparse, sparse)["excess_difference"] == 0
-    assert relations(shuffled, sparse)["excess_difference"] == pytest.approx(0.16, abs=0.03)
+    assert compare_pairs(sparse, sparse)["co_occurrence_difference"] == 0
+    assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(
+        0.16, abs=0.03
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +80,11 @@ def score(samples: torch.Tensor) -> dict[str, float]:
 
 def test_samples_that_are_right_score_as_held_out_data_do() -> None:
     values, own = score(draw(800)), SCORER.held_out(DATA, 800)
-    assert own is not None and values.keys() == set(SCORES) == own["values"].keys() and own["num_samples"] == 800
+    assert (
+        own is not None
+        and values.keys() == set(SCORES) == own["values"].keys()
+        and own["num_samples"] == 800
+    )
     for found in (values, own["values"]):
         assert 0.4 < found["c2st_auc"] < 0.6 and 0.4 < found["c2st_linear_auc"] < 0.6
         assert abs(found["zeros_difference"]) < 0.06 and 0.7 < found["variance_ratio"] < 1.4
@@ -100,7 +106,7 @@ def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> Non
     samples, few = draw(95).numpy(), replace(DATA, test=DATA.test[:30])
     spaced = samples[np.linspace(0, 94, 90).astype(int)]
     parts = [classifier_test(spaced[k::3], few.test.numpy(), False, 1, 8)[0] for k in range(3)]
-    scores = compare(samples, few, 150, 1)
+    scores = compare_counts(samples, few, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
     # one column that is noise: its AUC among 30 held-out numbers and 90 others has this deviation [Mann 1947]
     ranks = np.argsort(np.random.default_rng(0).random((20_000, 120)), 1)[:, :30] + 1
@@ -118,28 +124,44 @@ def test_during_training_samples_are_compared_with_validation_counts() -> None:
     during.update({"samples": DATA.test[:300]}, torch.arange(300))
     final = SCORER.begin(brighter, 300)
     final.update({"samples": DATA.test[:300]}, torch.arange(300))
-    assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(1, abs=0.2)
+    assert during.compute()["mean_ratio"] < 0.6 and final.compute()["mean_ratio"] == pytest.approx(
+        1, abs=0.2
+    )
     reference = during.provenance()["metrics"]["reference"]
     assert reference == {"split": "val", "size": 800, "sha256": brighter.fingerprint("val")}
-    with pytest.raises(UserError, match=r"made has no validation data to compare samples with.*dataset.validation=0.1"):
+    with pytest.raises(
+        UserError,
+        match=r"made has no validation data to compare samples with.*dataset.validation=0.1",
+    ):
         SCORER.begin(DATA, 300, split="val")
 
 
 def test_a_copula_stands_beside_and_shuffled_elements_are_worse() -> None:
     fitted = SCORER.baseline(DATA, 300)
-    assert fitted is not None and fitted["name"] == "gaussian_copula" and fitted["values"].keys() == set(SCORES)
+    assert (
+        fitted is not None
+        and fitted["name"] == "gaussian_copula"
+        and fitted["values"].keys() == set(SCORES)
+    )
     assert fitted["values"]["correlation_difference"] < 0.1 and fitted["values"]["ks_mean"] < 0.12
     assert CountScorer(baselines=False).baseline(DATA, 50) is None
 
 
 def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"):
+    with pytest.warns(
+        UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"
+    ):
         few = score(draw(5))
-    assert set(SCORES) - few.keys() == {"c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc"}
+    assert set(SCORES) - few.keys() == {
+        "c2st_auc",
+        "c2st_auc_error",
+        "c2st_accuracy",
+        "c2st_linear_auc",
+    }
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
         assert "correlation_difference" not in (one := score(draw(1))) and "ks_mean" in one
-    with pytest.raises(UserError, match=r"most=3"):
-        CountScorer(most=3)
+    with pytest.raises(UserError, match=r"max_samples=3"):
+        CountScorer(max_samples=3)
     np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
     assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)
 
@@ -147,9 +169,11 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
 def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
     seen = torch.ones(DATA.test.shape, dtype=torch.bool)
     seen[:300, 2] = False
-    with pytest.warns(UserWarning, match="compared with 500 test samples of which nothing is missing"):
+    with pytest.warns(UserWarning, match="compared with 500 test samples without missing entries"):
         SCORER.begin(replace(DATA, test_observed=seen), 50)
-    with pytest.warns(UserWarning, match="compared with 800 test samples whose missing entries are filled"):
+    with pytest.warns(
+        UserWarning, match="compared with 800 test samples with filled missing entries"
+    ):
         SCORER.begin(replace(DATA, test_observed=torch.zeros_like(seen)), 50)
 
 
@@ -166,4 +190,7 @@ def test_the_figure_shows_both_sets(tmp_path: Path) -> None:
     scores.compute()
     scores.figure().savefig(tmp_path / "scores.png")
     panels = scores.figure().axes[:6]
-    assert len({panel.get_title() for panel in panels}) == 6 and (tmp_path / "scores.png").stat().st_size > 5000
+    assert (
+        len({panel.get_title() for panel in panels}) == 6
+        and (tmp_path / "scores.png").stat().st_size > 5000
+    )

@@ -23,7 +23,7 @@ SAMPLES = 75
 
 
 def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
-    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prc", "classes"], "train", 16, cache)
+    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prdc", "classes"], "train", 16, cache)
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):
@@ -62,7 +62,10 @@ def work(rank: int, folder: Path) -> None:
         "cached": scores(rank, 2, cache),
         "lost": lost_sample(rank, cache),
         "refused": refused(rank),
-        "shares": [[batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)], my_samples(5).tolist()],
+        "shares": [
+            [batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)],
+            my_samples(5).tolist(),
+        ],
     }
     torch.save(result, folder / f"{rank}.pt")
     dist.destroy_process_group()
@@ -86,7 +89,7 @@ def test_two_processes_agree_with_one(results: list[dict[str, Any]], tmp_path: P
 
 def test_every_process_hears_of_a_failure(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert "75 samples were asked for, but only 60" in str(result["lost"])
+        assert "75 samples were requested, but only 60" in str(result["lost"])
         assert result["refused"] == "only the first process knows"
 
 

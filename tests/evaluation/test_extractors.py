@@ -9,8 +9,22 @@ from torch import nn
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, full_float32, to_rgb, to_uint8
-from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
+from blackout.evaluation.extractors import (
+    Classifier,
+    Inception,
+    ModuleExtractor,
+    full_float32,
+    to_rgb,
+    to_uint8,
+)
+from tests.evaluation.networks import (
+    CLASSES,
+    FEATURES,
+    TinyNet,
+    colour_data,
+    images,
+    tiny_extractor,
+)
 
 
 def offline(*_: object, **__: object) -> None:
@@ -49,13 +63,19 @@ def test_module_extractor_refuses_wrong_widths_and_names() -> None:
             ModuleExtractor(TinyNet(), name, FEATURES)
 
 
-def test_inception_without_weights_says_where_to_put_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inception_without_weights_says_where_to_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(UserError) as caught:
         Inception()
     message = str(caught.value)
-    assert "\n" not in message and "no route to host" in message and "metrics.extractor.weights=" in message
+    assert (
+        "\n" not in message
+        and "no route to host" in message
+        and "metrics.extractor.weights=" in message
+    )
     assert str(tmp_path / "checkpoints" / "weights-inception-2015-12-05-6726825d.pth") in message
 
 
@@ -67,7 +87,7 @@ def test_inception_refuses_bad_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         Inception(path)
     torch.save({"weight": torch.zeros(3)}, path)
-    with pytest.raises(UserError, match="does not hold the weights"):
+    with pytest.raises(UserError, match="does not have the weights"):
         Inception(path)
 
 
@@ -86,7 +106,9 @@ def test_inception_weights_cannot_run_code(tmp_path: Path) -> None:
 def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
     data = digits()
     _, logits = digits_classifier(to_rgb(to_uint8(data.test, data.max_count)))
-    assert logits is not None and float((logits.argmax(1) == data.test_labels).double().mean()) > 0.97
+    assert (
+        logits is not None and float((logits.argmax(1) == data.test_labels).double().mean()) > 0.97
+    )
     assert digits_classifier.name == "digits" and digits_classifier.num_classes == 10
 
 
@@ -113,7 +135,9 @@ def test_classifier_training_is_reproducible_and_survives_damage(
     data = digits()
     assert data.train_labels is not None
     assert data.test_labels is not None
-    small = CountData("few", data.train[:90], data.test[:20], 16, data.train_labels[:90], data.test_labels[:20])
+    small = CountData(
+        "few", data.train[:90], data.test[:20], 16, data.train_labels[:90], data.test_labels[:20]
+    )
     state = torch.get_rng_state()
     first = Classifier(lambda: small, cache=tmp_path)
     assert torch.equal(torch.get_rng_state(), state)

@@ -90,7 +90,9 @@ def ours(extractor: ModuleExtractor, fake: Tensor, real: Tensor, order: Tensor) 
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
     mu, sigma, n = statistics.compute()
-    scores = ImageScores(extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features))
+    scores = ImageScores(
+        extractor, len(fake), ["fd", "is", "kd", "prdc"], Reference(mu, sigma, n, features)
+    )
     for indices in order.split(50):
         scores.update({"samples": fake[indices]}, indices)
     return scores.compute()
@@ -117,11 +119,11 @@ def test_the_whole_pass_with_a_small_network() -> None:
     expected = theirs(fake, real, feature_extractor="tiny")
     order = torch.randperm(1100, generator=torch.Generator().manual_seed(0))
     values = ours(tiny_extractor(), fake, real, order)
-    names = {our.replace("fid", "fd").replace("kid", "kd"): their for our, their in OURS_TO_THEIRS.items()}
-    for our_name, their_name in names.items():
+    general_names = {"fid": "frechet_distance", "kid": "kernel_distance"}
+    for our_name, their_name in OURS_TO_THEIRS.items():
         base, _, ending = our_name.partition("_")
-        ours_here = values[f"{base}_tiny" + (f"_{ending}" if ending else "")]
-        assert ours_here == pytest.approx(expected[their_name], rel=1e-4), our_name
+        name = f"{general_names.get(base, base)}_tiny" + (f"_{ending}" if ending else "")
+        assert values[name] == pytest.approx(expected[their_name], rel=1e-4), name
 
 
 @pytest.mark.parametrize(("count", "splits"), [(100, 10), (103, 10), (57, 4), (12, 1)])
@@ -138,7 +140,7 @@ def test_streaming_inception_score(count: int, splits: int) -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("blackout.evaluation.image_scores"), "_BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr(import_module("blackout.evaluation.image_scores"), "MAX_BLOCK_VALUES", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)
@@ -155,18 +157,26 @@ def test_density_and_coverage_by_their_definition() -> None:
     real = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
     fake = torch.tensor([[0.4], [0.6], [100.0], [2.5]])
     radius = [1.0, 1.0, 2.0, 4.0]  # distance to the nearest other real point
-    inside = [[abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake]
+    inside = [
+        [abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake
+    ]
     result = precision_recall(fake, real, neighbours=1, density_neighbours=1)
     assert result.density == pytest.approx(sum(map(sum, inside)) / len(fake))
-    other = precision_recall(fake, real, neighbours=2, density_neighbours=1)  # whose balls are precision's alone
+    other = precision_recall(
+        fake, real, neighbours=2, density_neighbours=1
+    )  # whose balls are precision's alone
     assert (other.density, other.coverage) == (result.density, result.coverage)
-    assert result.coverage == pytest.approx(sum(any(row[i] for row in inside) for i in range(4)) / 4)
+    assert result.coverage == pytest.approx(
+        sum(any(row[i] for row in inside) for i in range(4)) / 4
+    )
 
 
 def test_near_duplicates_are_found_far_from_the_origin() -> None:
     """In float32 distances of 1e-3 are lost in the rounding of squares of norm 26."""
     generator = torch.Generator().manual_seed(0)
-    x, offset = (F.normalize(torch.randn(200, 2048, generator=generator)) * size for size in (26, 1e-3))
+    x, offset = (
+        F.normalize(torch.randn(200, 2048, generator=generator)) * size for size in (26, 1e-3)
+    )
     real, fake = torch.cat([x, x + offset]), torch.cat([x + offset / 4, x + 5 * offset / 4])
     assert precision_recall(fake, real, neighbours=1)[:2] == (1.0, 1.0)
 
@@ -187,4 +197,6 @@ def test_balls_of_precision_and_recall_are_closed_and_those_of_density_open() ->
     assert bool((apart == reach[1]).any() and (apart == reach[0][:, None]).any())
     shares = closed[0].any(1), closed[1].any(0), inside.sum(1) / 2, inside.any(0)
     expected = [float(share.double().mean()) for share in shares]
-    assert precision_recall(fake, real, neighbours=2, density_neighbours=2) == pytest.approx(expected)
+    assert precision_recall(fake, real, neighbours=2, density_neighbours=2) == pytest.approx(
+        expected
+    )

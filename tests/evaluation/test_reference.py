@@ -12,7 +12,14 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import Reference, dataset_reference, file_reference, write_reference
 from blackout.evaluation.extractors import Features, ModuleExtractor
-from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
+from tests.evaluation.networks import (
+    CLASSES,
+    FEATURES,
+    TinyNet,
+    colour_data,
+    images,
+    tiny_extractor,
+)
 
 
 class CountingExtractor(ModuleExtractor):
@@ -45,16 +52,26 @@ def test_is_computed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("validation", [1, 40, 149])
-def test_validation_images_belong_to_the_training_reference(tmp_path: Path, validation: int) -> None:
+def test_validation_images_belong_to_the_training_reference(
+    tmp_path: Path, validation: int
+) -> None:
     """So that published scores, which have the full official training set as reference, do not depend on them."""
-    whole, rows = replace(colour_data(), val=torch.empty(0)), torch.randperm(150)[:validation].sort().values
+    whole, rows = (
+        replace(colour_data(), val=torch.empty(0)),
+        torch.randperm(150)[:validation].sort().values,
+    )
     stayed = torch.ones(150, dtype=torch.bool)
     stayed[rows] = False
     data = replace(whole, train=whole.train[stayed], val=whole.train[rows], val_rows=rows)
     extractor = CountingExtractor()
     first = dataset_reference(whole, "train", extractor, cache=tmp_path)
-    assert extractor.passed == first.num_samples == 150 and first.origin["data"] == whole.fingerprint("train")
-    assert same(dataset_reference(data, "train", extractor, cache=tmp_path), first) and extractor.passed == 150
+    assert extractor.passed == first.num_samples == 150 and first.origin[
+        "data"
+    ] == whole.fingerprint("train")
+    assert (
+        same(dataset_reference(data, "train", extractor, cache=tmp_path), first)
+        and extractor.passed == 150
+    )
 
 
 def test_features_are_added_to_the_cache_when_asked_for(tmp_path: Path) -> None:
@@ -100,21 +117,23 @@ def test_a_damaged_cache_is_computed_anew(tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"")
     else:
         write_reference(path, dataclasses.replace(good, origin={**good.origin, "split": "test"}))
-    with pytest.warns(UserWarning, match="computed anew"):
+    with pytest.warns(UserWarning, match="damaged and will be replaced"):
         assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
     assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
 
 
 def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="cannot keep"):
+    with pytest.warns(UserWarning, match="cannot be cached"):
         dataset_reference(colour_data(), "train", tiny_extractor(), cache=tmp_path / "file")
 
 
 def test_refuses_other_splits_and_data() -> None:
-    with pytest.raises(UserError, match="allowed are train, test"):
+    with pytest.raises(UserError, match="must be train, test"):
         dataset_reference(colour_data(), "validation", tiny_extractor())  # type: ignore[arg-type]
-    vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
+    vectors = CountData(
+        "vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255
+    )
     with pytest.raises(UserError, match=r"shape \(6,\)"):
         dataset_reference(vectors, "train", tiny_extractor())
     single = CountData("single", images(1, 0), images(1, 1), 255)
@@ -128,7 +147,11 @@ def test_file_round_trip(tmp_path: Path) -> None:
     write_reference(tmp_path / "statistics", made)
     read = file_reference(tmp_path / "statistics", extractor)
     assert same(made, read) and read.num_samples == 150
-    assert read.features is not None and made.features is not None and torch.equal(read.features, made.features)
+    assert (
+        read.features is not None
+        and made.features is not None
+        and torch.equal(read.features, made.features)
+    )
 
 
 def test_common_statistics_file(tmp_path: Path) -> None:
@@ -136,7 +159,11 @@ def test_common_statistics_file(tmp_path: Path) -> None:
     path = tmp_path / "cifar10-32x32.npz"
     np.savez(path, mu=np.arange(FEATURES, dtype=np.float32), sigma=np.eye(FEATURES))
     reference = file_reference(path, tiny_extractor())
-    assert reference.mu.dtype is torch.float64 and reference.num_samples is None and reference.features is None
+    assert (
+        reference.mu.dtype is torch.float64
+        and reference.num_samples is None
+        and reference.features is None
+    )
     assert reference.origin["file"] == path.name
 
 
@@ -148,7 +175,7 @@ def test_refuses_bad_statistics_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a readable"):
         file_reference(path, extractor)
     np.savez(path, mean=np.zeros(3))
-    with pytest.raises(UserError, match="mu and sigma are expected"):
+    with pytest.raises(UserError, match="must contain the arrays mu and sigma"):
         file_reference(path, extractor)
     np.savez(path, mu=np.zeros(2048), sigma=np.eye(2048))
     with pytest.raises(UserError, match="tiny has 24 features"):
@@ -159,6 +186,8 @@ def test_refuses_bad_statistics_files(tmp_path: Path) -> None:
     np.savez(path, mu=np.array([{}], dtype=object), sigma=np.eye(FEATURES))
     with pytest.raises(UserError, match="not a readable"):
         file_reference(path, extractor)
-    write_reference(path, dataset_reference(colour_data(), "test", tiny_extractor(seed=3), cache=tmp_path))
+    write_reference(
+        path, dataset_reference(colour_data(), "test", tiny_extractor(seed=3), cache=tmp_path)
+    )
     with pytest.raises(UserError, match="made with another extractor"):
         file_reference(path, extractor)

@@ -20,13 +20,13 @@ from blackout.evaluation import (
     Scorer,
     copula_samples,
     dataset_reference,
-    over_seeds,
+    summarise_seeds,
     write_reference,
 )
 from blackout.evaluation.extractors import Classifier, Features, ModuleExtractor
 from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
 
-ALL = ["fd", "is", "kd", "prc", "classes"]
+ALL = ["fd", "is", "kd", "prdc", "classes"]
 
 
 def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer:
@@ -34,7 +34,9 @@ def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer
     return Scorer(tiny_extractor, scores, **settings)  # type: ignore[arg-type]
 
 
-def scored(run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None) -> dict[str, float]:
+def scored(
+    run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None
+) -> dict[str, float]:
     for indices in (torch.arange(len(samples)) if order is None else order).split(batch):
         run.update({"samples": samples[indices]}, indices)
     return run.compute()
@@ -47,8 +49,15 @@ def test_values_do_not_depend_on_batches_or_order(tmp_path: Path) -> None:
     order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
     two = scored(choice.begin(colour_data(), 90), samples, batch=7, order=order)
     assert one == pytest.approx(two, rel=1e-6)
-    assert {"fd_tiny", "is_tiny", "is_tiny_std", "kd_tiny", "kd_tiny_std", "precision_tiny"} < one.keys()
-    assert sum(one[f"share_tiny_{label}"] for label in range(10)) == pytest.approx(1)
+    assert {
+        "frechet_distance_tiny",
+        "is_tiny",
+        "is_tiny_std",
+        "kernel_distance_tiny",
+        "kernel_distance_tiny_std",
+        "precision_tiny",
+    } < one.keys()
+    assert sum(one[f"class_share_tiny_{label}"] for label in range(10)) == pytest.approx(1)
     assert not any("fid" in name or "kid" in name for name in one)
 
 
@@ -79,12 +88,16 @@ def test_reset_starts_again(tmp_path: Path) -> None:
 
 def test_training_data_score_best(tmp_path: Path) -> None:
     data = colour_data(400, 100)
-    choice = scorer(tmp_path, ["fd", "kd", "prc"])
+    choice = scorer(tmp_path, ["fd", "kd", "prdc"])
     train, held_out, wrong = (
-        scored(choice.begin(data, 100), x) for x in (data.train[:100], data.test, images(100, 3, spread=4))
+        scored(choice.begin(data, 100), x)
+        for x in (data.train[:100], data.test, images(100, 3, spread=4))
     )
-    assert train["fd_tiny"] < wrong["fd_tiny"] and held_out["fd_tiny"] < wrong["fd_tiny"]
-    assert held_out["kd_tiny"] < wrong["kd_tiny"]
+    assert (
+        train["frechet_distance_tiny"] < wrong["frechet_distance_tiny"]
+        and held_out["frechet_distance_tiny"] < wrong["frechet_distance_tiny"]
+    )
+    assert held_out["kernel_distance_tiny"] < wrong["kernel_distance_tiny"]
     assert train["precision_tiny"] == 1
 
 
@@ -92,16 +105,22 @@ def test_counts_are_mapped_to_bytes_and_this_is_recorded(tmp_path: Path) -> None
     data = colour_data()
     coarse = CountData("coarse", data.train // 16, data.test // 16, 15)
     run = scorer(tmp_path, ["fd"]).begin(coarse, 60)
-    value = scored(run, coarse.test)["fd_tiny"]
+    value = scored(run, coarse.test)["frechet_distance_tiny"]
     direct = CountData("direct", coarse.train * 17, coarse.test * 17, 255)
-    assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["fd_tiny"]
+    assert (
+        value
+        == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["frechet_distance_tiny"]
+    )
     assert "0..15" in run.provenance()["images"]
 
 
 def test_provenance_is_plain_and_complete(tmp_path: Path) -> None:
     provenance = scorer(tmp_path, reference="test").begin(colour_data(), 50).provenance()
     assert json.loads(json.dumps(provenance)) == provenance
-    assert provenance["reference"]["split"] == "test" and provenance["reference"]["dataset"] == "colours"
+    assert (
+        provenance["reference"]["split"] == "test"
+        and provenance["reference"]["dataset"] == "colours"
+    )
     assert provenance["extractor"]["identity"] == tiny_extractor().identity
     assert provenance["num_samples"] == 50
 
@@ -109,11 +128,18 @@ def test_provenance_is_plain_and_complete(tmp_path: Path) -> None:
 def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
     choice, data = scorer(tmp_path), colour_data()
     held_out = choice.held_out(data, 50)
-    assert held_out == {"num_samples": 50, "values": scored(choice.begin(data, 50), data.test[:50], batch=512)}
-    with pytest.warns(UserWarning, match="scores of real images are left out: .* needs at least 10 samples"):
+    assert held_out == {
+        "num_samples": 50,
+        "values": scored(choice.begin(data, 50), data.test[:50], batch=512),
+    }
+    with pytest.warns(
+        UserWarning, match="scores of real images are left out: .* needs at least 10 samples"
+    ):
         assert choice.held_out(data, 9) is None
     against = scorer(tmp_path, ["fd"], reference="test").held_out(data, 50)
-    assert against is not None and against["values"]["fd_tiny_test"] > 0.01  # training images, not the reference itself
+    assert (
+        against is not None and against["values"]["frechet_distance_tiny_test"] > 0.01
+    )  # training images, not the reference itself
 
 
 def test_scores_against_test_images_have_names_of_their_own(tmp_path: Path) -> None:
@@ -122,49 +148,83 @@ def test_scores_against_test_images_have_names_of_their_own(tmp_path: Path) -> N
     published = scored(scorer(tmp_path).begin(data, 60), x)
     against_test = scored(scorer(tmp_path, reference="test").begin(data, 60), x)
     against_val = scored(scorer(tmp_path, reference="test").begin(data, 60, split="val"), x)
-    of_reference = {f"{name}_tiny" for name in ("fd", "kd", "precision", "recall", "density", "coverage")}
-    of_reference |= {"kd_tiny_std"}
+    of_reference = {
+        f"{name}_tiny"
+        for name in (
+            "frechet_distance",
+            "kernel_distance",
+            "precision",
+            "recall",
+            "density",
+            "coverage",
+        )
+    }
+    of_reference |= {"kernel_distance_tiny_std"}
     alone = published.keys() - of_reference
-    assert against_test.keys() == alone | {name.replace("_tiny", "_tiny_test") for name in of_reference}
-    assert against_val.keys() == alone | {name.replace("_tiny", "_tiny_val") for name in of_reference}
+    assert against_test.keys() == alone | {
+        name.replace("_tiny", "_tiny_test") for name in of_reference
+    }
+    assert against_val.keys() == alone | {
+        name.replace("_tiny", "_tiny_val") for name in of_reference
+    }
     assert all(against_test[name] == published[name] for name in alone)
     exact = scored(scorer(tmp_path, reference="test").begin(data, 60), data.test)
-    assert abs(exact["fd_tiny_test"]) < 1e-6 < published["fd_tiny"]
-    assert scored(scorer(tmp_path).begin(data, 60, split="val"), x) == published  # the training set is what it is
+    assert abs(exact["frechet_distance_tiny_test"]) < 1e-6 < published["frechet_distance_tiny"]
+    assert (
+        scored(scorer(tmp_path).begin(data, 60, split="val"), x) == published
+    )  # the training set is what it is
 
 
 def test_a_fitted_model_is_scored_like_samples(tmp_path: Path) -> None:
     choice, data = scorer(tmp_path), colour_data()
     values = scored(choice.begin(data, 60), copula_samples(data.train, 60), batch=512)
-    assert choice.baseline(data, 60) == {"name": "gaussian_copula", "num_samples": 60, "values": values}
+    assert choice.baseline(data, 60) == {
+        "name": "gaussian_copula",
+        "num_samples": 60,
+        "values": values,
+    }
 
 
 def test_images_of_a_class_are_compared_with_those_of_the_class(tmp_path: Path) -> None:
     train, test = images(150, 1), images(90, 2)
     data = CountData("colours", train, test, 255, torch.arange(150) % 3, torch.arange(90) % 3)
     part = data.select_condition(torch.tensor([2]))
-    run, alone = scorer(tmp_path, ["fd"]).begin(part, 30), CountData("alone", train[2::3], test[2::3], 255)
+    run, alone = (
+        scorer(tmp_path, ["fd"]).begin(part, 30),
+        CountData("alone", train[2::3], test[2::3], 255),
+    )
     assert scored(run, test[2::3]) == scored(scorer(tmp_path, ["fd"]).begin(alone, 30), test[2::3])
     assert run.provenance()["reference"]["condition"] == {"classes": [2]}
-    write_reference(tmp_path / "r.npz", dataset_reference(data, "train", tiny_extractor(), cache=tmp_path))
-    with pytest.raises(UserError, match=r"these samples are under \{'classes': \[2\]\}, which its images may not be"):
+    write_reference(
+        tmp_path / "r.npz", dataset_reference(data, "train", tiny_extractor(), cache=tmp_path)
+    )
+    with pytest.raises(UserError, match=r"these samples are conditional on \{'classes': \[2\]\}"):
         scorer(tmp_path, ["fd"], reference=str(tmp_path / "r.npz")).begin(part, 30)
 
 
 def test_samples_are_read_as_images_of_the_source(tmp_path: Path) -> None:
     samples = images(5, 0)
     np.savez(tmp_path / "samples.npz", samples=samples.permute(0, 2, 3, 1).numpy())
-    assert torch.equal(scorer(tmp_path).read(tmp_path / "samples.npz", colour_data())["samples"], samples)
+    assert torch.equal(
+        scorer(tmp_path).read(tmp_path / "samples.npz", colour_data())["samples"], samples
+    )
     np.save(tmp_path / "other.npy", np.zeros((5, 4, 4, 3), dtype=np.uint8))
-    with pytest.raises(UserError, match=r"samples of shape \(3, 4, 4\) cannot be compared with \(3, 8, 8\)"):
+    with pytest.raises(
+        UserError, match=r"samples of shape \(3, 4, 4\) cannot be compared with \(3, 8, 8\)"
+    ):
         scorer(tmp_path).read(tmp_path / "other.npy", colour_data())
 
 
 def test_only_images_of_counts_can_be_scored(tmp_path: Path) -> None:
     energy = mock.Mock()
     energy.name = "ising"
-    vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
-    for source, message in ((energy, "ising: image scores need a dataset of counts"), (vectors, r"shape \(6,\)")):
+    vectors = CountData(
+        "vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255
+    )
+    for source, message in (
+        (energy, "ising: image scores need a dataset of counts"),
+        (vectors, r"shape \(6,\)"),
+    ):
         with pytest.raises(UserError, match=message):
             scorer(tmp_path, ["is"]).begin(source, 60)
 
@@ -172,8 +232,10 @@ def test_only_images_of_counts_can_be_scored(tmp_path: Path) -> None:
 def test_statistics_file_as_reference(tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
     np.savez(path, mu=np.zeros(FEATURES), sigma=np.eye(FEATURES))
-    values = scored(scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0))
-    assert values["fd_tiny"] > 0
+    values = scored(
+        scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0)
+    )
+    assert values["frechet_distance_tiny"] > 0
     with pytest.raises(UserError, match="only mu and sigma"):
         scorer(tmp_path, ["fd", "kd"], reference=str(path)).begin(colour_data(), 60)
 
@@ -215,7 +277,7 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
     for number, size in ((39, 19), (200, len(colour_data().train) // 2)):
         run = scorer(tmp_path, ["kd"]).begin(colour_data(), number)
         assert run.provenance()["options"]["kernel_subset_size"] == size <= number
-        assert scored(run, images(number, 7))["kd_tiny"] != 0
+        assert scored(run, images(number, 7))["kernel_distance_tiny"] != 0
 
 
 @pytest.mark.parametrize(
@@ -227,9 +289,9 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
         (["fd", "fd"], 60, {}, "each once"),
         (["fd"], 1, {}, "at least 2"),
         (["is"], 9, {}, "10 splits needs at least 10 samples"),
-        (["prc"], 5, {}, "at least 6 samples"),
+        (["prdc"], 5, {}, "at least 6 samples"),
         (["fd"], 60, {"reference": "valid"}, "no such file"),
-        (["fd"], 60, {"batch_size": 0}, "batch_size=0"),
+        (["fd"], 60, {"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
 def test_refuses_before_anything_long_starts(
@@ -265,12 +327,17 @@ def test_bad_images(tmp_path: Path) -> None:
             run.update({"samples": bad}, indices)
     run.update({"samples": images(4, 0)}, indices)
     run.update({"samples": images(2, 0)}, indices[:2])
-    with pytest.raises(UserError, match="60 samples were asked for, but only 4 were scored, and 2 of them more than"):
+    with pytest.raises(
+        UserError,
+        match="60 samples were requested, but only 4 were scored, and 2 of them more than",
+    ):
         run.compute()
 
 
 @pytest.mark.deep
-def test_digits_have_honest_scores_without_a_download(digits_classifier: Classifier, tmp_path: Path) -> None:
+def test_digits_have_honest_scores_without_a_download(
+    digits_classifier: Classifier, tmp_path: Path
+) -> None:
     """Held-out digits score far better than independent pixels, black images and noise."""
     data = digits()
     choice = Scorer(lambda: digits_classifier, ALL, cache=tmp_path)
@@ -282,14 +349,17 @@ def test_digits_have_honest_scores_without_a_download(digits_classifier: Classif
         "black": torch.zeros_like(data.test),
     }
     real = scored(choice.begin(data, len(data.test)), data.test)
-    assert real["recognised_digits"] > 0.85 and real["is_digits"] > 6
+    assert real["classified_share_digits"] > 0.85 and real["is_digits"] > 6
     for name, fake in fakes.items():
         values = scored(choice.begin(data, len(fake)), fake)
-        assert values["fd_digits"] > 5 * real["fd_digits"], name
-        assert values["kd_digits"] > real["kd_digits"] and values["recall_digits"] < real["recall_digits"], name
-        assert values["recognised_digits"] < 0.3, name
+        assert values["frechet_distance_digits"] > 5 * real["frechet_distance_digits"], name
+        assert (
+            values["kernel_distance_digits"] > real["kernel_distance_digits"]
+            and values["recall_digits"] < real["recall_digits"]
+        ), name
+        assert values["classified_share_digits"] < 0.3, name
 
 
 def test_spread_over_seeds() -> None:
-    spread = over_seeds([{"fid": 1.0}, {"fid": 2.0}, {"fid": 3.0}])
+    spread = summarise_seeds([{"fid": 1.0}, {"fid": 2.0}, {"fid": 3.0}])
     assert spread["fid"] == pytest.approx({"mean": 2, "std": 1, "standard_error": 3**-0.5})

@@ -8,14 +8,24 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.exact_laws import Chain, Dna, ExactModel, Motif, Ring, Synthetic, hellinger, melody, noise_of
+from benchmarks.exact_laws import (
+    Chain,
+    Dna,
+    ExactModel,
+    Motif,
+    Ring,
+    Synthetic,
+    hellinger,
+    melody,
+    noise_of,
+)
 from benchmarks.learned_classifier import LearnedClassifier
 from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
-from blackout.posterior import Measured, Reward
+from blackout.posterior import InverseProblem, Reward
 from blackout.posterior.rewards import Tilt
-from blackout.posterior.split_gibbs import forests
+from blackout.posterior.split_gibbs import colour_forests
 from blackout.random import SampleStreams
 
 STATES = torch.tensor(list(itertools.product(range(3), repeat=3)))
@@ -46,7 +56,9 @@ def test_draws_marginals_and_means_are_those_of_all_states(chain):
     p = law(chain, node)
     many = node.expand(20_000, 3, 3)
     assert p_of_draws(chain.draw(many, SampleStreams(0, torch.arange(20_000)).step(0)), p) > 1e-3
-    wanted = torch.stack([torch.stack([p[STATES[:, i] == v].sum() for v in range(3)]) for i in range(3)])
+    wanted = torch.stack(
+        [torch.stack([p[STATES[:, i] == v].sum() for v in range(3)]) for i in range(3)]
+    )
     assert torch.allclose(chain.marginals(node[None])[0], wanted)
     pair = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 3)))
     tilted = chain.tilted(pair, 1.5)
@@ -60,9 +72,13 @@ def test_reverse_runs_follow_bayes_rule(chain):
     z, t = torch.tensor([[2, 0, 1]]), 0.7
     node = noise_of(model.process, z, torch.tensor(t, dtype=torch.float64))[0]
     keep = math.exp(-t)
-    assert torch.allclose(node[0], torch.tensor([1 - keep, 1 - keep, 1 + 2 * keep], dtype=torch.float64) / 3)
+    assert torch.allclose(
+        node[0], torch.tensor([1 - keep, 1 - keep, 1 + 2 * keep], dtype=torch.float64) / 3
+    )
     streams = SampleStreams(3, torch.arange(20_000))
-    assert p_of_draws(model.prior().reverse(z.expand(20_000, 3), t, streams), law(chain, node)) > 1e-3
+    assert (
+        p_of_draws(model.prior().reverse(z.expand(20_000, 3), t, streams), law(chain, node)) > 1e-3
+    )
     assert p_of_draws(model.prior().draw(20_000, streams), law(chain)) > 1e-3
     predicted = model.prior().denoiser(z, torch.tensor(t, dtype=torch.float64))
     assert torch.allclose(predicted.mean[0].T.double(), chain.marginals(node[None])[0], atol=1e-6)
@@ -72,11 +88,16 @@ def test_words_are_counted_and_drawn_in_two_colours():
     x = torch.tensor([[1, 2, 1, 2, 0], [2, 1, 1, 1, 2]])
     operator = Motif((1, 2), [0.0, 2.0])
     assert operator(x.double()).tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
-    problem = Measured(operator, operator.noise, operator.noise.measurements(operator.measured((5,))))
-    assert problem.log_likelihood(x.double()).tolist() == [0.0, 2.0]  # the first row has scale 0, the second scale 2
-    assert len(forests(operator.incidence((5,)), 5)) == 2
+    problem = InverseProblem(
+        operator, operator.noise, operator.noise.measurements(operator.measurement_shape((5,)))
+    )
+    assert problem.log_likelihood(x.double()).tolist() == [
+        0.0,
+        2.0,
+    ]  # the first row has scale 0, the second scale 2
+    assert len(colour_forests(operator.incidence((5,)), 5)) == 2
     with pytest.raises(ValueError, match="cannot stand"):
-        operator.measured((1,))
+        operator.measurement_shape((1,))
     with pytest.raises(ValueError, match="name"):
         Motif(())
     with pytest.raises(ValueError, match="list of numbers"):
@@ -85,7 +106,9 @@ def test_words_are_counted_and_drawn_in_two_colours():
 
 def test_laws_made_by_hand_are_laws():
     for chain in (Dna().chain, melody(16), Synthetic(3).chain):
-        assert torch.allclose(chain.weight.sum(1), torch.ones(len(chain.weight), dtype=torch.float64))
+        assert torch.allclose(
+            chain.weight.sum(1), torch.ones(len(chain.weight), dtype=torch.float64)
+        )
         assert float(chain.first.sum()) == pytest.approx(1.0) and bool((chain.weight > 0).all())
     dna = Dna().chain
     assert torch.allclose(dna.first @ dna.weight, dna.first)
@@ -131,7 +154,10 @@ def test_a_classifier_learns_the_same_whatever_was_drawn_before():
 def test_an_exact_model_is_for_posteriors_alone():
     model = Dna(4)
     assert model.process.max_count == 3 and isinstance(model.process, Uniform)
-    for request, word in (({}, "posterior"), ({"sampler": {"num_steps": 3}, "posterior": {}}, "sampler")):
+    for request, word in (
+        ({}, "posterior"),
+        ({"sampler": {"num_steps": 3}, "posterior": {}}, "sampler"),
+    ):
         with pytest.raises(UserError, match=word):
             model.family.draw(model, {**request, "num_samples": 1})
 

@@ -120,7 +120,7 @@ REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "operator=classifier": (f"operator.classifier={{{{_target_: {COMPONENTS}.Digit}}}}",),
     "operator=decoded": (
         f"operator.decoder={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
-        "operator.decoded=[2]",
+        "operator.decoded_shape=[2]",
         "operator.operator={{_target_: blackout.posterior.Identity}}",
         "noise=flips",
         "++noise.penalty=2",

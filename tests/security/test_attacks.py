@@ -29,7 +29,7 @@ def test_the_untouched_files_are_sampled_and_scored(run, place):
         outcome = run("sample", f"ckpt={place / name}", "num_samples=2", f"out={place / 'of' / name}")
         assert outcome.code == 0, outcome.err
     outcome = run("sample", f"ckpt={place / 'model'}", "num_samples=250", *EVALUATE, f"out={place / 'out'}")
-    assert outcome.code == 0 and "fd_digits" in (place / "out" / "metrics.json").read_text(), outcome.err
+    assert outcome.code == 0 and "frechet_distance_digits" in (place / "out" / "metrics.json").read_text(), outcome.err
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -68,7 +68,7 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
     shown = {row["trainer/global_step"]: row["train/loss"] for row in second.history if "train/loss" in row}
     assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == shown
     assert any("train/images_per_second" in row for row in first.history)
-    for name in ("val/bits_per_dim", "fd_digits"):
+    for name in ("val/bits_per_dim", "frechet_distance_digits"):
         assert second.summary[name] > 0 and second.summary[name] != first.summary[name]
         assert second.summary[name] == pytest.approx(float(metrics(directory)[-1][name]), rel=1e-6)
 
@@ -174,7 +174,9 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
     events = EventAccumulator(str(directory / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "fd_digits"} <= set(tags["scalars"])
+    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "frechet_distance_digits"} <= set(
+        tags["scalars"]
+    )
     shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
     written = [(int(row["step"]), float(row["train/loss"])) for row in metrics(directory) if row["train/loss"]]
     assert shown == [(step, pytest.approx(loss)) for step, loss in written]

@@ -53,7 +53,7 @@ def make_module(seed=0):
 
 @pytest.fixture
 def scorer(tmp_path):
-    return Scorer(tiny_extractor, ["fd", "is", "kd", "prc"], "train", 32, tmp_path)
+    return Scorer(tiny_extractor, ["fd", "is", "kd", "prdc"], "train", 32, tmp_path)
 
 
 def state(module):
@@ -105,7 +105,7 @@ def trained(*callbacks):
 def test_scoring_leaves_everything_as_it_was(scorer):
     scores = Watched(scorer, SAMPLES, every_n_steps=2)
     module = trained(scores)
-    assert scores.undisturbed == [True] * 3 and scores.values["fd_tiny"] > 0
+    assert scores.undisturbed == [True] * 3 and scores.values["frechet_distance_tiny"] > 0
     assert same(module.state_dict(), trained().state_dict())
 
 
@@ -117,7 +117,7 @@ def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
         return score_samples(scorer.begin(DATA, SAMPLES), module.model.batches, seed)
 
     assert scores.values == values(module) and scores.provenance["seed"] == 5
-    assert {"fd_tiny", "is_tiny", "kd_tiny", "precision_tiny"} <= scores.values.keys()
+    assert {"frechet_distance_tiny", "is_tiny", "kernel_distance_tiny", "precision_tiny"} <= scores.values.keys()
     assert values(module, 6) != scores.values
     for parameter in module.model.network.parameters():
         parameter.data.zero_()
@@ -147,8 +147,8 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
 
     class Noted(DummyLogger):
         def log_metrics(self, metrics, step=None):
-            if "fd_tiny" in metrics:
-                logged[step + 1] = metrics["fd_tiny"]
+            if "frechet_distance_tiny" in metrics:
+                logged[step + 1] = metrics["frechet_distance_tiny"]
 
     without = replace(DATA, val=torch.empty(0))
     scores = Scores(scorer, SAMPLES, every_n_steps=every)
@@ -178,7 +178,9 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
     shown = read_run(folder)
-    assert shown.exit_code == 0 and shown.summary["fd_digits"] == report["values"]["fd_digits"]
+    assert (
+        shown.exit_code == 0 and shown.summary["frechet_distance_digits"] == report["values"]["frechet_distance_digits"]
+    )
 
 
 def digits_scorer(scores):
@@ -189,13 +191,16 @@ def digits_scorer(scores):
 def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme):  # noqa: F811
     outcome = run(
         "train", *TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=100", "callbacks.scores.every_n_steps=2",
-        "callbacks.checkpoints.monitor=fd_digits", f"callbacks.checkpoints.mode={mode}", "trainer.max_steps=8",
+        "callbacks.checkpoints.monitor=frechet_distance_digits", f"callbacks.checkpoints.mode={mode}",
+        "trainer.max_steps=8",
         "ema_decay=0.0", "optimizer.lr=0.1", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}", "run_id=a",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "digits" / "a"
     rows = list(csv.DictReader((directory / "metrics.csv").open()))
-    scores = {int(row["step"]) + 1: float(row["fd_digits"]) for row in rows if row["fd_digits"]}
+    scores = {
+        int(row["step"]) + 1: float(row["frechet_distance_digits"]) for row in rows if row["frechet_distance_digits"]
+    }
     scores.pop(9, None)  # of the finished run: no checkpoint is saved then
     assert sorted(scores) == [2, 4, 6, 8]
     best = extreme(scores, key=scores.__getitem__)
@@ -203,7 +208,7 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
     again = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
-    assert again["fd_digits"] == pytest.approx(scores[best], rel=1e-4)
+    assert again["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
 def test_memory_stays_flat_while_many_samples_are_scored(scorer):

@@ -22,10 +22,10 @@ from torch import Tensor
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.posterior import NoiseDenoise
-from blackout.posterior.auto import Direct, conjugate
+from blackout.posterior.auto import Direct, conjugate_state
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
-from blackout.posterior.problem import Measured, Prior, Streams
+from blackout.posterior.problem import InverseProblem, Prior, Streams
 from blackout.posterior.split_gibbs import Coupling, SplitGibbs
 from blackout.random import SampleStreams, categorical
 from blackout.verification.claims import histogram, numbers, p_value
@@ -200,7 +200,7 @@ class ExactPrior(Prior):
 
     toy: SplitToy = field(kw_only=True)
 
-    def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
+    def reverse(self, z: Tensor, t: float, source: Streams = None, num_steps: int | None = None) -> Tensor:
         return self._drawn(self.toy.denoise(t)[numbers(z, self.toy.states)], source)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
@@ -221,7 +221,7 @@ class BlackBoxed:
         problem: the whole of it.
     """
 
-    problem: Measured
+    problem: InverseProblem
 
     def log_likelihood(self, x: Tensor) -> Tensor:
         """The problem's."""
@@ -242,7 +242,7 @@ class Case:
     name: str
     process: Process
     toy: SplitToy
-    problem: Measured
+    problem: InverseProblem
 
     @property
     def prior(self) -> ExactPrior:
@@ -254,7 +254,7 @@ def cases(separable: bool) -> list[Case]:
     """A noisy count of two elements of four levels, each by itself or summed with weights 1 and 2."""
     operator = Identity() if separable else Matrix(torch.tensor([[1.0, 2.0]]))
     y = (_Y, 1.0) if separable else (_Y,)
-    problem = Measured(operator, Poisson(_EXPOSURE, _BACKGROUND), torch.tensor(y))
+    problem = InverseProblem(operator, Poisson(_EXPOSURE, _BACKGROUND), torch.tensor(y))
     p = np.random.default_rng(0).dirichlet(np.ones(16))
 
     def likelihood(a: Array, b: Array) -> Array:
@@ -360,9 +360,9 @@ def likelihoods() -> Iterator[Claim]:
             off = float(np.abs(_relaxed(case.process, BlackBoxed(case.problem), t) - case.toy.of_states(t)).max())
             yield _below(f"{case.name}: likelihood of states, {t:g}", off)
     for title, problem, t in (
-        ("thinning", Measured(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0])), 0.7),
-        ("photons", Measured(Identity(), Poisson(0.8, 0.4), torch.tensor([3.0, 0.0])), 0.5),
-        ("pooled photons", Measured(Pool(2), Poisson(0.8), torch.tensor([4.0])), 0.5),
+        ("thinning", InverseProblem(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0])), 0.7),
+        ("photons", InverseProblem(Identity(), Poisson(0.8, 0.4), torch.tensor([3.0, 0.0])), 0.5),
+        ("pooled photons", InverseProblem(Pool(2), Poisson(0.8), torch.tensor([4.0])), 0.5),
     ):
         forward = np.kron(death_element(6)(t), death_element(6)(t))
         likelihood = problem.log_likelihood(_all_states(6).double()).exp().numpy()
@@ -372,14 +372,14 @@ def likelihoods() -> Iterator[Claim]:
 
 
 def _conjugate() -> Iterator[Claim]:
-    """L(x) is proportional to K_t(x, z) where `conjugate` says that one reverse run is enough."""
+    """L(x) is proportional to K_t(x, z) where `conjugate_state` says that one reverse run is enough."""
     mask = torch.tensor([True, False])
     for name, process, problem in (
-        ("pure death, thinning", PureDeath(3), Measured(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))),
-        ("uniform, flips", Uniform(3), Measured(Identity(), Flips(1.5), torch.tensor([1.0, 2.0]))),
-        ("absorbing, erasures", Absorbing(3), Measured(Inpaint(mask), Exact(), torch.tensor([1.0, 0.0]))),
+        ("pure death, thinning", PureDeath(3), InverseProblem(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))),
+        ("uniform, flips", Uniform(3), InverseProblem(Identity(), Flips(1.5), torch.tensor([1.0, 2.0]))),
+        ("absorbing, erasures", Absorbing(3), InverseProblem(Inpaint(mask), Exact(), torch.tensor([1.0, 0.0]))),
     ):
-        found = conjugate(process, problem, (2,))
+        found = conjugate_state(process, problem, (2,))
         assert found is not None
         (state,), t = found
         x = _all_states(4)
@@ -415,7 +415,7 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
         yield _likely(f"{case.name}: noise-denoise moves", p_value(histogram(found, 4), law))
     yield _published(start)
     case = cases(separable=True)[1]
-    problem = Measured(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))
+    problem = InverseProblem(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))
     found = Direct().sample(case.prior, problem, n).samples
     weight = case.toy.p * problem.log_likelihood(_all_states(4).double()).exp().numpy()
     yield _likely("pure death: direct", p_value(histogram(found, 4), weight / weight.sum()))
@@ -443,7 +443,7 @@ def joint_law(toy: SplitToy, levels: tuple[float, ...], step: Callable[[int, flo
 def _relaxed(process: Process, problem: Any, t: float) -> Array:
     """What the package takes for Lt, of all states of two elements."""
     states = _all_states(process.num_states)
-    return Coupling(process).relaxed(problem, (2,), t).log_likelihood(states).exp().numpy()
+    return Coupling(process).relax(problem, (2,), t).log_likelihood(states).exp().numpy()
 
 
 def _all_states(states: int) -> Tensor:
