@@ -36,7 +36,7 @@ from blackout.evaluation import reference
 from blackout.files import memory, read_rows, taking_at_most
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
-from blackout.posterior.noise import as_map
+from blackout.posterior.noise import to_tensor
 from blackout.training.checkpoint_files import read_checkpoint
 
 Read = Callable[[], object]
@@ -328,7 +328,7 @@ def with_second_file(kind: str, array: Any, folder: Path) -> Read:
 
 def as_exposure(array: Any, folder: Path) -> Read:
     np.save(folder / "y.npy", array)
-    return partial(as_map, str(folder / "y.npy"), "exposure")
+    return partial(to_tensor, str(folder / "y.npy"), "exposure")
 
 
 CASES |= {
@@ -777,7 +777,7 @@ for suffix in ("npy", "npz", "csv", "tsv", "parquet", "h5ad", "h5", "hdf5", "tif
 for suffix in READERS:
     CASES[f"pipe: graph{suffix}"] = partial(pipe, f"x{suffix}", read_graphs)
 for word, read in {
-    "exposure": lambda path: as_map(str(path), "exposure"), "array": load_array, "target": read_arrays,
+    "exposure": lambda path: to_tensor(str(path), "exposure"), "array": load_array, "target": read_arrays,
     "checkpoint": read_checkpoint, "metrics": read_rows, "reference": lambda path: reference.file_reference(path, None),
     "table": lambda path: read_table(path.parent),
 }.items():  # fmt: skip
