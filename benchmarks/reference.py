@@ -42,7 +42,7 @@ class Resample(nn.Module):
 class PlainNorm(nn.GroupNorm):
     """PyTorch's, and what follows it in a pass of its own."""
 
-    def active(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
+    def activate(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
         h = F.silu(self(x))
         return h if dropout is None else dropout(h)
 

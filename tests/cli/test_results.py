@@ -14,8 +14,8 @@ from blackout.permutations.shuffle.draw import ShuffleDraw
 from blackout.posterior.draw import PosteriorDraw
 
 REPORT = {
-    "values": {"fd": 3.0, "share_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},
-    "held_out_data": {"num_samples": 9, "values": {"fd": 1.0, "share_0": 0.4}},
+    "values": {"fd": 3.0, "class_share_digits_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},
+    "held_out_data": {"num_samples": 9, "values": {"fd": 1.0, "class_share_digits_0": 0.4}},
     "baseline": {"name": "gaussian_copula", "num_samples": 9, "values": {"fd": 8.0}},
     "baselines": {"bits_per_dim_test": {"poisson": 5.0, "negative_binomial": 4.13}, "another": {"poisson": 1.0}},
 }
@@ -24,7 +24,7 @@ REPORT = {
 def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline() -> None:
     assert collect_references(REPORT) == {
         "fd": {"held_out_data": 1.0, "gaussian_copula": 8.0},
-        "share_0": {"held_out_data": 0.4},
+        "class_share_digits_0": {"held_out_data": 0.4},
         "bits_per_dim_test": {"negative_binomial": 4.13},
     }
     flow = {"log_z": 1.0, "log_z_exact": 1.1, "log_z_annealed": 0.9, "val/log_z": 1.2, "ess": 0.5}
