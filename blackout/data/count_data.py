@@ -330,7 +330,7 @@ class CountData:
 
     def without_missing(self) -> CountData | None:
         """Return the samples without missing entries; None if training or test data are empty."""
-        masks = {split: self._split_parts(split)[2] for split in SPLITS}
+        masks = {split: getattr(self, f"{split}_observed") for split in SPLITS}
         if all(observed is None for observed in masks.values()):
             return self
         rows: dict[Split, Tensor] = {}

@@ -136,8 +136,8 @@ class Optimization:
         >>> [round(optimization.lr_factor(step), 4) for step in (0, 1, 100)]
         [0.25, 0.4999, 0.0]
 
-    References: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2017, eq. 5 (cosine decay);
-    Loshchilov and Hutter 2019, Algorithm 2 (AdamW); Vaswani et al. 2017, eq. 3 (noam).
+    References: Kingma and Ba 2015, Algorithm 1; Loshchilov 2017, eq. 5 (cosine decay);
+    Loshchilov 2019, Algorithm 2 (AdamW); Vaswani et al. 2017, eq. 3 (noam).
     """
 
     lr: float = 2e-4

@@ -229,7 +229,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
     ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
     ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
-    ("a,b\n", (), "there is a head and no row below it"),
+    ("a,b\n", (), "there is a header and no row below it"),
     ("\x00\xff", (), "x.csv"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(run, tmp_path, content, options, message):

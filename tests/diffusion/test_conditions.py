@@ -149,7 +149,7 @@ def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
     assert torch.allclose(each[1] - each[0], (each[1] - each[0])[:1, :1].expand(2, 3, 8), atol=1e-6)
     assert not torch.allclose(each[0, 0, 0], each[0, 0, 1])
     assert torch.equal(embedding(none[:1], None), embedding.table.weight[2:3])
-    with pytest.raises(ValueError, match="not combinations"):
+    with pytest.raises(ValueError, match="must be a multiple of the number of combinations"):
         ClassEmbedding(7, 8, [2])
     body = ResidualMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3], knots=9)
     assert body(torch.zeros(2, 5), torch.zeros(2), torch.tensor([3, 12])).shape == (2, 5)

@@ -44,9 +44,9 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
     "blackout.diffusion.step_times": {"length": 3},
     "blackout.flows.Couplings": {"shape": [2, 3]},
-    "blackout.flows.MIS": {"graphs": 2, "nodes": 3},
-    "blackout.flows.MaxCut": {"graphs": 2, "nodes": 3},
-    "blackout.flows.Qubo": {"graphs": 2, "nodes": 3},
+    "blackout.flows.MIS": {"num_graphs": 2, "max_nodes": 3},
+    "blackout.flows.MaxCut": {"num_graphs": 2, "max_nodes": 3},
+    "blackout.flows.Qubo": {"num_graphs": 2, "max_nodes": 3},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.permutations.ForwardProcess": {
