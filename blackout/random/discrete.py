@@ -60,7 +60,7 @@ def systematic_resampling(weights: Tensor, uniforms: Tensor) -> Tensor:
     Returns:
         Indices, int64 [..., P], increasing.
 
-    References: Kitagawa 1996; Carpenter, Clifford and Fearnhead 1999.
+    References: Kitagawa 1996; Carpenter et al. 1999.
     """
     num_particles = weights.shape[-1]
     points = (uniforms + torch.arange(num_particles, device=uniforms.device)) / num_particles

@@ -10,7 +10,7 @@ multiplications of the hash, so that draws whose counters overlap do not share a
 one sequence. Addresses have 64 bits: among n draws, two share an address with a probability of
 about n^2 / 2^65.
 
-References: Steele, Lea and Flood 2014 (SplitMix64); Salmon et al. 2011 (counter-based generators).
+References: Steele et al. 2014 (SplitMix64); Salmon et al. 2011 (counter-based generators).
 """
 
 from __future__ import annotations
