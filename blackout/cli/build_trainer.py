@@ -46,7 +46,9 @@ def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[p
         scorer = instantiate(config["metrics"], "metrics")
         arguments["scores"] = {"scorer": scorer, "required": is_overridden("metrics")}
     elif settings.pop("scores", None) and is_overridden("callbacks.scores.every_n_steps"):
-        raise UserError("callbacks.scores needs metrics=counts, digits, inception or another choice")
+        raise UserError(
+            "callbacks.scores needs metrics=counts, digits, inception or another choice"
+        )
     for name, value in settings.items():
         is_mapping = isinstance(value, Mapping)
         expected = "a callback (a mapping with _target_)"

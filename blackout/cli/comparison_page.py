@@ -29,7 +29,9 @@ HIDDEN_VALUES = re.compile(r"class_share_|_(std|error|low|high)$|log_evidence$")
 SMALLER_IS_BETTER = re.compile(
     r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|distance|(?<![a-z])[fk]id|ks|violations"
 )
-LARGER_IS_BETTER = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|classified_share")
+LARGER_IS_BETTER = re.compile(
+    r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|classified_share"
+)
 EVIDENCE_COLUMNS = ("measurement", "operator", "noise", "method")
 """Parts of a sampler's description that say what an evidence belongs to."""
 

@@ -104,8 +104,7 @@ def _saved_bytes(model: Model, example: Any, device: torch.device) -> int:
     """Return the bytes that autograd saves in an evaluation on `device`, apart from weights."""
     named = chain(model.network.named_parameters(), model.network.named_buffers())
     weights = {
-        name: value.detach().to(device).requires_grad_(value.requires_grad)
-        for name, value in named
+        name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named
     }
     weight_storages = {value.untyped_storage() for value in weights.values()}
     saved: set[torch.UntypedStorage] = set()

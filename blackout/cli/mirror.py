@@ -107,9 +107,7 @@ class Mirror:
             # The row that closes metrics.csv is in a file of its own, so the table itself goes first.
             self._copy("metrics.csv")
             paths = [
-                path
-                for path in self._folder.rglob("*")
-                if path.is_file() and not path.is_symlink()
+                path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink()
             ]
             names = [str(path.relative_to(self._folder)) for path in paths]
             for name in sorted(filter(_is_copied, names), key=_copy_order):

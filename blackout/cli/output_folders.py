@@ -27,7 +27,9 @@ def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterat
     """
     if out is not None:
         is_file_name = Path(out).suffix.lower() in FILE_SUFFIXES and not Path(out).is_dir()
-        refuse(is_file_name, f"out={out} names a folder, for samples.npz and others: omit the suffix")
+        refuse(
+            is_file_name, f"out={out} names a folder, for samples.npz and others: omit the suffix"
+        )
         yield Path(out)
         return
     is_model = (ckpt / "config.json").exists()

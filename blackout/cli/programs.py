@@ -48,7 +48,9 @@ def run(main: Callable[[], object], program: str) -> None:
         main: a function decorated with `hydra.main`.
         program: train or sample, the name of its configuration file.
     """
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises, rather than printing and leaving with 1
+    os.environ.setdefault(
+        "HYDRA_FULL_ERROR", "1"
+    )  # Hydra raises, rather than printing and leaving with 1
     words = sys.argv[1:]
     with errors_in_one_line(continues=True):
         _refuse_values_for_groups(words)
@@ -81,7 +83,9 @@ def _refuse_values_for_groups(words: list[str]) -> None:
         is_group = override.package is not None or (CONF / group).is_dir()
         is_value = not override.is_delete() and not override.is_sweep_override()
         if is_group and is_value and isinstance(override.value(), int | float | None):
-            raise UserError(f"{word}: a group takes the name of a choice: type {group}=none, or omit it")
+            raise UserError(
+                f"{word}: a group takes the name of a choice: type {group}=none, or omit it"
+            )
 
 
 def _refuse_remote_sweep(words: list[str]) -> None:
@@ -94,7 +98,9 @@ def _refuse_remote_sweep(words: list[str]) -> None:
     settings = dict(word.partition("=")[::2] for word in line.overrides)
     runs = settings.get("runs_dir", "").strip("'\"")
     if line.multirun and "://" in runs and "hydra.sweep.dir" not in settings:
-        raise UserError(f"runs_dir={runs}: the table of a sweep needs a local folder: hydra.sweep.dir=sweeps/<name>")
+        raise UserError(
+            f"runs_dir={runs}: the table of a sweep needs a local folder: hydra.sweep.dir=sweeps/<name>"
+        )
 
 
 run_train = partial(run, train, "train")

@@ -94,9 +94,7 @@ def run_id(config: Mapping[str, Any]) -> str:
         UserError: the chosen one is not a plain directory name.
     """
     if config["run_id"] is None:
-        decisive = {
-            name: value for name, value in config.items() if name not in UNRELATED_SETTINGS
-        }
+        decisive = {name: value for name, value in config.items() if name not in UNRELATED_SETTINGS}
         text = json.dumps(add_defaults(decisive, ""), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:RUN_ID_LENGTH]
     name = str(config["run_id"])
@@ -200,9 +198,7 @@ def write_settings(directory: Path, config: Mapping[str, Any]) -> None:
         raise _write_error(directory, error) from None
 
 
-def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, old, new) of settings that differ but may not when a run is continued."""
     old_values = dict(leaves(old))
     new_values = dict(leaves(new))

@@ -23,7 +23,12 @@ from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sample_batches import SampleWriter, draw_batches, with_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain
-from blackout.config.settings import configure_libraries, is_overridden, optional_path, resolve_settings
+from blackout.config.settings import (
+    configure_libraries,
+    is_overridden,
+    optional_path,
+    resolve_settings,
+)
 from blackout.distributed import (
     find_device,
     gathered,
@@ -166,7 +171,9 @@ def parse_indices(config: Mapping[str, Any]) -> Tensor | None:
     is_list = isinstance(indices, list) and bool(indices)
     if not is_list or not all(type(k) is int and 0 <= k < 2**63 for k in indices):
         example = "such as [17,4242]"
-        raise UserError(f"indices must be a list of whole numbers from 0 on, {example}, not {indices!r}")
+        raise UserError(
+            f"indices must be a list of whole numbers from 0 on, {example}, not {indices!r}"
+        )
     if config["evaluate"]:
         raise UserError(
             "indices draws single samples again, but scores need all samples: "

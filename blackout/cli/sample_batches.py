@@ -108,7 +108,9 @@ def with_progress(
             if prints_lines and done and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
                 left = timedelta(seconds=round((now - start) * (total - done) / done))
-                print(f"step {done:,.0f} of {total:,} of all batches, about {left} left", flush=True)
+                print(
+                    f"step {done:,.0f} of {total:,} of all batches, about {left} left", flush=True
+                )
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 
@@ -170,7 +172,9 @@ class SampleWriter(ExitStack):
         picture = self._draw.picture(first)
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
-        print(f"{self._num_added} samples of {nfe} network evaluations in {printable(str(self._out))}")
+        print(
+            f"{self._num_added} samples of {nfe} network evaluations in {printable(str(self._out))}"
+        )
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
             values = {**outputs.get("values", {}), **scores.get("values", {})}

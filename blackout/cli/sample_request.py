@@ -94,9 +94,7 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
             f"{run / 'config.yaml'}: a data set of files may have plain values only as settings"
         )
     typed = {
-        name: value
-        for name, value in (chosen or {}).items()
-        if is_overridden(f"dataset.{name}")
+        name: value for name, value in (chosen or {}).items() if is_overridden(f"dataset.{name}")
     }
     dataset = {**trained, **typed}
     if dataset != chosen:

@@ -17,7 +17,12 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.cli.build_trainer import build_callbacks, build_trainer, check_launch, is_scoring_samples
+from blackout.cli.build_trainer import (
+    build_callbacks,
+    build_trainer,
+    check_launch,
+    is_scoring_samples,
+)
 from blackout.cli.closing import drop_unaffordable_scores, finish_run
 from blackout.cli.cost import check_memory
 from blackout.cli.dry_run import dry_run

@@ -68,10 +68,11 @@ def check_trainer_settings(settings: Plain) -> None:
             )
     check_arguments(find_target(settings, "trainer"), arguments, "trainer", is_partial=True)
     max_norm = arguments.get("gradient_clip_val")
-    if max_norm is not None and not (isinstance(max_norm, int | float) and 0 <= max_norm < math.inf):
+    if max_norm is not None and not (
+        isinstance(max_norm, int | float) and 0 <= max_norm < math.inf
+    ):
         raise UserError(
-            "trainer.gradient_clip_val must be finite and at least 0 (no clipping), "
-            f"not {max_norm}"
+            f"trainer.gradient_clip_val must be finite and at least 0 (no clipping), not {max_norm}"
         )
 
 

@@ -146,7 +146,9 @@ def find_allowed(address: str, section: str) -> tuple[Any, Mark] | None:
     return (target, mark) if mark is not None and is_from_here else None
 
 
-def component_from_file(config: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()) -> Any:
+def component_from_file(
+    config: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()
+) -> Any:
     """Return the checked description of a dataset or of scores that a model file names.
 
     Where data sets are stored, and whether they are downloaded, is decided by the command line.
@@ -181,7 +183,9 @@ def remove_paths(config: Any) -> Any:
         return {
             key: value
             for key, value in mapping.items()
-            if key not in PATH_ARGUMENTS or key in ALLOWED_WORDS or not isinstance(value, str | Path)
+            if key not in PATH_ARGUMENTS
+            or key in ALLOWED_WORDS
+            or not isinstance(value, str | Path)
         }
 
     return map_mappings(config, "", without_paths)
@@ -222,11 +226,15 @@ class _Checker:
         elif isinstance(node, Mapping):
             self._check_mapping(node, where, argument, is_inside_trusted)
 
-    def _check_mapping(self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool) -> None:
+    def _check_mapping(
+        self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool
+    ) -> None:
         reserved = COMPONENT_KEYS if "_target_" in node else ()
         for key in node:
             if key.startswith("_") and key not in reserved:
-                raise UserError(f"{where}: {reprlib.repr(key)} is not an argument that a model file may give")
+                raise UserError(
+                    f"{where}: {reprlib.repr(key)} is not an argument that a model file may give"
+                )
         if reserved and self._check_component(node, where, argument, is_inside_trusted):
             is_inside_trusted = True
         elif reserved:
@@ -235,7 +243,9 @@ class _Checker:
             if key not in reserved:
                 self.check(value, f"{where}.{key}", key, is_inside_trusted=is_inside_trusted)
 
-    def _check_component(self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool) -> bool:
+    def _check_component(
+        self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool
+    ) -> bool:
         """Check a component's address and arguments; return whether it is a trusted one."""
         address = node["_target_"]
         is_partial = node.get("_partial_", False)
@@ -251,7 +261,9 @@ class _Checker:
 
         # 2. Its arguments; components among them are checked by themselves.
         arguments = {
-            key: object() if is_component(value) else value for key, value in node.items() if key not in COMPONENT_KEYS
+            key: object() if is_component(value) else value
+            for key, value in node.items()
+            if key not in COMPONENT_KEYS
         }
         if is_partial:
             for key in mark.called:
@@ -332,7 +344,9 @@ def _copy_node(node: Any, where: str) -> Any:
         return [_copy_node(item, where) for item in node]
     if not isinstance(node, dict):
         return _check_value(node, where)
-    return {_check_key(key, where): _copy_node(value, f"{where}.{key}") for key, value in node.items()}
+    return {
+        _check_key(key, where): _copy_node(value, f"{where}.{key}") for key, value in node.items()
+    }
 
 
 def _check_key(key: Any, where: str) -> str:

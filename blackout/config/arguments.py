@@ -120,7 +120,9 @@ def _check_required(
         refuse(is_missing, f"{where}.{name} must be given: {target_name} needs it")
 
 
-def _annotations(target: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Any] | None:
+def _annotations(
+    target: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
+) -> Mapping[str, Any] | None:
     """Return the annotations to check, by argument; None if those of this package are unreadable."""
     if target.__module__.split(".")[0] != "blackout":
         return {name: bool for name, p in parameters.items() if isinstance(p.default, bool)}

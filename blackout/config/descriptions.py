@@ -28,7 +28,9 @@ Change: TypeAlias = Callable[[dict[str, Any], str], dict[str, Any]]
 def map_mappings(config: Any, where: str, change: Change) -> Any:
     """Return a copy of plain containers with every mapping replaced by `change`, inner ones first."""
     if isinstance(config, list):
-        return [map_mappings(item, f"{where}[{number}]", change) for number, item in enumerate(config)]
+        return [
+            map_mappings(item, f"{where}[{number}]", change) for number, item in enumerate(config)
+        ]
     if not isinstance(config, Mapping):
         return config
     prefix = f"{where}." if where else ""
@@ -70,14 +72,19 @@ def complete_description(config: Any, stats: Stats, where: str) -> Any:
         UserError: a component that does not exist.
     """
     if isinstance(config, list):
-        return [complete_description(item, stats, f"{where}[{number}]") for number, item in enumerate(config)]
+        return [
+            complete_description(item, stats, f"{where}[{number}]")
+            for number, item in enumerate(config)
+        ]
     if not isinstance(config, Mapping):
         return config
     part = dict(config)
     is_component = "_target_" in part
     if is_component:
         part = _apply_hook(part, stats, where)
-    part = {key: complete_description(value, stats, f"{where}.{key}") for key, value in part.items()}
+    part = {
+        key: complete_description(value, stats, f"{where}.{key}") for key, value in part.items()
+    }
     if not is_component:
         return part
     part |= _statistics(part, stats, where)
@@ -118,7 +125,10 @@ def to_description(component: Any, where: str, *, is_argument: bool = False) -> 
     if isinstance(component, bool | int | float | str | None):
         return component
     if isinstance(component, Mapping):
-        return {key: to_description(value, f"{where}.{key}", is_argument=True) for key, value in component.items()}
+        return {
+            key: to_description(value, f"{where}.{key}", is_argument=True)
+            for key, value in component.items()
+        }
     if isinstance(component, list | tuple):
         return [to_description(item, where, is_argument=True) for item in component]
     target, arguments = _target_and_arguments(component, where)
@@ -144,7 +154,11 @@ def _statistics(part: Mapping[str, Any], stats: Stats, where: str) -> dict[str, 
     if part.get("_partial_", False):
         return {}
     parameters = inspect.signature(find_target(part, where)).parameters
-    return {name: value for name, value in stats.items() if name in parameters and part.get(name) is None}
+    return {
+        name: value
+        for name, value in stats.items()
+        if name in parameters and part.get(name) is None
+    }
 
 
 def _defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

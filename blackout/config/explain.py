@@ -74,7 +74,12 @@ def parse_command_line(words: Sequence[str]) -> CommandLine:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--multirun", "-m", action="store_true")
-    for flags in (("--config-path", "-cp"), ("--config-name", "-cn"), ("--package", "-p"), ("--cfg", "-c")):
+    for flags in (
+        ("--config-path", "-cp"),
+        ("--config-name", "-cn"),
+        ("--package", "-p"),
+        ("--cfg", "-c"),
+    ):
         parser.add_argument(*flags)
     parser.add_argument("--info", "-i", nargs="?")
     options, _ = parser.parse_known_intermixed_args(list(words))
@@ -92,7 +97,9 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
     """
     line = parse_command_line(words)
     parser = OverridesParser.create()
-    values: dict[str, list[str]] = {}  # of each word, the words that it stands for: several in a sweep
+    values: dict[
+        str, list[str]
+    ] = {}  # of each word, the words that it stands for: several in a sweep
     for word in line.overrides:
         try:
             override = parser.parse_override(word)
@@ -142,7 +149,9 @@ def explain_values(config: DictConfig) -> str:
                 rows = ", ".join(config[table])
                 return f"{setting}={config[setting]}: no such choice; one of {rows}"
             group = key.split(".")[0]
-            return f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
+            return (
+                f"{key} is made from {text}, which the chosen family lacks: choose another {group}"
+            )
     return ""
 
 
@@ -152,7 +161,9 @@ def _find_mistake(
     """Blame one of the words; empty if none can be blamed."""
     group_words: list[str] = []
     settings: list[tuple[str, Override]] = []
-    for word, override in sorted(overrides, key=lambda pair: pair[1].key_or_group not in FIRST_GROUPS):
+    for word, override in sorted(
+        overrides, key=lambda pair: pair[1].key_or_group not in FIRST_GROUPS
+    ):
         options = _options(override.key_or_group, program, further)
         if not options:
             settings.append((word, override))
@@ -165,7 +176,10 @@ def _find_mistake(
         for number, word in enumerate(group_words):
             before = group_words[:number]
             if error := _composition_error(program, [*before, word, *further]):
-                return _no_recipe(word, before) or f"{word} does not fit the other choices: {_one_line(error)}"
+                return (
+                    _no_recipe(word, before)
+                    or f"{word} does not fit the other choices: {_one_line(error)}"
+                )
     config = hydra.compose(program, [*group_words, *further])
     for _, override in settings:
         if mistake := _wrong_key(override, config):
@@ -197,7 +211,11 @@ def _no_recipe(word: str, words: Sequence[str]) -> str:
     chosen = dict(other.partition("=")[::2] for other in words)
     family = chosen.get("family", "blackout")
     recipes = choices("recipe")
-    if name != "dataset" or f"{family}/{dataset}" in recipes or {"experiment", "recipe"} & chosen.keys():
+    if (
+        name != "dataset"
+        or f"{family}/{dataset}" in recipes
+        or {"experiment", "recipe"} & chosen.keys()
+    ):
         return ""
     families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
     if families:
@@ -221,15 +239,21 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
     chosen = override.value()
     for name in chosen if isinstance(chosen, list) else [chosen]:
         text = str(name)
-        below = [choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")]
+        below = [
+            choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")
+        ]
         if below and text not in listed:
             return f"{group}={text}: which of these? Add a slash and one of {', '.join(below)}"
         if text not in listed:
-            extra = ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
+            extra = (
+                ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
+            )
             known = f"`blackout choices {group}` lists them"
             if len(listed) <= MAX_LISTED:
                 known = f"one of {', '.join(listed)}"
-            return f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
+            return (
+                f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
+            )
     return ""
 
 

@@ -36,7 +36,11 @@ def instantiate(config: Any, where: str, **arguments: Any) -> Any:
         return [instantiate(item, f"{where}[{number}]") for number, item in enumerate(config)]
     if not isinstance(config, Mapping):
         return config
-    parts = {key: instantiate(value, f"{where}.{key}") for key, value in config.items() if not str(key).startswith("_")}
+    parts = {
+        key: instantiate(value, f"{where}.{key}")
+        for key, value in config.items()
+        if not str(key).startswith("_")
+    }
     if "_target_" not in config:
         return parts
     target = find_target(config, where)
@@ -65,7 +69,9 @@ def find_target(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
         text = f", but {address!r}" if address else ""
         raise UserError(f"{where}: the configuration names no _target_{text}")
     if address.split(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"{where}: {address} is in Python's standard library, which has no components")
+        raise UserError(
+            f"{where}: {address} is in Python's standard library, which has no components"
+        )
     try:
         with error_context(f"{where}: {address} cannot be found"):
             target = pkgutil.resolve_name(address)

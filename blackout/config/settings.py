@@ -140,7 +140,9 @@ def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
     for name, value in config.items():
         if isinstance(value, str) and (CONF / name).is_dir() and value in choices(name):
             entry = f"- override /{name}: {value}"
-            raise UserError(f"{name}: {value} is text here; to choose it, write {entry} in the defaults list")
+            raise UserError(
+                f"{name}: {value} is text here; to choose it, write {entry} in the defaults list"
+            )
 
 
 def _declared_settings() -> dict[str, Any]:
@@ -244,7 +246,10 @@ def _check_value_group(group: str, values: Any, defaults: Mapping[str, Any]) -> 
     unknown = sorted(values.keys() - defaults.keys())
     if unknown:
         raise UserError(f"{group}.{unknown[0]}: no such option; one of {', '.join(defaults)}")
-    return {name: _check_type(f"{group}.{name}", value, defaults[name]) for name, value in values.items()}
+    return {
+        name: _check_type(f"{group}.{name}", value, defaults[name])
+        for name, value in values.items()
+    }
 
 
 def _overridden_keys() -> list[str]:

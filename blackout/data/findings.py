@@ -30,7 +30,9 @@ _ABOUT_SAMPLES = re.compile(
     r"|time|timepoint|year)"
 )
 _NUMBERS = "number the samples, and are no counts"
-_ABOUT = "look like a batch or class of the samples, not like counts (or dataset.labels, dataset.group)"
+_ABOUT = (
+    "look like a batch or class of the samples, not like counts (or dataset.labels, dataset.group)"
+)
 _CONSTANT, _EQUAL = "are constant", "are equal to another"
 _RARE, _SURE, _FAR, _EMPTY = 0.95, 10, 100, 10
 """Zeros of an element beside which others without any units are no surprise; counts that tell equal from rare ones;
@@ -71,7 +73,9 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
         yield from _units(counts)
         yield from _strays(counts)
         if counts.ndim == 2:
-            yield from _columns(counts.numpy(), list(names) or list(map(str, range(counts.shape[1]))))
+            yield from _columns(
+                counts.numpy(), list(names) or list(map(str, range(counts.shape[1])))
+            )
             yield from _rows(counts.numpy(), names)
         if counts.ndim == 4:
             yield from _hot(counts)
@@ -88,13 +92,17 @@ def _units(counts: Tensor) -> Iterator[Finding]:
     gain = int(np.gcd.reduce(np.unique(few - low)))
     gain = gain if gain > 1 and not bool(((counts.long() - low) % gain).any()) else 1
     mean, varying = few.mean(0), few.var(0) > 0
-    narrow = bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
+    narrow = (
+        bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
+    )
     camera = low >= 10 and (narrow or int((few == low).sum()) > max(_SURE, 0.01 * few.size))
     told = [f"no count is below {low}, as of a camera's offset"] if camera else []
     told += [f"all counts are in steps of {gain}, as of a camera's gain"] if gain > 1 else []
     settings = {"offset": low if camera else low % gain, "gain": gain if gain > 1 else 0}
     if told:
-        yield Finding(", and ".join(told), **{name: value for name, value in settings.items() if value})
+        yield Finding(
+            ", and ".join(told), **{name: value for name, value in settings.items() if value}
+        )
 
 
 def _strays(counts: Tensor) -> Iterator[Finding]:
@@ -110,7 +118,9 @@ def _strays(counts: Tensor) -> Iterator[Finding]:
         yield Finding(f"{what}: the model would have to reach them; leave such samples out")
     empty, few = int((totals == 0).sum()), int(((totals > 0) & (totals < _EMPTY)).sum())
     if 3 * few < empty < len(counts) / 4:
-        yield Finding(f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out")
+        yield Finding(
+            f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out"
+        )
 
 
 def _hot(counts: Tensor) -> Iterator[Finding]:
@@ -123,8 +133,12 @@ def _hot(counts: Tensor) -> Iterator[Finding]:
     around[:, 4] = 0  # the pixel itself
     hot = ((least > 3 * around.amax(1).view_as(least)) & (least >= _SURE)).any(0).nonzero().tolist()
     if hot:
-        places = ", ".join(f"[{row}, {column}]" for row, column in hot[:5]) + (" and more" if len(hot) > 5 else "")
-        yield Finding(f"hot pixels, at {places}: set them to what is around them; no image has anything else there")
+        places = ", ".join(f"[{row}, {column}]" for row, column in hot[:5]) + (
+            " and more" if len(hot) > 5 else ""
+        )
+        yield Finding(
+            f"hot pixels, at {places}: set them to what is around them; no image has anything else there"
+        )
 
 
 def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
@@ -142,12 +156,17 @@ def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
         kind = _kind(column, _ABOUT_SAMPLES.fullmatch(names[k].lower()) is not None)
         if kind is not None and not (kind == _CONSTANT and rare and zeros[k] == 1):
             marked[kind].append(names[k])
-        elif (column != np.median(column)).sum() >= _SURE and first.setdefault(hash(column.tobytes()), k) != k:
+        elif (column != np.median(column)).sum() >= _SURE and first.setdefault(
+            hash(column.tobytes()), k
+        ) != k:
             marked[_EQUAL].append(names[k])
     for what, which in marked.items():
         if which:
             few = ", ".join(which[:5]) + (f" and {len(which) - 5} more" if len(which) > 5 else "")
-            yield Finding(f"elements that {what}: {few}", **({"exclude": which} if len(which) <= _LISTED else {}))
+            yield Finding(
+                f"elements that {what}: {few}",
+                **({"exclude": which} if len(which) <= _LISTED else {}),
+            )
 
 
 def _kind(column: Array, named: bool) -> str | None:
@@ -179,17 +198,29 @@ def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
     """
     number, size = counts.shape
     totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
-    rounded = 0 < totals.var() <= min(size / 4, totals.mean() / 10)  # a twelfth for each; whole ones have one total
+    rounded = (
+        0 < totals.var() <= min(size / 4, totals.mean() / 10)
+    )  # a twelfth for each; whole ones have one total
     if number >= _FEWEST and size > 2 and totals.mean() >= 50 and rounded and counts.max() > 1:
-        yield Finding(f"all samples have a total of about {totals.mean():,.0f}, as if normalised: give the raw counts")
+        yield Finding(
+            f"all samples have a total of about {totals.mean():,.0f}, as if normalised: give the raw counts"
+        )
     if (twice := _duplicates(counts[:_MOST_COMPARED])) is not None:
-        yield Finding(f"{twice}: held-out samples would be among the training samples; keep one of each")
-    of_cells = sum(_BARCODE.fullmatch(name) is not None for name in names) > 0.8 * max(len(names), 1)
+        yield Finding(
+            f"{twice}: held-out samples would be among the training samples; keep one of each"
+        )
+    of_cells = sum(_BARCODE.fullmatch(name) is not None for name in names) > 0.8 * max(
+        len(names), 1
+    )
     if number >= _FEWEST and size >= _FEWEST:
-        rows, columns = (float(np.log1p(sums).std()) for sums in (totals, counts.sum(0, dtype=np.int64)))
+        rows, columns = (
+            float(np.log1p(sums).std()) for sums in (totals, counts.sum(0, dtype=np.int64))
+        )
         of_cells |= rows > 1.5 and rows > 3 * columns
     if of_cells:
-        yield Finding("rows differ as genes do and columns as cells: rows must be samples; give the transpose")
+        yield Finding(
+            "rows differ as genes do and columns as cells: rows must be samples; give the transpose"
+        )
 
 
 def _duplicates(counts: Array) -> str | None:
@@ -200,9 +231,13 @@ def _duplicates(counts: Array) -> str | None:
     """
     if counts.max() < 2:
         return None
-    rows = np.ascontiguousarray(counts).view(np.dtype((np.void, counts.dtype.itemsize * counts.shape[1])))
+    rows = np.ascontiguousarray(counts).view(
+        np.dtype((np.void, counts.dtype.itemsize * counts.shape[1]))
+    )
     _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
-    again = np.flatnonzero((first[which] < np.arange(len(counts))) & (counts != counts[:, :1]).any(1))
+    again = np.flatnonzero(
+        (first[which] < np.arange(len(counts))) & (counts != counts[:, :1]).any(1)
+    )
     if len(again) < max(2, 0.01 * len(counts)):
         return None
     alike = 1.0
@@ -210,7 +245,10 @@ def _duplicates(counts: Array) -> str | None:
         alike *= float(((np.unique(column, return_counts=True)[1] / len(counts)) ** 2).sum())
     if alike * len(counts) ** 2 / 2 > 0.1 * len(again):
         return None
-    some, low = counts[: max(1, _MOST_NUMBERS // counts.shape[1])].astype(np.int64), int(counts.min())
+    some, low = (
+        counts[: max(1, _MOST_NUMBERS // counts.shape[1])].astype(np.int64),
+        int(counts.min()),
+    )
     near = 2 * max(1, int(np.gcd.reduce(np.unique(some - low))))
     apart = [np.abs(some - counts[k]).sum(1) for k in again[:_LISTED]]
     if sum(bool(((far == 0) | (far > near)).all()) for far in apart) < 0.2 * len(apart):

@@ -243,7 +243,9 @@ class Resampling:
             is_low = effective_sample_size(w)[:, None] < self.threshold
             streams = SampleStreams(self.seed, first_indices)
             uniform = streams.step(step).next_draw().uniform((len(rows), 1))
-            resampled = rows.gather(1, systematic_resampling(torch.softmax(w.double(), -1), uniform))
+            resampled = rows.gather(
+                1, systematic_resampling(torch.softmax(w.double(), -1), uniform)
+            )
             selected.append(torch.where(is_low, resampled, rows).flatten())
             new_log_weights.append(torch.where(is_low, log_mean_exp(w)[:, None], w).flatten())
         return states.select(torch.cat(selected)), torch.cat(new_log_weights)

@@ -356,7 +356,9 @@ class SplitGibbs(Method):
         for k, t in enumerate(self.levels):
             # 2. An unknown parameter of the noise given x.
             if isinstance(problem, BlindProblem):
-                step = replace(step, problem=problem.with_posterior_draw(x, streams.fold_in(3 * k + 2).step(0)))
+                step = replace(
+                    step, problem=problem.with_posterior_draw(x, streams.fold_in(3 * k + 2).step(0))
+                )
 
             # 3. The likelihood step, z given x.
             z, info = step(x, z, t, streams.fold_in(3 * k))

@@ -467,7 +467,9 @@ def _as_state_data(data: Any) -> StateData:
         raise UserError(
             "dataset: family=energy needs states, such as dataset=counts or dataset=planar",
         )
-    refuse(data.train_observed is not None, "dataset: data with missing entries need family=blackout")
+    refuse(
+        data.train_observed is not None, "dataset: data with missing entries need family=blackout"
+    )
     refuse(
         data.max_count >= MAX_LEVELS,
         f"dataset: states must be 0 to {MAX_LEVELS - 1}, but the largest is {data.max_count}",
