@@ -1,4 +1,4 @@
-"""Generative models on discrete states, centred on Blackout Diffusion (Santos, Fox, Lubbers & Lin, ICML 2023)."""
+"""Generative models on discrete states, around Blackout Diffusion (Santos et al., ICML 2023)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import blackout.diffusion.processes` does not load Lightning."""
+    """Import a name on first use, so that `import blackout.data` does not load Lightning."""
     if name not in _HOMES:
         raise AttributeError(f"module 'blackout' has no attribute '{name}'")
     from importlib import import_module

@@ -161,7 +161,7 @@ def num_compared(values: Mapping[str, SampleValues]) -> int:
 def compared_with_baselines(
     values: Mapping[str, SampleValues], baselines: Mapping[str, Mapping[str, Baseline]]
 ) -> dict[str, Any]:
-    """Return `baselines` (their means) and `comparisons` by the names of values, for metrics.json."""
+    """Return `baselines` (their means) and `comparisons`, by value name, for metrics.json."""
     means = {
         name: {
             key: float(baseline.values.mean())

@@ -28,8 +28,8 @@ class Mark:
         made: names of the arguments for which it may be built.
         passed: names of the arguments for which it may be passed on, with arguments filled in
             (`_partial_: true`).
-        called: names of the arguments that a function which is passed on receives when it is called,
-            and so never from a file.
+        called: names of the arguments that a function which is passed on receives when it is
+            called, and so never from a file.
         ask: what to type on the command line, which alone may choose the component; None if a file
             may.
         from_stats: the arguments that follow from the data, or the description of another
@@ -44,11 +44,11 @@ class Mark:
 
 
 _MARKS: dict[int, tuple[object, Mark]] = {}
-"""id(target) -> (target, mark). An attribute would be inherited by subclasses and copied by wrappers."""
+"""id(target) -> (target, mark). Subclasses would inherit an attribute, and wrappers copy it."""
 
 
 def component(*made: str, **more: Any) -> Callable[[Target], Target]:
-    """Mark a class or function as a component; the outermost decorator. See `Mark` for the arguments."""
+    """Mark a class or function as a component, by the outermost decorator; arguments of `Mark`."""
 
     def mark(target: Target) -> Target:
         _MARKS[id(target)] = target, Mark(made, **more)
@@ -96,7 +96,7 @@ class FrozenList(list[Any]):
 
 
 def freeze(node: Any) -> Any:
-    """Return plain containers as immutable ones, which are still JSON and equal to the plain ones."""
+    """Return plain containers as immutable ones, which are JSON and equal to the plain ones."""
     if isinstance(node, Mapping):
         return FrozenDict({key: freeze(value) for key, value in node.items()})
     if isinstance(node, list | tuple):

@@ -34,10 +34,10 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     means above the interval several times as often as below it. Student's t is therefore taken of
     the mean transformed by its skewness g, and inverted:
 
-        W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1],  ends: mean - std W,  t at 97.5, 2.5 %.
+        W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1];  mean - std W for t at 97.5 and 2.5 %.
 
     A variance to which a single value may have contributed most is worth fewer values: with excess
-    kurtosis k, t has n / (1 + k - g^2) degrees of freedom, half of Satterthwaite's number for known k.
+    kurtosis k, t has n / (1 + k - g^2) degrees of freedom, half of Satterthwaite's number.
 
     Of two different values the number of the larger one is binomial, far from any smooth
     distribution if it is small. The ends are then those of the mid-p test,

@@ -35,7 +35,8 @@ def find_device(name: str) -> torch.device:
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
-        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        has_cuda = torch.cuda.is_available()
+        return torch.device("cuda", local_rank) if has_cuda else torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 
 class UserError(ValueError):
-    """Bad input: a file, a value, a name. The message says what is wrong, where, and what is allowed."""
+    """Bad input. The message says what is wrong, where, and what is allowed."""
 
 
 class Unobtainable(UserError):
@@ -29,8 +29,8 @@ class Unobtainable(UserError):
 class Preempted(BaseException):
     """Raised when a signal stops the run, after its state was saved.
 
-    Like KeyboardInterrupt it is not an `Exception`: a signal may arrive inside any code that catches
-    those.
+    Like KeyboardInterrupt it is not an `Exception`: a signal may arrive inside any code that
+    catches those.
 
     Args:
         message: what was saved, for the user.
@@ -113,7 +113,7 @@ def check_at_most(largest: int, **numbers: int | None) -> None:
 
 
 def summary(error: BaseException) -> str:
-    """Return the first line of an exception; for a file that cannot be used, its name and the reason.
+    """Return the first line of an exception; for a file, its name and the reason.
 
     The type of the exception is included where the line alone says too little.
     """
@@ -194,8 +194,8 @@ def _warnings_in_one_line() -> Iterator[None]:
 def errors_in_one_line(continues: bool = False) -> Iterator[None]:
     """Run a program inside: an error that the user can fix is one line on stderr and exit code 2.
 
-    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks. Ctrl-C
-    gives exit code 130.
+    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks.
+    Ctrl-C gives exit code 130.
 
     Args:
         continues: whether the same command continues where the program stopped.
@@ -271,7 +271,8 @@ def _check_environment() -> None:
     for name in names:
         value = os.environ.get(name)
         if value is not None and not value.isdecimal():
-            raise UserError(f"the environment variable {name} must be a whole number, not {value!r}")
+            problem = f"must be a whole number, not {value!r}"
+            raise UserError(f"the environment variable {name} {problem}")
 
 
 def _leave(message: str) -> NoReturn:

@@ -1,7 +1,8 @@
-"""What a family of models offers to the programs: protocols of sources, draws and scores, and what else it may offer.
+"""What a family of models offers to the programs: protocols of data sources, draws and scores.
 
-A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers,
-sweeps and export see a model through these and `blackout.training.family.ComponentFamily` alone.
+A family needs its own folder and files in `conf/` only. The programs, the run directory, resuming,
+preemption, loggers, sweeps and export see a model through these protocols and
+`blackout.training.family.ComponentFamily`.
 """
 
 from __future__ import annotations
@@ -20,74 +21,78 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Split: TypeAlias = Literal["train", "val", "test"]
-"""Training data, validation data, by which checkpoints and hyper-parameters are chosen, and test data, which no choice
-has seen and on which final numbers are reported."""
+"""Training data; validation data, on which checkpoints and hyper-parameters are chosen; test data,
+which no choice has seen and on which final numbers are reported."""
 SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "val": "validation", "test": "test"}
-"""The splits in words."""
+"""Split -> its name in messages."""
 Samples: TypeAlias = Mapping[str, Tensor]
-"""Named arrays with one row per sample: `samples`, and whatever else the family has (`log_weight`, `order`)."""
+"""Arrays by name with a row for every sample: `samples`, and others such as `log_weight`."""
 Drawn: TypeAlias = Iterator[tuple[Tensor, Samples]]
-"""(indices [b], their samples), a batch at a time."""
+"""Batches of (indices [b], their samples)."""
 Watch: TypeAlias = Callable[[int, int, Tensor], None]
-"""Called with (step, number of steps, state) at the start of a batch, step 0, and after each of its steps."""
+"""Called with (step, number of steps, state) at the start of a batch, step 0, and after each step."""
 
 
 class Source(Protocol):
-    """What a model is trained on: a dataset in memory, objects made on the fly from their index, or an energy."""
+    """What a model is trained on: data in memory or on disk, synthetic objects, or an energy."""
 
     @property
     def name(self) -> str:
-        """Short, for logs and directories."""
+        """Short name, for logs and directories."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Plain values that components ask for by parameter name: shape, num_sites, mean, ..."""
+        """Plain values that components take by parameter name: shape, num_sites, mean, ..."""
 
     def __str__(self) -> str:
-        """One line for the summary of a run: sizes, shape, range."""
+        """Return one line for the summary of a run: sizes, shape, range."""
 
     def size(self, split: Split) -> int | None:
-        """Number of samples of a split; None where there is no end of them.
+        """Return the number of samples of a split; None if it is unlimited.
 
-        A source without validation data has 0 of them: then there is no validation during training.
+        Without validation data it is 0, and there is no validation during training.
         """
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """The samples with these numbers.
+    def batch(
+        self, split: Split, index: Tensor, augment: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return samples by number.
 
         Args:
-            index: int64 [b].
-            augment: uniforms [b], one per sample, for random mirroring and the like; None leaves samples as they are.
+            split: of the samples.
+            index: their numbers, int64 [b].
+            augment: uniforms [b], one per sample, for random mirroring and the like; None leaves
+                samples as they are.
         """
 
     def fingerprint(self, split: Split) -> str:
-        """A hash of the split's content and order: two sources with one fingerprint are the same."""
+        """Return a hash of the content and order of a split, equal only for equal data."""
 
     def to(self, device: torch.device) -> Source:
-        """The same source with its training data kept on `device`, if it has any."""
+        """Return the same source with its training data on `device`, if it has any."""
 
 
 @runtime_checkable
 class Conditional(Source, Protocol):
-    """A source whose samples may have classes by which samples in a file are told apart."""
+    """A source whose samples may have classes, by which samples of a file are told apart."""
 
     condition: Mapping[str, Any]
 
     def select_condition(self, labels: Tensor) -> Conditional:
-        """The part of it under the condition of labels, int64 [c], that samples take in turn."""
+        """Return the samples with the given labels, int64 [c], which samples take in turn."""
 
 
 @dataclass(frozen=True)
 class OutputNames:
-    """What `sample.py` calls the results of a draw.
+    """Names and units of the results of a draw in `sample.py`.
 
     Args:
-        folder: where they are, below the run directory, unless the user says otherwise.
-        file: the .npz of the samples, without suffix.
-        array: the array `samples` in it.
-        picture: the .png of the first samples, without suffix.
-        shape: of one sample in the file; None for its own, images [C, H, W] as [H, W, C].
-        units: offset and gain: the file holds offset + gain x counts.
+        folder: below the run directory, unless the user chooses another.
+        file: of the samples, an .npz, without suffix.
+        array: of the samples in that file.
+        picture: of the first samples, a .png, without suffix.
+        shape: of one sample in the file; None for its own, with images [C, H, W] as [H, W, C].
+        units: offset and gain; the file holds offset + gain x counts.
     """
 
     folder: str = "samples"
@@ -99,10 +104,13 @@ class OutputNames:
 
 
 class Outputs(Protocol):
-    """What a draw leaves besides its samples: estimates from all of them, and files of its own."""
+    """Results of a draw besides its samples: estimates from all of them, and files of its own."""
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Take a batch, on the CPU, with its indices, int64 [b]; batches come in order, on process 0 only."""
+        """Add a batch, on the CPU, with its indices, int64 [b].
+
+        Batches come in order, on process 0 only.
+        """
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write files into an existing directory.
@@ -118,9 +126,9 @@ class References:
 
     Args:
         suffixes: a score `x` is shown next to `x_<suffix>` of the same report.
-        bounds: scores that bound another one, and its name; they share its reference values.
-        ideal: the value of a perfect model, or its expected value, by name of the score without `val/`
-            or `test/`. Shown where a score has no other reference value.
+        bounds: score that bounds another one -> that one's name; they share reference values.
+        ideal: the value of a perfect model, or its expected value, by name of the score without
+            `val/` or `test/`. Shown if a score has no other reference value.
     """
 
     suffixes: tuple[str, ...] = ("exact", "of_perfect", "of_truth", "ceiling")
@@ -129,31 +137,31 @@ class References:
 
 
 class Draw(Protocol):
-    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements.
+    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler and conditions.
 
-    A family's own are subclasses, for which most of it is as they need it: a file of samples, a grid, and nothing else.
+    Families derive from it. The defaults suit a draw whose results are a file and a picture.
     """
 
     names: OutputNames = OutputNames()
-    """What the results are called."""
+    """Names of the results."""
     fewest: int = 1
-    """Samples that are drawn at least where the user does not say how many."""
+    """Smallest number of samples if the user does not choose one."""
     resumable: bool = False
-    """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
+    """Whether drawing a batch has no result but its samples, so that it need not be repeated."""
     condition: Mapping[str, Any] = {}
-    """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
+    """What the samples are conditioned on, such as classes or a measurement; empty for nothing."""
     references: References = References()
-    """The reference values that the scores of this draw have."""
+    """Reference values of the scores of this draw."""
 
-    if TYPE_CHECKING:  # fields of subclasses have these names: a property here would be their default
+    if TYPE_CHECKING:  # a property here would be the default of the fields of subclasses
 
         @property
         def batch_size(self) -> int:
-            """Samples drawn together unless the caller says otherwise."""
+            """Number of samples drawn together, unless the caller chooses another."""
 
         @property
         def steps(self) -> int:
-            """How many steps a batch takes, as `watch` counts them."""
+            """Number of steps of a batch, as `watch` counts them."""
 
         @property
         def nfe(self) -> int:
@@ -164,40 +172,56 @@ class Draw(Protocol):
             """The sampler as plain values, for metrics.json."""
 
     def rows(self, num_samples: int) -> int:
-        """Samples in all where the user asks for `num_samples`, which may be of each measurement: as many."""
+        """Return the number of samples in all if the user asks for `num_samples`.
+
+        A family may draw so many for each of several measurements.
+        """
         return num_samples
 
     def outputs(self, seed: int) -> Outputs | None:
-        """What is to be made of the samples of a seed besides their file: nothing."""
+        """Return what is made of the samples of a seed besides their file; None for nothing."""
         return None
 
     def about(self, seed: int) -> Mapping[str, Any]:
-        """Numbers and arrays by name that the file of the samples of a seed holds beside them: none."""
+        """Return numbers and arrays by name that the file of samples also holds."""
         return {}
 
     def compared_with(self, source: Source) -> Source:
-        """What of a source the samples are scored against, what it holds under their condition: all, without one.
+        """Return the part of a source that the samples are compared with.
 
         Raises:
-            UserError: it holds nothing under it, or it is not known what.
+            UserError: no data are known under the condition of the samples.
         """
         if self.condition:
-            given = ", ".join(self.condition)
-            raise UserError(f"evaluate=true: no held-out data are known under {given}: leave out one of the two")
+            names = ", ".join(self.condition)
+            problem = f"no held-out data are known under {names}"
+            raise UserError(f"evaluate=true: {problem}: omit one of the two")
         return source
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """Draw the samples named by `indices`, int64 [n], a batch at a time.
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Draw the samples with these numbers in batches.
 
-        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
-        outputs can depend on the shape of the batch, the device and the kind of processor.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the
+        network's outputs can depend on the shape of the batch, the device and the processor.
+
+        Args:
+            indices: numbers of the samples, int64 [n].
+            seed: of the samples.
+            batch_size: None for the draw's own.
+            watch: called with every state.
 
         Yields:
             (indices [b], their samples).
         """
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """Some samples laid out in a grid; None where there is nothing to see."""
+        """Return samples laid out in a grid; None if there is nothing to see."""
 
 
 class Scores(Protocol):
@@ -209,42 +233,51 @@ class Scores(Protocol):
         """Add samples with their numbers, int64 [b]."""
 
     def compute(self) -> dict[str, float]:
-        """All scores by name, the same on every process; every process must call it."""
+        """Return all scores by name, the same on every process; every process must call it."""
 
     def reset(self) -> None:
-        """Forget all samples."""
+        """Remove all samples."""
 
     def provenance(self) -> dict[str, Any]:
-        """How the scores are made, as plain values: what must agree for two of them to be comparable."""
+        """Return how the scores are made, as plain values that agree for comparable scores."""
 
 
 class Scorer(Protocol):
     """A choice of scores, not yet applied to anything."""
 
     def begin(
-        self, source: Source, num_samples: int, device: torch.device | str = "cpu", split: Split = "test"
+        self,
+        source: Source,
+        num_samples: int,
+        device: torch.device | str = "cpu",
+        split: Split = "test",
     ) -> Scores:
-        """Accumulators for that many samples compared with `source`; what cannot work fails here.
+        """Return accumulators for samples that are compared with `source`; errors come here.
 
         Args:
             source: the data.
-            num_samples: how many samples are scored.
+            num_samples: number of samples that are scored.
             device: where scores are computed.
-            split: the data that samples are compared with: "val" for scores during training, by which a checkpoint may
-                be chosen, and "test" for final ones. Scores whose reference is the training data ignore it.
+            split: the data that samples are compared with: "val" for scores during training, on
+                which a checkpoint may be chosen, and "test" for final ones. Scores whose reference
+                is the training data ignore it.
 
         Raises:
             UserError: weights, files, sizes or scores that do not fit.
         """
 
-    def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same scores of the source's own held-out samples, at most `num_samples`; None if they are too few."""
+    def held_out(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """Return the scores of at most `num_samples` held-out samples; None if they are too few."""
 
-    def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same scores of the strongest model that is fitted to the training samples, with its `name`, or None."""
+    def baseline(
+        self, source: Source, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """Return the scores and the `name` of the strongest simple model of the data, or None."""
 
     def read(self, path: Path, source: Source) -> Samples:
-        """Samples in a file or folder, checked against `source`.
+        """Return the samples in a file or folder, checked against `source`.
 
         Raises:
             UserError: unreadable, or not samples of such a source.

@@ -1,4 +1,4 @@
-"""Lightning's Trainer for a run: callbacks, loggers, strategy, and processes started from outside."""
+"""Lightning's Trainer for a run: callbacks, loggers, strategy, and how processes are started."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def check_launch(trainer: pl.Trainer) -> None:
         return
     refuse(
         sweeping(),
-        "a sweep on several devices needs processes started from outside: torchrun train.py -m ..., "
+        "a sweep on several devices needs processes started from outside: "
+        "torchrun train.py -m ..., "
         "or hydra/launcher=submitit_slurm; or use trainer.devices=1",
     )
     if trainer.num_nodes > 1 and "MASTER_ADDR" not in os.environ:

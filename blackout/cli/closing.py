@@ -1,4 +1,4 @@
-"""The end of a run: the final model is chosen on validation data, tested once, exported and sampled.
+"""The end of a run: the final model is chosen on validation data, tested, exported and sampled.
 
 It takes no more network evaluations than training did, so that three steps of a large network are
 not followed by an hour of sampling. What does not fit into this budget is left out, and a line says
@@ -194,7 +194,7 @@ def keep_affordable_scorer(
 def validate(
     trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: list[str]
 ) -> dict[str, float]:
-    """Return `val/...` metrics on validation data, as far as the budget allows; none without data."""
+    """Return `val/...` metrics, as far as the budget allows; none without validation data."""
     module.model.calibrate(budget)
     data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
     num_batches = len(data.val_dataloader())
@@ -244,7 +244,7 @@ def sample_values(
 
 
 def max_batches(module: TrainingModule, data: SourceDataModule, budget: int) -> int:
-    """Return the number of held-out batches, at least 1, that `budget` network evaluations allow."""
+    """Return the number of held-out batches, at least 1, that a budget of evaluations allows."""
     return max(1, budget // (data.batch_size * module.model.validation_cost))
 
 

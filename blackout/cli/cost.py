@@ -121,7 +121,7 @@ def _saved_bytes(model: Model, example: Any, device: torch.device) -> int:
 
 
 def _move(value: Any, device: torch.device) -> Any:
-    """Move the tensors in tuples, lists and mappings to a device; other objects stay as they are."""
+    """Move the tensors in tuples, lists and mappings to a device; leave other objects."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple | list):
@@ -132,7 +132,7 @@ def _move(value: Any, device: torch.device) -> Any:
 
 
 def matmul_rate(size: int = 1024) -> float:
-    """Return the float32 operations per second of this processor in a product of square matrices."""
+    """Return the float32 operations per second of this processor in a matrix product."""
     a = torch.ones(size, size)
     a @ a  # starts the threads
     start = time.perf_counter()

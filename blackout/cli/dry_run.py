@@ -1,4 +1,4 @@
-"""Before training: every component is evaluated once, and every draw of the run takes its first step."""
+"""Before training: evaluate every component once, and take the first step of every draw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _FirstStepTaken(Exception):
 
 
 def dry_run(config: Plain, model: Any, family: ComponentFamily) -> None:
-    """Evaluate every component once, and take the first step of each draw of the run with one sample.
+    """Evaluate every component once, and take the first step of every draw with one sample.
 
     This costs a few evaluations of the network for one sample, whatever the numbers of steps and
     samples are.

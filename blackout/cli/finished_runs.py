@@ -1,9 +1,9 @@
-"""Finished runs: the record in metrics.json that a run has ended, and what a new start does with it.
+"""Finished runs: the record in metrics.json that a run has ended, and what a new start does then.
 
 `"finished": true` is written last of all, when training, scores, samples, model and pages are
-complete. A run that was killed before is not finished, and a new start repeats what follows the last
-step. The record is removed when a longer length is started; the results of the shorter one stay in
-metrics.json under `earlier`.
+complete. A run that was killed before is not finished, and a new start repeats what follows the
+last step. The record is removed when a longer length is started; the results of the shorter one
+stay in metrics.json under `earlier`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def has_ended(run: Path, config: Mapping[str, Any], source: Source) -> bool:
     """
     if not (run / "config.yaml").exists():
         return False
-    # Settings first: a process that starts a longer length removes the record before it writes them.
+    # Settings first: a process that starts a longer length removes the record before writing them.
     settings = read_mapping(run / "config.yaml")
     results = read_results(run)
     steps = finished_steps(results)

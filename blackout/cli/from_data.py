@@ -1,4 +1,4 @@
-"""From data in memory to a model that Lightning's Trainer trains, by the recipes of the commands."""
+"""From data in memory to a model that Lightning's Trainer trains, by the commands' recipes."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def main() -> None:
             return
         refuse(
             name not in COMMANDS,
-            f"{name}: no such command{did_you_mean(name, [*COMMANDS])}; one of {', '.join(COMMANDS)}",
+            f"{name}: no such command{did_you_mean(name, [*COMMANDS])}; "
+            f"one of {', '.join(COMMANDS)}",
         )
     command = COMMANDS[name]
     sys.argv = [f"blackout {name}", *words]  # Hydra reads its command line from there

@@ -18,7 +18,7 @@ from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNED, signature
 
 LAST_CHECKPOINT = f"checkpoints/{LAST}"
 KNOWN_SIGNATURES = ".pushed"
-"""Hidden file of a run: signatures of the checkpoints that were copied to its address, or from there."""
+"""Hidden file of a run: signatures of the checkpoints that were copied to or from its address."""
 GLOB_CHARACTERS = frozenset("*?[")  # stores would read them as patterns
 
 
@@ -104,7 +104,7 @@ class Mirror:
             return
         with self._store_errors():
             self._check_remote_checkpoint()
-            # The row that closes metrics.csv is in a file of its own, so the table itself goes first.
+            # The row that closes metrics.csv is in a file of its own, so the table goes first.
             self._copy("metrics.csv")
             paths = [
                 path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink()

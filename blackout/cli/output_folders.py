@@ -17,7 +17,7 @@ FILE_SUFFIXES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tif
 
 
 def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterator[Path]:
-    """Yield folders that results may go to: `out` alone, or `name`, `name-2`, ... in the run directory.
+    """Yield folders for results: `out` alone, or `name`, `name-2`, ... in the run directory.
 
     The run directory is that of the checkpoint or model, or the folder that contains the model; in
     a sweep it is the job's own.

@@ -1,4 +1,4 @@
-"""Pictures of a run and of sampling: the way from noise to samples, and a run in text characters."""
+"""Pictures of sampling from noise to data, and of a run in text characters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Trajectory:
             self._is_complete = True
 
     def save(self, draw: Draw, directory: Path) -> None:
-        """Write trajectory.webp, an animation, and trajectory.png, samples as rows from noise to data."""
+        """Write trajectory.webp, an animation, and trajectory.png, with a row for each sample."""
         pictures = [draw.picture({"samples": state}) for state in self.states]
         frames = [picture for picture in pictures if picture is not None]
         if not frames:

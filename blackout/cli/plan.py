@@ -1,4 +1,4 @@
-"""`train.py plan=true`: the size, operations, memory and expected time of a run, before it starts."""
+"""`train.py plan=true`: size, operations, memory and expected time of a run before it starts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def plan(
 
 
 def _probe_trainer(config: Plain, probe: Probe, scratch: str) -> pl.Trainer:
-    """Return the configured Trainer for a few batches; what it writes goes to a temporary folder."""
+    """Return the configured Trainer for a few batches, which writes to a temporary folder."""
     settings = config["trainer"] | {
         "max_steps": NUM_PROBE_BATCHES,
         "limit_val_batches": 0,

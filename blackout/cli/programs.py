@@ -1,4 +1,4 @@
-"""`python train.py` and `python sample.py`: Hydra programs whose errors end in one line and exit code 2."""
+"""`python train.py` and `python sample.py`: Hydra programs whose errors are one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from blackout.files import CONF
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def train(cfg: DictConfig) -> Path | None:
-    """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+    """Train a model, as in `python train.py dataset=cifar10` or `python train.py -m seed=1,2,3`."""
     from blackout.cli.train import train
 
     return _run_job(train, cfg)
@@ -29,7 +29,7 @@ def train(cfg: DictConfig) -> Path | None:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="sample")
 def sample(cfg: DictConfig) -> Path | None:
-    """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
+    """Draw samples from a trained model: `python sample.py ckpt=<run> num_samples=64`."""
     from blackout.cli.sample import sample
 
     return _run_job(sample, cfg)
@@ -99,7 +99,8 @@ def _refuse_remote_sweep(words: list[str]) -> None:
     runs = settings.get("runs_dir", "").strip("'\"")
     if line.multirun and "://" in runs and "hydra.sweep.dir" not in settings:
         raise UserError(
-            f"runs_dir={runs}: the table of a sweep needs a local folder: hydra.sweep.dir=sweeps/<name>"
+            f"runs_dir={runs}: the table of a sweep needs a local folder: "
+            "hydra.sweep.dir=sweeps/<name>"
         )
 
 

@@ -58,7 +58,7 @@ CHANGEABLE_SETTINGS = UNRELATED_SETTINGS | {
     "sampler",
     "trainer",
 }
-"""Settings and groups that may change when a run is continued: its length, and what is shown and scored."""
+"""Settings and groups that may change when a run is continued: length, pictures and scores."""
 FIXED_SETTINGS = frozenset(
     [
         "trainer.accumulate_grad_batches",

@@ -114,7 +114,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
 
         scoring = Scoring(config, model, family, draw)
 
-    # 3. The folder of the results: equal for equal requests, so that a killed command finds its own.
+    # 3. The folder of the results, equal for equal requests: a killed command finds its own.
     weights = tensors_hash("", {"": indices, **model.state_dict()})
     samples_key = request_key([weights, request, model.config, config["seed"]])
     names = ["shown", "trajectory", "evaluate"]

@@ -70,7 +70,7 @@ def draw_batches(
 
 
 def _load_batch(file: Path) -> dict[str, Tensor] | None:
-    """Return the samples of a kept batch; None if it was not drawn yet, or its file is cut short."""
+    """Return the samples of a kept batch; None if it was not drawn, or its file is damaged."""
     try:
         return load_file(file)
     except (OSError, SafetensorError):

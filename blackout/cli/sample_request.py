@@ -1,4 +1,4 @@
-"""What `sample.py` is asked for: the model, the data set to compare with, and the family's settings."""
+"""What `sample.py` is asked for: the model, the data to compare with, the family's settings."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
 
 
 def parse_request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """Return the settings of the model's family; `sampler` only if the command line gives part of it.
+    """Return the settings of the model's family; `sampler` only if the command line sets it.
 
     A kernel that is the model's own keeps the model's number of steps.
     """

@@ -1,4 +1,4 @@
-"""`sample.py evaluate=true`: scores of a model's samples, over several seeds on request, or of a file."""
+"""`sample.py evaluate=true`: scores of a model's samples, for one or more seeds, or of a file."""
 
 from __future__ import annotations
 

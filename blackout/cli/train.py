@@ -99,7 +99,7 @@ PRINTED_GROUPS = frozenset(
 
 @signals.caught()
 def train(cfg: DictConfig) -> Path:
-    """Train the configured model, or continue it, and leave model, samples and scores in its directory.
+    """Train the configured model, or continue it; leave model, samples and scores in its directory.
 
     Returns:
         The run directory; with `plan=true`, which writes nothing, its parent.

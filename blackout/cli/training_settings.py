@@ -1,4 +1,4 @@
-"""Settings of a run that need more than a type check: its length, precision and Trainer arguments."""
+"""Settings of a run that need more than a type check: length, precision, Trainer arguments."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
 def choose_precision(settings: Plain, run: Path) -> tuple[str, str]:
     """Return the Trainer's precision for this machine, and the reason in words.
 
-    A run that continues keeps its precision. An accelerator uses bfloat16 if it has it. A single CPU
-    process uses what a short trial finds faster; several must agree, and use float32.
+    A run that continues keeps its precision. An accelerator uses bfloat16 if it has it. A single
+    CPU process uses what a short trial finds faster; several must agree, and use float32.
     """
     earlier = read_setting(run, "trainer", "precision")
     if earlier is not None:

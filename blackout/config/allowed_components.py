@@ -71,7 +71,7 @@ PATH_ARGUMENTS = frozenset(
         "weights",
     ]
 )
-"""Arguments that may say where something is: a model file gives them as null or numbers, not as text."""
+"""Arguments that may say where something is: in a model file they are null or numbers, not text."""
 ALLOWED_WORDS = {"reference": ("train", "test")}
 """Argument of `PATH_ARGUMENTS` -> text that it may be nevertheless."""
 COMMAND_LINE_ARGUMENTS = ("data_dir", "download")  # of datasets, never taken from a file
@@ -285,7 +285,7 @@ class _Checker:
         is_inside_trusted: bool,
         where: str,
     ) -> Mark | None:
-        """Return the mark of a component that may be the value of `argument`; None if it may not."""
+        """Return the mark of a component that may be the value of `argument`; else None."""
         allowed = find_allowed(address, self._section)
         if allowed is None:
             return None
@@ -363,7 +363,8 @@ def _check_value(value: Any, where: str) -> Any:
         is_too_long = len(value) > MAX_TEXT_LENGTH
         if "${" in value or is_too_long or SURROGATES.search(value):
             raise UserError(
-                f"{where}: {reprlib.repr(value)} is not plain text: it is an interpolation, too long, or not UTF-8"
+                f"{where}: {reprlib.repr(value)} is not plain text: "
+                "it is an interpolation, too long, or not UTF-8"
             )
     is_nan = isinstance(value, float) and math.isnan(value)
     is_too_large = isinstance(value, int) and not -(2**63) <= value < 2**63

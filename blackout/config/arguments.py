@@ -123,7 +123,7 @@ def _check_required(
 def _annotations(
     target: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> Mapping[str, Any] | None:
-    """Return the annotations to check, by argument; None if those of this package are unreadable."""
+    """Return the annotations to check, by argument; None if they cannot be read."""
     if target.__module__.split(".")[0] != "blackout":
         return {name: bool for name, p in parameters.items() if isinstance(p.default, bool)}
     is_function = not inspect.isclass(target)

@@ -14,8 +14,8 @@ PROGRAMS = ("train", "sample")
 def groups(conf: Path = CONF) -> list[str]:
     """Names of all groups in a configuration folder, such as `sampler` and `sampler/grid`.
 
-    Folders that only divide a group into papers or families (`experiment/blackout`) are no groups of
-    their own: `choices` lists what they contain.
+    Folders that only divide a group into papers or families (`experiment/blackout`) are not groups
+    of their own: `choices` lists what they contain.
     """
     folders = {file.parent.relative_to(conf) for file in conf.rglob("*.yaml")}
     names = {str(folder) for folder in folders if folder.parts}

@@ -19,7 +19,7 @@ from blackout.files import CONF
 
 @contextmanager
 def configuration_folder() -> Iterator[None]:
-    """Initialise Hydra on conf/ inside, and restore its state (that of a running job) afterwards."""
+    """Initialise Hydra on conf/ inside, and restore the state of a running job afterwards."""
     state = Singleton.get_state()
     GlobalHydra.instance().clear()
     try:
@@ -51,7 +51,7 @@ def search_path(folders: Sequence[str]) -> list[str]:
 
 
 def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
-    """The arguments of the component at a dotted name, by name; none where there is no component."""
+    """Return the arguments of the component at a dotted name; none if there is no component."""
     part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
     if not isinstance(part, DictConfig) or "_target_" not in part:
         return {}

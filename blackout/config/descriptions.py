@@ -26,7 +26,7 @@ Change: TypeAlias = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
 def map_mappings(config: Any, where: str, change: Change) -> Any:
-    """Return a copy of plain containers with every mapping replaced by `change`, inner ones first."""
+    """Return a copy of plain containers with every mapping changed, inner ones first."""
     if isinstance(config, list):
         return [
             map_mappings(item, f"{where}[{number}]", change) for number, item in enumerate(config)

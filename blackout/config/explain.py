@@ -127,7 +127,7 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
 
 
 def _jobs(values: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Command lines in which every value of a sweep occurs once; the other words have their first."""
+    """Yield command lines with every value of a sweep once; the other words have their first."""
     first = {word: alternatives[0] for word, alternatives in values.items()}
     yield [*first.values()]
     for word, alternatives in values.items():
@@ -136,7 +136,7 @@ def _jobs(values: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
 
 
 def explain_values(config: DictConfig) -> str:
-    """Say in one line which setting of a composed configuration has no value; empty if all have one."""
+    """Return a line about a setting of a composed configuration without a value; empty without."""
     for key, text in _leaves(config):
         if text == "???":
             return f"{key} must be given: {key}=..."
@@ -206,7 +206,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _no_recipe(word: str, words: Sequence[str]) -> str:
-    """Say which families learn from a dataset, if it has no recipe for the chosen one; else empty."""
+    """Return which families have a recipe for a dataset, if the chosen one has none; else empty."""
     name, _, dataset = word.partition("=")
     chosen = dict(other.partition("=")[::2] for other in words)
     family = chosen.get("family", "blackout")
@@ -220,11 +220,11 @@ def _no_recipe(word: str, words: Sequence[str]) -> str:
     families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
     if families:
         return f"{word} is not for family={family}, but for family={' or family='.join(families)}"
-    return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset of the family"
+    return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset"
 
 
 def _options(key: str, program: str, further: Sequence[str]) -> list[str]:
-    """The choices of a group, in folders of the user's and of plugins too; none for other settings."""
+    """Return the choices of a group, also of the user and of plugins; none for other settings."""
     group = key.partition("@")[0]
     loader = GlobalHydra.instance().config_loader()
     listed = loader.get_group_options(group, config_name=program, overrides=list(further))
@@ -283,7 +283,7 @@ def _has_key(config: DictConfig, key: str) -> bool:
 
 
 def suggest_key(key: str, names: list[str]) -> str:
-    """A suggestion for a wrong name: one that ends alike or is called so elsewhere, else a similar one."""
+    """Return a suggestion for a wrong name: the same last part, an alias, or a similar name."""
     group, _, last = key.lower().rpartition(".")
     for alias in ALIASES.get(last, (last,)):
         for name in names:

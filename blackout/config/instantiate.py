@@ -1,8 +1,8 @@
 """From descriptions to objects.
 
 A description is plain containers, as YAML and model files hold them. A component in it is a mapping
-with a `_target_`, the address of a class or function, and its arguments; `_partial_: true` passes the
-function on with these arguments filled in.
+with a `_target_`, the address of a class or function, and its arguments; `_partial_: true` passes
+the function on with these arguments filled in.
 
 Hydra's own `instantiate` is not used, because descriptions also come from model files of strangers:
 arguments are compared with signatures first, and messages name the setting that is wrong.

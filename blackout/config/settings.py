@@ -146,7 +146,7 @@ def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
 
 
 def _declared_settings() -> dict[str, Any]:
-    """Return the settings, with defaults, of the files of the program, the family and the experiment.
+    """Return the settings that program, family and experiment declare, with their defaults.
 
     A group has the default `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`.
     """
@@ -202,7 +202,7 @@ def _load_declarations(name: str) -> Declarations:
 
 
 def _declared_groups(defaults_list: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name of every group of a defaults list and whether a choice is needed, last first."""
+    """Yield every group of a defaults list and whether a choice is needed, last first."""
     for entry in reversed(defaults_list):
         if not isinstance(entry, dict):
             continue  # `_self_`

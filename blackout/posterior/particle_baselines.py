@@ -234,7 +234,7 @@ class SMC(Method):
         resampled = (effective_number < self.threshold * num_particles) | is_last
         log_mean = torch.logsumexp(log_weight, 1) - math.log(num_particles)
         log_mean = torch.where(resampled[:, 0], log_mean, 0.0)
-        # systematic_resampling resampling sorts the particles, but the first one is the final sample: rotate
+        # Systematic resampling sorts particles, but the first one is the final sample: rotate
         # them by an independent number
         rotation = (u * 1e6).long() % num_particles
         drawn = systematic_resampling(weight, u).gather(1, (identity + rotation) % num_particles)
