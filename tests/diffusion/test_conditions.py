@@ -179,7 +179,7 @@ def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
         draw.compared_with(other)
     known = KnownElements(torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.bool))
     given = CountDraw(model, model.sampler, {}, None, known, condition={"inpaint": "x.npz"})
-    with pytest.raises(UserError, match="no held-out data are known under inpaint: leave out one of the two"):
+    with pytest.raises(UserError, match="no held-out data are known under inpaint: omit one of the two"):
         given.compared_with(data)
 
 
