@@ -147,7 +147,7 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         law = law_of(items)
-        return -(Matching(law.noisy(Size()), sweeps) if sweeps else law).log_prob(solution).mean()
+        return -(Matching(law.perturbed_scores(Size()), sweeps) if sweeps else law).log_prob(solution).mean()
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         law = law_of(items)

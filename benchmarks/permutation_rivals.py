@@ -36,7 +36,7 @@ class SinkhornPixelLoss(SinkhornLoss):
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         law, states, back = inputs.steps(1)
         assert isinstance(law, Matching)
-        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature
+        noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature
         matrices = sinkhorn(noisy, self.iterations).exp()
         items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
         after, before = (  # [b, r, m, d]

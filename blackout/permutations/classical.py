@@ -17,7 +17,7 @@ from torch import Size, Tensor
 
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import OrderDistribution, PlackettLuce, digits_log_prob
+from blackout.permutations.distributions import PermutationDistribution, PlackettLuce, independent_log_prob
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, StepStreams, cumulative_probabilities
 
@@ -99,7 +99,7 @@ def _improved(before: np.ndarray, order: list[int]) -> list[int]:
     return order
 
 
-class Mallows(OrderDistribution):
+class Mallows(PermutationDistribution):
     """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957].
 
     Its Lehmer digits are independent [Severo 2025, eq. 2 with one block]. No `top`: to phi 1 its mode is the centre.
@@ -133,9 +133,9 @@ class Mallows(OrderDistribution):
         Raises:
             ValueError: a value is no permutation.
         """
-        return digits_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
+        return independent_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         """Orders [..., n] by digits, each drawn by inversion of its law: see the class."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()

@@ -1,10 +1,25 @@
-"""Distributions over orders, with the conventions of `torch.distributions`: Plackett-Luce and its generalisation with
-their beams, matchings, inverse shuffles, the reverse laws of shuffle diffusions.
+"""Distributions on permutations, with the conventions of `torch.distributions`.
 
-Orders by choosing one item after another are Plackett-Luce [Plackett 1975; Luce 1959], and with a row of scores for
-every place [Zhang 2025, eq. 9]; by matching items with places, choices that are independent, normalised by Sinkhorn or
-assigned; and by one step back of a shuffle [Zhang 2025, section 3.2.1]. At the end the reverse laws of shuffle
-diffusions (`reverse=`), which turn a network's scores into one of these.
+Four kinds, by how a network's scores are read:
+
+- `PlackettLuce` and `GeneralizedPlackettLuce` choose the item of one position after another,
+  `PointerDistribution` with scores that depend on the choices before. A beam search finds their
+  most probable permutations.
+- `Matching` assigns items to positions.
+- `InverseRiffle`, `InverseTransposition` and `InverseInsertion` undo one step of a card shuffle.
+- The `Reverse...` components, the choices of `reverse=`, turn the scores of a network into one of
+  these.
+
+Example:
+    >>> import torch
+    >>> distribution = PlackettLuce(torch.tensor([0.0, 2.0, 1.0]))
+    >>> distribution.mode.tolist()
+    [1, 2, 0]
+    >>> round(distribution.log_prob(distribution.mode).item(), 3)
+    -0.721
+
+References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.2.1 and 3.2.2; Plackett 1975;
+Luce 1959.
 """
 
 from __future__ import annotations
@@ -26,18 +41,21 @@ from blackout.permutations.relaxations import sinkhorn
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import RandomSource, StepStreams, uniform
 
+BEAM_WIDTH = 64  # prefixes that a beam search keeps, unless the caller says otherwise
+MIN_UNIFORM = 2.0**-54  # half the spacing of uniforms, so that their logarithm is finite
 
-class OrderDistribution(Distribution):
-    """A batch of distributions over orders of n items: values are int64 permutations [..., n].
 
-    An order is the permutation that takes the present list to the next one, x -> x[order]: order[i] is the item that
-    comes i-th. A subclass implements `log_prob`, `_draw` and `_candidates`.
+class PermutationDistribution(Distribution):
+    """A batch of distributions on the permutations of n items, with values int64 [..., n].
+
+    A permutation takes a list x to x[permutation]: its i-th entry is the item that comes i-th. A
+    subclass implements `log_prob`, `_sample` and `_candidates`.
 
     Args:
-        scores: [..., n], or [..., n, n] if there are two `dims`; what stands before is the batch.
-        dims: of one list's scores, 1 or 2.
-        least: items at least.
-        width: of the beam that looks for `mode` and `top` where they cannot be sorted out, at least.
+        scores: [..., n], or [..., n, n] if `score_dims` is 2; the dimensions before are the batch.
+        score_dims: dimensions of the scores of one list, 1 or 2.
+        min_items: smallest n that is allowed.
+        width: smallest width of the beam search for `mode` and `top`, in classes that need one.
 
     Raises:
         ValueError: scores of another shape.
@@ -45,596 +63,764 @@ class OrderDistribution(Distribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 
-    def __init__(self, scores: Tensor, dims: int = 1, least: int = 1, width: int = 64) -> None:
-        n = scores.shape[-1] if scores.ndim >= dims else 0
-        if n < least or (dims == 2 and scores.shape[-2] != n):
-            shape = ", ".join(["n"] * dims)
-            raise ValueError(f"scores must be [..., {shape}] with n at least {least}, not {list(scores.shape)}")
-        self.scores, self.width = scores, width
-        super().__init__(scores.shape[:-dims], Size((n,)), validate_args=False)
+    def __init__(
+        self, scores: Tensor, score_dims: int = 1, min_items: int = 1, width: int = BEAM_WIDTH
+    ) -> None:
+        n = scores.shape[-1] if scores.ndim >= score_dims else 0
+        if n < min_items or (score_dims == 2 and scores.shape[-2] != n):
+            shape = ", ".join(["n"] * score_dims)
+            raise ValueError(
+                f"scores must be [..., {shape}] with n at least {min_items}, "
+                f"not {list(scores.shape)}"
+            )
+        self.scores = scores
+        self.width = width
+        super().__init__(scores.shape[:-score_dims], Size((n,)), validate_args=False)
 
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
-        """Orders int64 [*sample_shape, *batch, n]. From streams, the first axis of the batch is the samples."""
+    def sample(  # type: ignore[override]
+        self, sample_shape: Size = Size(), generator: RandomSource = None
+    ) -> Tensor:
+        """Draw permutations, int64 [*sample_shape, *batch, n].
+
+        Args:
+            sample_shape: as in `torch.distributions`.
+            generator: source of random numbers. With streams, the first dimension of the batch is
+                the index of the sample.
+        """
         with torch.no_grad():
-            return self._draw(tuple(sample_shape), generator)
+            return self._sample(tuple(sample_shape), generator)
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable orders, or the best a beam finds, falling.
+        """Return the k most probable permutations, or the best that a beam search finds.
+
+        Args:
+            k: how many.
 
         Returns:
-            Orders int64 [*batch, K, n] and log-probabilities [*batch, K], K at most k and no more than the orders any
-            list of the batch has. Where a list has fewer, -1 and -inf take their place: no order is ever invalid or
-            there twice.
+            Permutations int64 [*batch, K, n] and log-probabilities [*batch, K], in falling order. K
+            is at most k, and at most the largest number of possible permutations in the batch.
+            Lists with fewer are padded with -1 and -inf, so that no permutation is invalid or
+            occurs twice.
 
         Raises:
             ValueError: k < 1.
-
-        By `_candidates` and `foremost`.
         """
         ensure(k >= 1, f"k must be at least 1, not {k}")
         with torch.no_grad():
-            orders, log_probs = foremost(*self._candidates(k), k)
+            orders, log_probs = most_probable(*self._candidates(k), k)
         possible = log_probs > -torch.inf
-        most = int(possible.sum(-1).max()) if possible.numel() else 0
-        orders, possible = orders[..., :most, :], possible[..., :most]
-        return orders.masked_fill(~possible.unsqueeze(-1), -1), log_probs[..., :most]
+        num_orders = int(possible.sum(-1).max()) if possible.numel() else 0
+        orders = orders[..., :num_orders, :]
+        possible = possible[..., :num_orders]
+        return orders.masked_fill(~possible.unsqueeze(-1), -1), log_probs[..., :num_orders]
 
     @property
     def mode(self) -> Tensor:
-        """The most probable order, int64 [*batch, n]."""
+        """The most probable permutation, int64 [*batch, n]."""
         return self.top(1)[0].squeeze(-2)
 
     @property
     def _n(self) -> int:
         return self.event_shape[0]
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """As `sample`: orders int64 [*sample_shape, *batch, n]."""
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw permutations, int64 [*sample_shape, *batch, n], see `sample`."""
         raise NotImplementedError
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """Orders int64 [*batch, M, n], the k best among them, and log-probabilities [*batch, M]; -inf for none."""
+        """Return permutations int64 [*batch, M, n] that include the best k, and log-probabilities
+        [*batch, M].
+
+        A log-probability of -inf marks an entry that is no possible permutation.
+        """
         raise NotImplementedError
 
-    def _uniform(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
-        """Float64 uniforms [*sample_shape, *batch, *event], above 0.
+    def _uniform(
+        self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource
+    ) -> Tensor:
+        """Draw positive float64 uniforms [*sample_shape, *batch, *event].
 
-        From streams the first axis of the batch (of the draw, if there is no batch) is the samples.
+        With streams, the first dimension of the batch is the index of the sample; without a batch,
+        the first dimension of `sample_shape` is.
         """
         device = self.scores.device
         if not isinstance(source, StepStreams):
-            return uniform((*sample_shape, *self.batch_shape, *event), source, device).clamp_(min=2.0**-54)
+            shape = (*sample_shape, *self.batch_shape, *event)
+            return uniform(shape, source, device).clamp_(min=MIN_UNIFORM)
         if not self.batch_shape:
-            return uniform((*(sample_shape or (1,)), *event), source, device).view(*sample_shape, *event)
-        first, *rest = self.batch_shape
-        return uniform((first, *sample_shape, *rest, *event), source, device).movedim(0, len(sample_shape))
+            u = uniform((*(sample_shape or (1,)), *event), source, device)
+            return u.view(*sample_shape, *event)
+        num_lists, *rest = self.batch_shape
+        u = uniform((num_lists, *sample_shape, *rest, *event), source, device)
+        return u.movedim(0, len(sample_shape))
 
-    def _gumbel(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
-        """Standard Gumbel numbers -log(-log u) of the shape of `_uniform`, [*sample_shape, *batch, *event].
+    def _gumbel(
+        self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource
+    ) -> Tensor:
+        """Draw standard Gumbel noise, float64 [*sample_shape, *batch, *event].
 
-        Whose largest after adding scores is drawn by their softmax [Mena 2018, section 3.2].
+        The index of the largest score plus noise has the distribution softmax(scores).
+
+        References: Mena et al. 2018, section 3.2.
         """
         return self._uniform(sample_shape, event, source).log_().neg_().log_().neg_()
 
 
-def foremost(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest of orders int64 [..., M, n] with log-probabilities [..., M], falling, equals as they stand.
+def most_probable(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k most probable permutations and their log-probabilities, in falling order.
 
-    Ours (tests/permutations/test_distributions.py).
+    Equal log-probabilities keep their order.
+
+    Args:
+        orders: int64 [..., M, n].
+        log_probs: [..., M].
+        k: how many; fewer are returned if M < k.
+
+    References: this project; checked in tests/permutations/test_distributions.py.
     """
-    log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
-    return orders.take_along_dim(which[..., :k, None], -2), log_probs[..., :k]
+    log_probs, rank = log_probs.sort(dim=-1, descending=True, stable=True)
+    return orders.take_along_dim(rank[..., :k, None], -2), log_probs[..., :k]
 
 
-def digits_log_prob(log_probs: Tensor, digits: Tensor) -> Tensor:
-    """The sum of what independent digits int64 [..., n] have, of log_probs [..., n, V]: [...] of their common shape.
+def independent_log_prob(log_probs: Tensor, digits: Tensor) -> Tensor:
+    """Return the log-probability of digits that are independent, [...] of the common batch shape.
 
-    [Severo 2025, eq. 2], with one block.
+    Args:
+        log_probs: of the V values of each digit, [..., n, V].
+        digits: int64 [..., n].
+
+    References: Severo et al. 2025, eq. 2 with a single block.
     """
-    return taken(log_probs, digits.unsqueeze(-1)).squeeze(-1).sum(-1)
+    return gather_last(log_probs, digits.unsqueeze(-1)).squeeze(-1).sum(-1)
 
 
-def taken(values: Tensor, index: Tensor) -> Tensor:
-    """Of values [..., V] those at int64 [..., m], [..., m] of their common shape."""
+def gather_last(values: Tensor, index: Tensor) -> Tensor:
+    """Gather along the last dimension, with broadcasting of the others.
+
+    Args:
+        values: [..., V].
+        index: int64 [..., m].
+
+    Returns:
+        [..., m] of the common batch shape.
+    """
     shape = np.broadcast_shapes(values.shape[:-1], index.shape[:-1])
     return values.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
 
-def best_choices(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable of n independent choices, each yes with probability sigmoid(logits), exactly.
+def most_probable_bits(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k most probable values of n independent bits, exactly.
 
-    Choice by choice, keeping the k best: what one adds does not depend on the others, so none that is dropped could
-    come back. Only the k - 1 that are least sure need be looked at: k - 1 choices, one of these changed each, are no
-    worse than any with another one changed. Ours; checked by `tests.permutations.test_distributions`.
+    The mode sets every bit to its more probable value. All others change some bits, and each change
+    costs |logit| whatever the other bits are, so that a search bit by bit that keeps the k best is
+    exact. Only the k - 1 bits with the smallest |logit| can be changed in the k best: changing one
+    of these alone gives k - 1 values that are at least as probable as any value with another bit
+    changed.
 
     Args:
-        logits: [..., n].
+        logits: a bit is true with probability sigmoid(logit), [..., n].
+        k: how many values.
 
     Returns:
-        bool [..., K, n] and log-probabilities [..., K], falling, K at most k, the same for all.
+        Values bool [..., K, n] and log-probabilities [..., K] in falling order; K is at most k, and
+        the same for the whole batch.
+
+    References: this project; checked in tests/permutations/test_distributions.py.
     """
-    gaps, least_sure = logits.abs().topk(min(logits.shape[-1], max(k - 1, 1)), largest=False)
-    total = F.logsigmoid(logits.abs()).sum(-1, keepdim=True)
-    changed = torch.empty(*total.shape, 0, dtype=torch.bool, device=total.device)
-    for gap in gaps.split(1, -1):
-        size = total.shape[-1]
-        total, which = torch.cat([total, total - gap], -1).topk(min(k, 2 * size))
-        which = which.unsqueeze(-1)
-        changed = torch.cat([changed.take_along_dim(which % size, -2), which >= size], -1)
-    best = (logits >= 0).unsqueeze(-2).expand(*total.shape, -1)
-    return best ^ torch.zeros_like(best).scatter(-1, least_sure.unsqueeze(-2).expand_as(changed), changed), total
+    num_changeable = min(logits.shape[-1], max(k - 1, 1))
+    costs, changeable = logits.abs().topk(num_changeable, largest=False)
+    log_probs = F.logsigmoid(logits.abs()).sum(-1, keepdim=True)
+    changed = torch.empty(*log_probs.shape, 0, dtype=torch.bool, device=log_probs.device)
+    for cost in costs.split(1, -1):
+        size = log_probs.shape[-1]
+        # the first `size` candidates keep this bit, the others change it
+        log_probs, candidate = torch.cat([log_probs, log_probs - cost], -1).topk(min(k, 2 * size))
+        candidate = candidate.unsqueeze(-1)
+        changed = torch.cat([changed.take_along_dim(candidate % size, -2), candidate >= size], -1)
+    mode = (logits >= 0).unsqueeze(-2).expand(*log_probs.shape, -1)
+    positions = changeable.unsqueeze(-2).expand_as(changed)
+    return mode ^ torch.zeros_like(mode).scatter(-1, positions, changed), log_probs
 
 
-Rows: TypeAlias = Callable[[Tensor | None, Tensor | None], Tensor]
-"""(which of the prefixes before, int64 [N, K], and the item that goes on from each; None at first) -> scores of the
-items for the next place, [N, K, n], or [N, 1, n] where prefixes do not matter."""
-Pick: TypeAlias = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(place, scores [N, K, n], -inf for items used) -> (which prefixes go on, int64 [N, K'], and the item of each)."""
+PlaceScores: TypeAlias = Callable[[Tensor | None, Tensor | None], Tensor]
+# (parent of each prefix int64 [N, K], its last item int64 [N, K]; None at the first position)
+# -> scores of the items for the next position, [N, K, n]; [N, 1, n] if they do not depend on
+# prefixes
+
+Selection: TypeAlias = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+# (position, scores [N, K, n] with -inf for used items)
+# -> (parent of each new prefix int64 [N, K'], its last item int64 [N, K'])
 
 
-def walk(rows: Rows, n: int, pick: Pick) -> Tensor:
-    """Orders int64 [N, K, n], place by place. Ours (tests/permutations/test_distributions.py).
+def build_orders(place_scores: PlaceScores, n: int, select: Selection) -> Tensor:
+    """Build permutations position by position, by sampling or by beam search.
 
-    A prefix is a pointer to its parent and the item it adds, so that nothing is copied from place to place; orders are
-    traced back at the end.
+    A prefix is a pointer to its parent and the item that it adds, so that nothing is copied on the
+    way. The permutations are traced back at the end.
+
+    Args:
+        place_scores: scores of the items for the next position.
+        n: items.
+        select: chooses the prefixes that continue, and the next item of each.
+
+    Returns:
+        Permutations int64 [N, K, n].
+
+    References: this project; checked in tests/permutations/test_distributions.py.
     """
+    # 1. choose the items
     parent: Tensor | None = None
     item: Tensor | None = None
-    steps, used = list[tuple[Tensor, Tensor]](), torch.zeros(())
-    for i in range(n):
-        scores = rows(parent, item)
-        used = used if i else torch.zeros_like(scores, dtype=torch.bool)
-        parent, item = pick(i, scores.masked_fill(used, -torch.inf))
-        used = used.gather(1, parent[..., None].expand(-1, -1, n)).scatter_(2, item[..., None], True)
+    steps: list[tuple[Tensor, Tensor]] = []
+    used = torch.zeros(())
+    for position in range(n):
+        scores = place_scores(parent, item)
+        if position == 0:
+            used = torch.zeros_like(scores, dtype=torch.bool)
+        parent, item = select(position, scores.masked_fill(used, -torch.inf))
+        used = used.gather(1, parent[..., None].expand(-1, -1, n))
+        used.scatter_(2, item[..., None], True)
         steps.append((parent, item))
-    at = torch.arange(used.shape[1], device=used.device).expand(used.shape[:2])
+    # 2. trace them back from the last position
+    prefix = torch.arange(used.shape[1], device=used.device).expand(used.shape[:2])
     orders = torch.empty(used.shape, dtype=torch.int64, device=used.device)
-    for i, (parent, item) in reversed(list(enumerate(steps))):
-        orders[..., i] = item.gather(1, at)
-        at = parent.gather(1, at)
+    for position, (parent, item) in reversed(list(enumerate(steps))):
+        orders[..., position] = item.gather(1, prefix)
+        prefix = parent.gather(1, prefix)
     return orders
 
 
-class SequentialLaw(OrderDistribution):
-    """Every place chooses among the items left: p(order) = prod over i of softmax over these of `rows`.
+class SequentialDistribution(PermutationDistribution):
+    """A distribution that chooses one item after another, by a softmax over the items left.
 
-    [Zhang 2025, eqs. 8 and 9].
+    Its mode is intractable: `mode` and `top` are the results of a beam search, exact only if n! <=
+        `width`.
 
-    Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
+    References: Zhang et al. 2025, eqs. 8 and 9.
     """
 
-    def rows(self) -> Rows:
-        """The scores place by place, of the batch as one, N lists: the rows of [*batch, n, n]."""
-        places = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
-        return lambda parent, item: next(places)
+    def place_scores(self) -> PlaceScores:
+        """Return the scores position by position, of the flattened batch: the rows of scores
+        [*batch, n, n]."""
+        rows = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(rows)
 
-    def _mass(self, scores: Tensor) -> Tensor:
-        """log of what the items left have together, [N, K, 1]; 0 of a prefix that no item may follow, which stays at
-        -inf, where -inf - -inf would be no number.
+    def _log_normaliser(self, scores: Tensor) -> Tensor:
+        """Return the logsumexp over the items left, [N, K, 1].
+
+        It is 0 for a prefix that no item can follow: its log-probability stays -inf, where -inf -
+            -inf would be nan.
         """
-        mass = scores.logsumexp(-1, keepdim=True)
-        return mass.masked_fill_(mass == -torch.inf, 0.0)
+        log_sum = scores.logsumexp(-1, keepdim=True)
+        return log_sum.masked_fill_(log_sum == -torch.inf, 0.0)
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Orders int64 [..., n], one place after another by Gumbel noise: exact draws of the class.
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw permutations exactly, position by position with Gumbel noise.
 
         Raises:
-            ValueError: the choices left no item for a place.
+            ValueError: earlier choices left no item for a position.
         """
         n = self._n
         noise = self._gumbel(sample_shape, (n, n), generator)
         noise = noise.reshape(-1, self.batch_shape.numel(), n, n).transpose(0, 1)
-        stuck = torch.zeros(noise.shape[:2], dtype=torch.bool, device=noise.device)
-        same = torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2])
+        no_item_left = torch.zeros(noise.shape[:2], dtype=torch.bool, device=noise.device)
+        same_prefix = torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2])
 
-        def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
-            """The item of largest noisy score, of [N, K, n], for every prefix: int64 [N, K], see `Pick`."""
-            value, item = (scores + noise[:, :, i]).max(-1)
-            stuck.logical_or_(value == -torch.inf)
-            return same if i else torch.zeros_like(same), item
+        def select(position: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            """Choose the item with the largest score plus noise for every prefix."""
+            value, item = (scores + noise[:, :, position]).max(-1)
+            no_item_left.logical_or_(value == -torch.inf)
+            parent = same_prefix if position > 0 else torch.zeros_like(same_prefix)
+            return parent, item
 
-        orders = walk(self.rows(), n, pick)
-        ensure(not bool(stuck.any()), "scores of -inf left no item for a place")
+        orders = build_orders(self.place_scores(), n, select)
+        ensure(not bool(no_item_left.any()), "scores of -inf left no item for a place")
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """What a beam of max(k, width) finds [Zhang 2025, section 3.5, appendix D]: after each place the most
-        probable prefixes go on. All are kept, and the search is exact, while there are no more. -inf where fewer
-        orders are possible, and then the order means nothing. Orders are [..., M, n], see
-        `OrderDistribution._candidates`.
-        """
-        n, total = self._n, self.scores.new_zeros(self.batch_shape.numel(), 1)
+        """Return the permutations that a beam search of width max(k, `width`) finds.
 
-        def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
-            """The likeliest prefixes with one item more, of scores [N, K, n]: int64 [N, K'], see `Pick`."""
+        The search is exact while it can keep all prefixes. Where fewer permutations are possible,
+        the others have -inf and no meaning.
+
+        References: Zhang et al. 2025, section 3.5 and appendix D.
+        """
+        n = self._n
+        total = self.scores.new_zeros(self.batch_shape.numel(), 1)
+
+        def select(position: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            """Choose the most probable prefixes with one more item."""
             nonlocal total
-            scores += total[..., None] - self._mass(scores)
-            total, flat = scores.flatten(1).topk(min(max(k, self.width), scores.shape[1] * (n - i)))
+            scores += total[..., None] - self._log_normaliser(scores)
+            num_prefixes = min(max(k, self.width), scores.shape[1] * (n - position))
+            total, flat = scores.flatten(1).topk(num_prefixes)
             return flat // n, flat % n
 
-        orders = walk(self.rows(), n, pick)
+        orders = build_orders(self.place_scores(), n, select)
         return orders.view(*self.batch_shape, -1, n), total.view(*self.batch_shape, -1)
 
 
-class PlackettLuce(SequentialLaw):
-    """The next item is chosen among those left with probability proportional to e^score.
+class PlackettLuce(SequentialDistribution):
+    """The Plackett-Luce distribution: the next item has a probability proportional to exp(score).
 
-    log p(order) = sum over i of z_i - log sum_{j >= i} e^z_j, z = scores[order] [Zhang 2025, eq. 8]. Its mode is exact.
+    log p(order) = sum over i of z_i - log sum_{j >= i} exp(z_j), where z = scores[order]. Its mode
+    is exact.
 
     Args:
-        scores: finite, [..., n].
-        width: of the beam of `top`; the first it finds, the mode, is exact with any.
+        scores: finite log-worths, [..., n].
+        width: width of the beam search of `top`; the first permutation, the mode, is always exact.
 
     Raises:
         ValueError: scores without items.
+
+    References: Zhang et al. 2025, eq. 8; Plackett 1975; Luce 1959.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...]; O(m) by one running logsumexp.
+        """Return the log-probability of orders, [...], in the dtype of the scores.
 
-        [Zhang 2025, eq. 8], also of orders [..., m] among some of the items, in the scores' dtype.
+        Args:
+            value: int64 [..., n], or [..., m] for orders of some of the items.
+
+        References: Zhang et al. 2025, eq. 8.
         """
-        z = taken(self.scores, value)
+        z = gather_last(self.scores, value)
         return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Scores plus Gumbel noise, sorted: orders [..., n], of the law of [Zhang 2025, eq. 8]."""
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw permutations by sorting scores plus Gumbel noise."""
         noisy = self.scores + self._gumbel(sample_shape, (self._n,), generator)
         return noisy.argsort(dim=-1, descending=True, stable=True)
 
     @property
     def mode(self) -> Tensor:
-        """Items by falling score, int64 [*batch, n]; among equals the earlier first."""
+        """The items by falling score, int64 [*batch, n]; equal scores by rising index."""
         return self.scores.argsort(dim=-1, descending=True, stable=True)
 
-    def rows(self) -> Rows:
-        """As `SequentialLaw.rows`, of scores [*batch, n]: the same for every place."""
+    def place_scores(self) -> PlaceScores:
+        """Return the same scores for every position, see `SequentialDistribution.place_scores`."""
         return lambda parent, item: self.scores.reshape(-1, 1, self._n)
 
 
-class GeneralizedPlackettLuce(SequentialLaw):
-    """Every place chooses among the items left with scores of its own [Zhang 2025, eq. 9].
+class GeneralizedPlackettLuce(SequentialDistribution):
+    """The generalised Plackett-Luce (GPL) distribution: every position has its own scores.
 
-    log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} e^S[i, order_j]. Adding a number to a row changes
-    nothing, nor does the last row; with equal rows it is Plackett-Luce. A row's scores do not depend on what earlier
-    places chose, so one such distribution cannot be any law, but a chain of them can (tests/verification).
+    log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} exp(S[i, order_j]). Adding a
+    constant to a row changes nothing, and the last row has no effect; with equal rows it is
+    Plackett-Luce. The scores of a row do not depend on earlier choices, so that one GPL
+    distribution cannot represent every distribution; a chain of them can.
 
     Args:
-        scores: [..., n, n], rows are places and columns items; -inf where an item may not be. Whatever earlier
-            places choose, an item should be left: else mass is lost, and a draw that comes there is refused.
-        width: of the beam of `mode` and, at least, of `top`.
+        scores: S, [..., n, n]; rows are positions, columns are items, and -inf forbids an item at a
+            position. Every sequence of earlier choices should leave an allowed item. Otherwise
+            probability mass is lost, and `sample` raises an error if it gets there.
+        width: smallest width of the beam search of `mode` and `top`; 1 is the greedy choice.
 
     Raises:
         ValueError: scores that are not square.
+
+    References: Zhang et al. 2025, eq. 9.
     """
 
-    def __init__(self, scores: Tensor, width: int = 64) -> None:
+    def __init__(self, scores: Tensor, width: int = BEAM_WIDTH) -> None:
         super().__init__(scores, 2, width=width)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...], in the scores' dtype; -inf where one is forbidden [Zhang 2025, eq. 9]."""
-        chosen = taken(self.scores, value.unsqueeze(-2))
-        gone = torch.ones(self._n, self._n, dtype=torch.bool, device=chosen.device).tril_(-1)
-        # one more, and not -inf: where no item that is left may be, there is still a largest score
-        least = torch.finfo(chosen.dtype).min
-        left = F.pad(chosen.masked_fill(gone, least), (0, 1), value=least)
-        return left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
+        """Return the log-probability of orders [..., n], [...]; -inf for a forbidden item.
+
+        References: Zhang et al. 2025, eq. 9.
+        """
+        permuted = gather_last(self.scores, value.unsqueeze(-2))
+        used = torch.ones(self._n, self._n, dtype=torch.bool, device=permuted.device).tril_(-1)
+        # The lowest finite number in place of -inf, and one more column of it: a row whose allowed
+        # items are all used keeps a finite normaliser, and its log-probability is not nan.
+        lowest = torch.finfo(permuted.dtype).min
+        padded = F.pad(permuted.masked_fill(used, lowest), (0, 1), value=lowest)
+        return padded.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @property
     def mode(self) -> Tensor:
-        """As `OrderDistribution.mode`, int64 [*batch, n]; with a beam of one, each place takes the best item left."""
+        """The most probable permutation that is found, int64 [*batch, n]; for width 1 the greedy
+        choice."""
         if self.width > 1:
             return super().mode
         rows = self.scores.reshape(-1, self._n, self._n)
-        gone, taken = torch.zeros_like(rows[:, 0]), list[Tensor]()
-        for i in range(self._n):
-            taken.append((rows[:, i] + gone).argmax(-1, keepdim=True))
-            gone.scatter_(-1, taken[-1], -torch.inf)
-        if gone.numel() and bool(gone.amax() > -torch.inf):  # a place had none, and took one twice
+        used = torch.zeros_like(rows[:, 0])  # -inf where an item is used
+        items: list[Tensor] = []
+        for position in range(self._n):
+            item = (rows[:, position] + used).argmax(-1, keepdim=True)
+            items.append(item)
+            used.scatter_(-1, item, -torch.inf)
+        if used.numel() and bool(used.amax() > -torch.inf):
+            # a position had no allowed item left and took a used one
             return super().mode
-        return torch.cat(taken, -1).view(self.scores.shape[:-1])
+        return torch.cat(items, -1).view(self.scores.shape[:-1])
 
 
-class PointerLaw(SequentialLaw):
-    """Every place chooses by scores that depend on all choices before [Vinyals 2015]: any law is one of these.
+class PointerDistribution(SequentialDistribution):
+    """A distribution whose scores depend on all earlier choices, as those of a pointer network.
+
+    It can represent every distribution on permutations.
 
     Args:
-        pointers: of the lists of a batch, see `blackout.networks.set_transformer.Pointers`.
-        scores: [*batch, n], which tell batch, items, device and type alone.
-        width: of the beam.
+        pointers: scores for the lists of a batch, see `blackout.networks.set_transformer.Pointers`.
+        scores: [*batch, n]; only their shape, device and dtype are used.
+        width: smallest width of the beam search.
+
+    References: Vinyals et al. 2015.
     """
 
-    def __init__(self, pointers: Any, scores: Tensor, width: int = 64) -> None:
+    def __init__(self, pointers: Any, scores: Tensor, width: int = BEAM_WIDTH) -> None:
         super().__init__(scores, width=width)
         self.pointers = pointers
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...], all places at once: scores of every place by those before [Vinyals 2015]."""
+        """Return the log-probability of orders [..., n], [...], with all positions in one network
+        evaluation."""
         shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
-        return GeneralizedPlackettLuce(self.pointers.score_orders(orders)).log_prob(orders).view(shape)
+        conditional = GeneralizedPlackettLuce(self.pointers.score_orders(orders))
+        return conditional.log_prob(orders).view(shape)
 
-    def rows(self) -> Rows:
-        """As `SequentialLaw.rows`."""
+    def place_scores(self) -> PlaceScores:
+        """Return the scores position by position, see `SequentialDistribution.place_scores`."""
         return self.pointers.next_scores()
 
 
-class Matching(SequentialLaw):
-    """Every place chooses an item by itself, and what counts are the choices that are orders.
+class Matching(SequentialDistribution):
+    """Independent choices of an item for every position, evaluated at choices that form a
+    permutation.
 
-    log p(order) = sum over i of log M[i, order_i], where M is e^scores after `iterations` of Sinkhorn's normalisation
-    of rows and columns, and a softmax of each row in the end. The law of orders among these choices is intractable (its
-    normaliser is a permanent), so that probabilities of orders sum to less than 1 and -log p bounds it from above.
+    log p(order) = sum over i of log M[i, order_i], where M is exp(scores) after Sinkhorn
+    normalisation, with a softmax of each row at the end. The exact distribution on permutations
+    would divide by the permanent of M, which is intractable; here the probabilities of all
+    permutations sum to less than 1, and -log p is an upper bound.
 
-    `mode` is exact, by assignment, and the first of `top`; the others are those of a beam. `sample` is the best
-    assignment of scores with Gumbel noise, the Gumbel-Matching law of [Mena 2018, section 3.2]: not the law of
-    `log_prob`.
+    `mode`, and the first result of `top`, are exact by linear assignment; the others come from a
+    beam search. `sample` draws from the Gumbel-Matching distribution, the best assignment of scores
+    plus Gumbel noise, which is not the distribution of `log_prob`.
 
     Args:
-        scores: finite, [..., n, n], rows are places and columns items.
-        iterations: of Sinkhorn's normalisation; 0 for n softmaxes.
+        scores: finite, [..., n, n]; rows are positions and columns are items.
+        iterations: Sinkhorn iterations; 0 for one softmax per position.
 
     Raises:
-        ValueError: scores that are not square, or iterations below 0.
+        ValueError: scores that are not square, or iterations < 0.
+
+    References: Mena et al. 2018, sections 2 and 3.2.
     """
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
         super().__init__(scores, 2)
-        self._given, self.scores = scores, sinkhorn(scores, iterations)
+        self._unnormalised = scores
+        self.scores = sinkhorn(scores, iterations)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Sum of the log-probabilities of orders' [..., n] places, [...], in the scores' dtype: see the class."""
-        return digits_log_prob(self.scores, value)
+        """Return the sum of the log-probabilities of all positions, [...], for orders [..., n]."""
+        return independent_log_prob(self.scores, value)
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """The best assignments of `noisy`, orders [..., n] [Mena 2018, section 3.2]."""
-        return _assigned(self.noisy(sample_shape, generator))
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw from the Gumbel-Matching distribution (Mena et al. 2018, section 3.2)."""
+        return best_assignment(self.perturbed_scores(sample_shape, generator))
 
-    def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
-        """Scores as they were given plus Gumbel noise, [*sample_shape, *batch, n, n]."""
-        return self._given + self._gumbel(sample_shape, (self._n, self._n), generator).to(self.scores.dtype)
+    def perturbed_scores(
+        self, sample_shape: tuple[int, ...], generator: RandomSource = None
+    ) -> Tensor:
+        """Return the unnormalised scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
+        noise = self._gumbel(sample_shape, (self._n, self._n), generator)
+        return self._unnormalised + noise.to(self.scores.dtype)
 
     @property
     def mode(self) -> Tensor:
         """The best assignment, int64 [*batch, n]."""
-        return _assigned(self.scores)
+        return best_assignment(self.scores)
 
-    def _mass(self, scores: Tensor) -> Tensor:
-        """0: a place's choice does not depend on which items are left."""
+    def _log_normaliser(self, scores: Tensor) -> Tensor:
+        """Return 0: the choice at a position does not depend on the items left."""
         return scores.new_zeros(())
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """The best assignment, and what else the beam finds; shapes as in `OrderDistribution._candidates`."""
+        """Return the best assignment, and the other permutations that the beam search finds."""
         orders, log_probs = super()._candidates(k)
-        best = self.mode.unsqueeze(-2)
-        log_probs = log_probs.masked_fill((orders == best).all(-1), -torch.inf)
-        return torch.cat([best, orders], -2), torch.cat([self.log_prob(best.squeeze(-2)).unsqueeze(-1), log_probs], -1)
+        mode = self.mode.unsqueeze(-2)
+        mode_log_prob = self.log_prob(mode.squeeze(-2)).unsqueeze(-1)
+        log_probs = log_probs.masked_fill((orders == mode).all(-1), -torch.inf)
+        return torch.cat([mode, orders], -2), torch.cat([mode_log_prob, log_probs], -1)
 
 
-def _assigned(matrix: Tensor) -> Tensor:
-    """The orders of largest sum, int64 [..., n], of [..., n, n]: the matching of [Mena 2018, section 2]."""
+def best_assignment(scores: Tensor) -> Tensor:
+    """Return the permutations with the largest sum of scores[i, order_i], int64 [..., n], for [...,
+    n, n]."""
     from scipy.optimize import linear_sum_assignment
 
-    flat = matrix.detach().reshape(-1, *matrix.shape[-2:]).cpu().double().numpy()
-    columns = np.stack([linear_sum_assignment(one, maximize=True)[1] for one in flat])
-    return torch.from_numpy(columns).view(matrix.shape[:-1]).to(matrix.device)
+    matrices = scores.detach().reshape(-1, *scores.shape[-2:]).cpu().double().numpy()
+    columns = np.stack([linear_sum_assignment(matrix, maximize=True)[1] for matrix in matrices])
+    return torch.from_numpy(columns).view(scores.shape[:-1]).to(scores.device)
 
 
-class InverseRiffle(OrderDistribution):
-    """Every item goes to the left packet with probability sigmoid(score); left, then right packet, orders kept.
+class InverseRiffle(PermutationDistribution):
+    """The inverse of a riffle shuffle: every item goes to the left packet with probability
+    sigmoid(score).
 
-    [Zhang 2025, section 3.2.1]. An order with one descent comes from exactly one choice of
-    packets, the identity from n + 1 of them (the first k left, the others right), an order with more descents from
-    none. Scores 0 give the inverse of the riffle itself.
+    The result is the left packet followed by the right one, each in its present order. A
+    permutation with one descent comes from exactly one choice of packets, the identity from n + 1
+    choices (the first k items left, the others right), and a permutation with more descents from
+    none. With scores 0 it is the inverse of the riffle itself.
 
     Args:
         scores: [..., n].
 
     Raises:
         ValueError: scores without items.
+
+    References: Zhang et al. 2025, section 3.2.1.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...], in the scores' dtype; -inf for more than one descent: see the class."""
-        cuts = self._cuts(taken(self.scores, value))
-        falls = value[..., 1:] < value[..., :-1]
-        number = falls.sum(-1)
-        cut = 1 + (falls.int().argmax(-1) if self._n > 1 else torch.zeros_like(number))
-        found = torch.where(number == 0, cuts.logsumexp(-1), taken(cuts, cut.unsqueeze(-1)).squeeze(-1))
-        return found.masked_fill(number > 1, -torch.inf)
+        """Return the log-probability of orders [..., n], [...]; -inf for more than one descent."""
+        cut_log_probs = self._cut_log_probs(gather_last(self.scores, value))
+        is_descent = value[..., 1:] < value[..., :-1]
+        num_descents = is_descent.sum(-1)
+        # the padding gives a list of one item something to look at
+        cut = 1 + F.pad(is_descent.int(), (0, 1)).argmax(-1)
+        identity = cut_log_probs.logsumexp(-1)
+        one_descent = gather_last(cut_log_probs, cut.unsqueeze(-1)).squeeze(-1)
+        log_prob = torch.where(num_descents == 0, identity, one_descent)
+        return log_prob.masked_fill(num_descents > 1, -torch.inf)
 
-    def _cuts(self, z: Tensor) -> Tensor:
-        """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1].
+    def _cut_log_probs(self, z: Tensor) -> Tensor:
+        """Return the log-probability that exactly the first k items are left, for k = 0..n, [..., n
+        + 1].
 
-        As in the class [Zhang 2025, section 3.2.1].
+        Args:
+            z: scores of a list, [..., n].
         """
-        left, right = F.logsigmoid(z), F.logsigmoid(-z)
+        left = F.logsigmoid(z)
+        right = F.logsigmoid(-z)
         return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Packets drawn item by item and put together: orders [..., n], as in the class."""
-        left = self._uniform(sample_shape, (self._n,), generator) < torch.sigmoid(self.scores.double())
-        return _sorted_by_packet(left)
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw the packet of every item."""
+        u = self._uniform(sample_shape, (self._n,), generator)
+        return _stack_packets(u < torch.sigmoid(self.scores.double()))
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others.
+        """Return the identity, and the permutations of the most probable choices of packets.
 
-        Orders are [..., M, n], see `OrderDistribution._candidates`.
+        At least k of them have a descent; the n + 1 choices that give the identity are counted
+        once.
         """
-        for wanted in (k + 2, 2 * k + 4, k + self._n + 1):  # the first are often enough
-            left, log_probs = best_choices(self.scores, wanted)
-            sorted_already = (left[..., 1:] <= left[..., :-1]).all(-1)
-            if bool(((~sorted_already).sum(-1) >= k).all()):
+        for num_choices in (k + 2, 2 * k + 4, k + self._n + 1):  # few are often enough
+            left, log_probs = most_probable_bits(self.scores, num_choices)
+            is_identity = (left[..., 1:] <= left[..., :-1]).all(-1)
+            if bool(((~is_identity).sum(-1) >= k).all()):
                 break
-        orders = _sorted_by_packet(left)
+        orders = _stack_packets(left)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
-        mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
-        log_probs = torch.cat([mass, log_probs.masked_fill(sorted_already, -torch.inf)], -1)
-        return torch.cat([identity, orders], -2), log_probs
+        identity_log_prob = self._cut_log_probs(self.scores).logsumexp(-1, keepdim=True)
+        log_probs = log_probs.masked_fill(is_identity, -torch.inf)
+        return torch.cat([identity, orders], -2), torch.cat([identity_log_prob, log_probs], -1)
 
 
-def _sorted_by_packet(left: Tensor) -> Tensor:
-    """The order, int64 [..., n], that choices of packets bool [..., n] lead to [Zhang 2025, section 3.2.1]."""
-    return (~left).to(torch.uint8).argsort(dim=-1, stable=True)
+def _stack_packets(in_left: Tensor) -> Tensor:
+    """Return the permutations that put the left packet first, int64 [..., n], for bool [..., n]."""
+    return (~in_left).to(torch.uint8).argsort(dim=-1, stable=True)
 
 
-class InverseTransposition(OrderDistribution):
-    """Nothing with probability 1 - sigmoid(swap), else two items change places, chosen without replacement.
+class InverseTransposition(PermutationDistribution):
+    """The inverse of a random transposition: nothing, or a swap of two items chosen without
+    replacement.
 
-    p((i j)) = sigmoid(swap) (w_i w_j / (1 - w_i) + w_j w_i / (1 - w_j)), w = softmax(scores) [Zhang 2025, eq. 6].
+    p(identity) = 1 - sigmoid(swap), and p((i j)) = sigmoid(swap) (w_i w_j / (1 - w_i) + w_j w_i /
+    (1 - w_j)) with w = softmax(scores).
 
     Args:
         scores: finite, [..., n], n at least 2.
-        swap: the logit of a transposition, [...].
+        swap: logit of a swap, [...].
 
     Raises:
         ValueError: fewer than two items, or shapes that do not fit.
+
+    References: Zhang et al. 2025, eq. 6.
     """
 
     def __init__(self, scores: Tensor, swap: Tensor) -> None:
-        """log w_i and log(1 - w_i) of the class, [..., n] each."""
-        super().__init__(scores, least=2)
+        super().__init__(scores, min_items=2)
         if swap.shape != self.batch_shape:
-            raise ValueError(f"swap must have the shape {list(self.batch_shape)} of the batch, not {list(swap.shape)}")
-        self.swap, self._log_w = swap, scores.log_softmax(-1)
-        # log(1 - w_i): of the greatest weight by the sum of the others, because 1 - w would cancel
-        first = scores.argmax(-1, keepdim=True)
-        others = scores.scatter(-1, first, -torch.inf).logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
-        rest = torch.log1p(-self._log_w.scatter(-1, first, -torch.inf).exp())
-        self._log_rest = rest.scatter(-1, first, others)
+            raise ValueError(
+                f"swap must have the shape {list(self.batch_shape)} of the batch, "
+                f"not {list(swap.shape)}"
+            )
+        self.swap = swap
+        self._log_w = scores.log_softmax(-1)
+        # log(1 - w_i). For the largest weight it is computed from the other weights, because
+        # 1 - w_i would cancel.
+        largest = scores.argmax(-1, keepdim=True)
+        without_largest = scores.scatter(-1, largest, -torch.inf)
+        log_sum = scores.logsumexp(-1, keepdim=True)
+        log_others = without_largest.logsumexp(-1, keepdim=True) - log_sum
+        log_rest = torch.log1p(-self._log_w.scatter(-1, largest, -torch.inf).exp())
+        self._log_rest = log_rest.scatter(-1, largest, log_others)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...], in the scores' dtype; -inf unless the identity or one transposition.
+        """Return the log-probability of orders [..., n], [...]; -inf if more than two items move.
 
-        [Zhang 2025, eq. 6].
+        References: Zhang et al. 2025, eq. 6.
         """
-        moved = value != identity_like(value)
-        number = moved.sum(-1)
-        i = moved.int().argmax(-1, keepdim=True)
-        j = torch.where(number.unsqueeze(-1) == 2, value.gather(-1, i), 1 - i.clamp(max=1))  # any pair where it is not
-        swap = F.logsigmoid(self.swap) + self._pair(i, j).squeeze(-1)
-        return torch.where(number == 0, F.logsigmoid(-self.swap), swap.masked_fill(number != 2, -torch.inf))
+        moves = value != identity_like(value)
+        num_moves = moves.sum(-1)
+        i = moves.int().argmax(-1, keepdim=True)
+        # any other item if this is no transposition; the value is not used then
+        j = torch.where(num_moves.unsqueeze(-1) == 2, value.gather(-1, i), 1 - i.clamp(max=1))
+        identity = F.logsigmoid(-self.swap)
+        transposition = F.logsigmoid(self.swap) + self._pair_log_prob(i, j).squeeze(-1)
+        transposition = transposition.masked_fill(num_moves != 2, -torch.inf)
+        return torch.where(num_moves == 0, identity, transposition)
 
-    def _pair(self, i: Tensor, j: Tensor) -> Tensor:
-        """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k].
+    def _pair_log_prob(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return log(w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j)), [..., k], for items int64 [...,
+        k]."""
+        log_factor = torch.logaddexp(
+            -gather_last(self._log_rest, i), -gather_last(self._log_rest, j)
+        )
+        return gather_last(self._log_w, i) + gather_last(self._log_w, j) + log_factor
 
-        [Zhang 2025, eq. 6].
-        """
-        either = torch.logaddexp(-taken(self._log_rest, i), -taken(self._log_rest, j))
-        return taken(self._log_w, i) + taken(self._log_w, j) + either
-
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """A pair without replacement, by the two largest noisy scores, or none: orders [..., n], as in the class."""
-        swaps = self._uniform(sample_shape, (1,), generator) < self.swap.double().sigmoid().unsqueeze(-1)
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw whether to swap, and the pair by the two largest scores plus Gumbel noise."""
+        u = self._uniform(sample_shape, (1,), generator)
+        swaps = u < self.swap.double().sigmoid().unsqueeze(-1)
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
-        first, second = noisy.topk(2).indices.split(1, -1)
-        second = torch.where(swaps, second, first)
-        identity = torch.arange(self._n, device=first.device).expand(noisy.shape)
-        return identity.scatter(-1, first, second).scatter(-1, second, first)
+        i, j = noisy.topk(2).indices.split(1, -1)
+        j = torch.where(swaps, j, i)
+        identity = torch.arange(self._n, device=i.device).expand(noisy.shape)
+        return identity.scatter(-1, i, j).scatter(-1, j, i)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """All M = 1 + n (n - 1) / 2 orders, int64 [*batch, M, n], and their log-probabilities [*batch, M].
-
-        [Zhang 2025, eq. 6].
-        """
+        """Return the identity and all n (n - 1) / 2 transpositions."""
         i, j = torch.triu_indices(self._n, self._n, 1, device=self.scores.device)
-        swap = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair(i, j)
         orders = torch.arange(self._n, device=i.device).repeat(len(i) + 1, 1)
-        rows = torch.arange(1, len(i) + 1, device=i.device)
-        orders[rows, i], orders[rows, j] = j, i
-        log_probs = torch.cat([F.logsigmoid(-self.swap).unsqueeze(-1), swap], -1)
+        row = torch.arange(1, len(i) + 1, device=i.device)
+        orders[row, i] = j
+        orders[row, j] = i
+        identity = F.logsigmoid(-self.swap).unsqueeze(-1)
+        transpositions = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair_log_prob(i, j)
+        log_probs = torch.cat([identity, transpositions], -1)
         return orders.expand(*self.batch_shape, *orders.shape), log_probs
 
 
-class InverseInsertion(OrderDistribution):
-    """Item i moves to the end with probability softmax(scores)_i [Zhang 2025, eq. 7].
+class InverseInsertion(PermutationDistribution):
+    """The inverse of a random insertion: item i moves to the end with probability
+    softmax(scores)_i.
 
     Args:
         scores: finite, [..., n].
 
     Raises:
         ValueError: scores without items.
+
+    References: Zhang et al. 2025, eq. 7.
     """
 
     @property
     def _log_w(self) -> Tensor:
-        """log softmax(scores), [*batch, n] [Zhang 2025, eq. 7]."""
+        """log softmax(scores), [*batch, n]."""
         return self.scores.log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], [...], in the scores' dtype; -inf unless one item moved to the end
-        [Zhang 2025, eq. 7].
+        """Return the log-probability of orders [..., n], [...]; -inf unless one item moved to the
+        end.
+
+        References: Zhang et al. 2025, eq. 7.
         """
-        moved = value[..., -1:]
-        possible = (self._order(moved) == value).all(-1)
-        return taken(self._log_w, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
+        item = value[..., -1:]
+        is_possible = (self._move_to_end(item) == value).all(-1)
+        return gather_last(self._log_w, item).squeeze(-1).masked_fill(~is_possible, -torch.inf)
 
-    def _order(self, item: Tensor) -> Tensor:
-        """The order in which `item` [..., 1] comes last and those after it move up."""
-        place = torch.arange(self._n, device=item.device)
-        return torch.where(place == self._n - 1, item, place + (place >= item))
+    def _move_to_end(self, item: Tensor) -> Tensor:
+        """Return the permutation that moves an item [..., 1] to the end, int64 [..., n]."""
+        position = torch.arange(self._n, device=item.device)
+        return torch.where(position == self._n - 1, item, position + (position >= item))
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """The item of largest noisy score to the end: orders [..., n], as in the class."""
+    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Draw the item by the largest score plus Gumbel noise."""
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
-        return self._order(noisy.argmax(-1, keepdim=True))
+        return self._move_to_end(noisy.argmax(-1, keepdim=True))
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """All n orders, int64 [*batch, n, n], and their log-probabilities [*batch, n]."""
+        """Return all n possible permutations."""
         items = torch.arange(self._n, device=self.scores.device).expand(*self.batch_shape, self._n)
-        return self._order(items.unsqueeze(-1)), self._log_w
+        return self._move_to_end(items.unsqueeze(-1)), self._log_w
 
 
 class Reverse:
-    """From scores to a distribution over the permutations that take a list one scheduled step back."""
+    """How the scores of a network become the distribution of one reverse step."""
 
-    law: ClassVar[type[OrderDistribution]]
-    """Of scores [..., n, n] with `places`, [..., n] without, one more with `swap`."""
+    distribution: ClassVar[type[PermutationDistribution]]  # of these scores
+    # whether scores are [..., n, n], one row per position, or [..., n]
     places: ClassVar[bool] = False
-    """Whether the network gives a row of scores for every place, [..., n, n], or [..., n]."""
+    # whether the network returns one more score per list, [..., n + 1]
     swap: ClassVar[bool] = False
-    """Whether it gives one more score for the list, [..., n + 1]."""
+    # whether the scores of a position depend on earlier choices
     prefix: ClassVar[bool] = False
-    """Whether a place's scores depend on what is at the places before it."""
-    undoes: ClassVar[type[Shuffle] | None] = None
-    """The only shuffle a single step of which it can undo; None if it reaches every order."""
+    # the only shuffle that it can undo, in single steps; None if it reaches every permutation
+    inverts: ClassVar[type[Shuffle] | None] = None
 
-    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
-        """The distribution; `width` of a beam that looks for its mode, where it needs one."""
-        return self.law(scores, width=width)
+    def __call__(self, scores: Tensor, width: int = 1) -> PermutationDistribution:
+        """Return the distribution.
+
+        Args:
+            scores: of a network; the class attributes say of which shape.
+            width: smallest width of the beam search for the mode, if it needs one.
+        """
+        return self.distribution(scores, width=width)
 
 
 @component("reverse")
 class ReverseGPL(Reverse):
-    """Generalised Plackett-Luce [Zhang 2025, eq. 9]: any order, a row of scores for every place."""
+    """Generalised Plackett-Luce: any permutation, one row of scores per position.
 
-    law, places = GeneralizedPlackettLuce, True
+    References: Zhang et al. 2025, eq. 9.
+    """
+
+    distribution = GeneralizedPlackettLuce
+    places = True
 
 
 @component("reverse")
 class ReversePointer(Reverse):
-    """Place by place by what is at the places before [Vinyals 2015]: any law in a single step."""
+    """A pointer network: scores that depend on earlier choices; any distribution in a single step.
 
-    law, places, prefix = PointerLaw, True, True
+    References: Vinyals et al. 2015.
+    """
+
+    distribution = PointerDistribution
+    places = True
+    prefix = True
 
 
 @component("reverse")
 class ReversePL(Reverse):
-    """Plackett-Luce [Zhang 2025, eq. 8]: any order, a score for every item."""
+    """Plackett-Luce: any permutation, one score per item.
 
-    law = PlackettLuce
+    References: Zhang et al. 2025, eq. 8.
+    """
+
+    distribution = PlackettLuce
 
 
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseAssignment(Reverse):
-    """Items are matched with places: a softmax for every place and the best assignment. No diffusion, a baseline.
+    """Linear assignment: one softmax per position and the best matching of items. A baseline
+    without diffusion.
 
     Args:
-        iterations: of Sinkhorn's normalisation of the scores.
+        iterations: Sinkhorn iterations that normalise the scores.
 
     Raises:
-        ValueError: iterations below 0.
+        ValueError: iterations < 0.
+
+    References: Mena et al. 2018.
     """
 
     iterations: int = 0
@@ -643,31 +829,45 @@ class ReverseAssignment(Reverse):
     def __post_init__(self) -> None:
         ensure(self.iterations >= 0, f"iterations must be at least 0, not {self.iterations}")
 
-    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
-        """As `Reverse`."""
+    def __call__(self, scores: Tensor, width: int = 1) -> PermutationDistribution:
+        """Return the matching; `width` is ignored."""
         return Matching(scores, self.iterations)
 
 
 @component("reverse")
 class ReverseRiffle(Reverse):
-    """Items go to the left or the right packet: undoes one riffle [Zhang 2025, section 3.2.1]."""
+    """Undo one riffle: every item goes to the left or the right packet.
 
-    law, undoes = InverseRiffle, Riffle
+    References: Zhang et al. 2025, section 3.2.1.
+    """
+
+    distribution = InverseRiffle
+    inverts = Riffle
 
 
 @component("reverse")
 class ReverseTransposition(Reverse):
-    """Two items change places, or none: undoes one transposition [Zhang 2025, eq. 6]."""
+    """Undo one random transposition: swap two items, or none.
 
-    swap, undoes = True, RandomTransposition
+    References: Zhang et al. 2025, eq. 6.
+    """
 
-    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
-        """As `Reverse`."""
+    swap = True
+    inverts = RandomTransposition
+
+    def __call__(self, scores: Tensor, width: int = 1) -> PermutationDistribution:
+        """Return the distribution; the last score is the logit of a swap, and `width` is
+        ignored."""
         return InverseTransposition(scores[..., :-1], scores[..., -1])
 
 
 @component("reverse")
 class ReverseInsertion(Reverse):
-    """One item goes to the end: undoes one insertion [Zhang 2025, eq. 7]."""
+    """Undo one random insertion: move one item to the end.
 
-    law, undoes = InverseInsertion, RandomInsertion
+    References: Zhang et al. 2025, eq. 7.
+    """
+
+    distribution = InverseInsertion
+    inverts = RandomInsertion
+    prefix: ClassVar[bool] = False

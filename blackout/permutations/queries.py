@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.errors import UserError, refuse
-from blackout.permutations.distributions import foremost
+from blackout.permutations.distributions import most_probable
 from blackout.permutations.group import identity_like, inverse, is_permutation
 
 MOST_EXACT = 7
@@ -163,7 +163,7 @@ def likeliest(orders: Tensor, log_probs: Tensor, top: int) -> dict[str, Tensor]:
 
     Ours (tests/permutations/test_queries.py).
     """
-    best, log_probs = foremost(*merged(orders, log_probs), top)
+    best, log_probs = most_probable(*merged(orders, log_probs), top)
     more = max(0, top - orders.shape[1])
     best = best.masked_fill((log_probs == -torch.inf).unsqueeze(-1), -1)
     return {

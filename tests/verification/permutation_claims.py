@@ -23,7 +23,7 @@ from blackout.permutations.distributions import (
     InverseInsertion,
     InverseRiffle,
     InverseTransposition,
-    OrderDistribution,
+    PermutationDistribution,
     PlackettLuce,
 )
 from blackout.permutations.group import num_cycles, number
@@ -125,7 +125,7 @@ _SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
 _FREE: tuple[type[Code], ...] = (Lehmer, FisherYates, Insertion)
 
 
-def reverse_laws(n: int) -> dict[str, OrderDistribution]:
+def reverse_laws(n: int) -> dict[str, PermutationDistribution]:
     """One of each, with random scores in float64."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(n, n, generator=generator, dtype=torch.float64)
@@ -214,7 +214,7 @@ def _draws(n: int, size: int) -> Iterator[Claim]:
     for name, (shuffle, _) in _SHUFFLES.items():
         drawn = shuffle.sample(n, size, 2, streams.step(0))
         yield Claim(f"draws: {name}, twice", _p(drawn, shuffle.log_prob(perms, 2)), None)
-    others: dict[str, OrderDistribution] = {"Mallows": Mallows(n, 0.5)}
+    others: dict[str, PermutationDistribution] = {"Mallows": Mallows(n, 0.5)}
     for step, (name, distribution) in enumerate((reverse_laws(n) | others).items(), 1):
         drawn = distribution.sample(Size([size]), streams.step(step))
         yield Claim(f"draws: {name}", _p(drawn, distribution.log_prob(perms)), None)

@@ -21,10 +21,10 @@ from blackout.component import component
 from blackout.errors import ensure
 from blackout.permutations.borders import BEAM_WIDTH, grid_side, neighbour_scores, solve_by_borders
 from blackout.permutations.distributions import (
-    OrderDistribution,
-    PointerLaw,
+    PermutationDistribution,
+    PointerDistribution,
     Reverse,
-    foremost,
+    most_probable,
 )
 from blackout.permutations.group import all_permutations, compose, identity_like, number
 from blackout.permutations.queries import merged
@@ -79,7 +79,7 @@ class Denoiser:
         """m."""
         return self.features.shape[1] - int(self.first_fixed)
 
-    def __call__(self, states: Tensor, t: Tensor | int, width: int = 1) -> OrderDistribution:
+    def __call__(self, states: Tensor, t: Tensor | int, width: int = 1) -> PermutationDistribution:
         """The law of the permutation that takes lists one scheduled step back.
 
         Args:
@@ -95,7 +95,7 @@ class Denoiser:
         if self.reverse.prefix:
             pointers = self.network.pointers(lists, times)  # type: ignore[operator]
             finite_output(pointers.items)
-            return PointerLaw(pointers, pointers.items.new_zeros(b, r, self.free), width)
+            return PointerDistribution(pointers, pointers.items.new_zeros(b, r, self.free), width)
         scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
@@ -177,7 +177,7 @@ class Greedy(Decoder):
         sigma = self._choose(law, streams)
         return compose(state, sigma), total + law.log_prob(sigma)
 
-    def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
+    def _choose(self, law: PermutationDistribution, streams: StepStreams) -> Tensor:
         return law.mode
 
     def evaluations(self, steps: int, free: int) -> int:
@@ -193,7 +193,7 @@ class Sample(Greedy):
 
     bounds = False
 
-    def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
+    def _choose(self, law: PermutationDistribution, streams: StepStreams) -> Tensor:
         return law.sample(Size(), streams)
 
 
@@ -231,7 +231,7 @@ class Beam(Decoder):
         orders, log_probs = denoiser(state, t, max(self.inner, width)).top(width)
         # what does not exist is blank: any order will do, because its log-probability is -inf
         reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
-        return foremost(*merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2)), width)
+        return most_probable(*merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2)), width)
 
     def evaluations(self, steps: int, free: int) -> int:
         """The first list, and all that are kept at every later step: an integer."""

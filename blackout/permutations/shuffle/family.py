@@ -212,14 +212,14 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     """
     law: Shuffle = instantiate(part.get("law"), "shuffle.law")
     free = source.num_items - int(source.facts["first_fixed"])
-    if reverse.undoes is not None and not isinstance(law, reverse.undoes):
-        raise UserError(f"reverse: {type(reverse).__name__} undoes {reverse.undoes.__name__}, not {type(law).__name__}")
+    if reverse.inverts is not None and not isinstance(law, reverse.inverts):
+        raise UserError(f"reverse: {type(reverse).__name__} undoes {reverse.inverts.__name__}, not {type(law).__name__}")
     schedule = part.get("schedule")
     if schedule is None:
-        schedule = default_schedule(law, free, reverse.undoes is not None)
+        schedule = default_schedule(law, free, reverse.inverts is not None)
     described = {**part, "schedule": schedule}
     process = instantiate(described, "shuffle")
     told = f"{type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not {schedule}"
-    several = reverse.undoes is not None and max(process.gaps) > 1
+    several = reverse.inverts is not None and max(process.gaps) > 1
     refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")
     return described

@@ -13,7 +13,7 @@ from torch import Size, Tensor, nn
 from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.networks.layers import check_sizes
-from blackout.permutations.distributions import Matching, OrderDistribution
+from blackout.permutations.distributions import Matching, PermutationDistribution
 from blackout.permutations.group import compose
 from blackout.permutations.shuffle.decoding import Denoiser, with_first
 from blackout.permutations.shuffles import ForwardProcess
@@ -42,7 +42,7 @@ class LossInputs:
         device = self.items.device
         return states.to(device), back.to(device), torch.tensor(self.process.times, device=device).expand(number, -1)
 
-    def steps(self, number: int) -> tuple[OrderDistribution, Tensor, Tensor]:
+    def steps(self, number: int) -> tuple[PermutationDistribution, Tensor, Tensor]:
         """All scheduled steps of `number` walks of each list: the law of the steps back, and int64 [b, r, m] both the
         states and the steps back, r = number * k.
         """
@@ -50,7 +50,7 @@ class LossInputs:
         states, back = states.flatten(1, 2), back.flatten(1, 2)
         return self.denoiser(states, times.flatten()), states, back
 
-    def looks(self, number: int) -> tuple[OrderDistribution, Tensor]:
+    def looks(self, number: int) -> tuple[PermutationDistribution, Tensor]:
         """What may be known without permutations of the steps of `number` walks of each list.
 
         Of the label-free likelihood [Zhang 2025, appendix G.4].
@@ -201,7 +201,7 @@ class SinkhornLoss(ShuffleLoss):
         law, _, back = inputs.steps(1)
         if not isinstance(law, Matching):
             raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
-        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
+        noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
         return -Matching(noisy, self.iterations).log_prob(back).mean(), {}
 
 
