@@ -121,7 +121,7 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         right = arranged(items, solution)
-        states, back = ForwardProcess(Riffle(), schedule).walks(n, len(items), 1, None)
+        states, back = ForwardProcess(Riffle(), schedule).sample_walks(n, len(items), 1, None)
         which = torch.randint(len(schedule) - 1, (len(items),))
         rows = torch.arange(len(items))
         shown, target = (pi[rows, 0, which].to(items.device) for pi in (states, back))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.files import save_picture
 from blackout.permutations.distributions import Matching
-from blackout.permutations.group import all_permutations, compose, inverse, number
+from blackout.permutations.group import all_permutations, compose, inverse, lexicographic_rank
 from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import lists
 from blackout.permutations.shuffle import ShuffleDiffusion
@@ -41,7 +41,7 @@ def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) 
     size = len(every)
     start = torch.full((size,), 1 / size, dtype=torch.float64) if start is None else start
     found = [start.to(every.device).expand(b, size)]
-    moved = number(compose(every.unsqueeze(1), every.unsqueeze(0))).flatten()
+    moved = lexicographic_rank(compose(every.unsqueeze(1), every.unsqueeze(0))).flatten()
     for t in reversed(times):
         step = denoiser(every.expand(b, *every.shape), t)
         probability = torch.stack([step.log_prob(sigma.expand(b, size, -1)).double().exp() for sigma in every], -1)

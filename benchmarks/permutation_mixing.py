@@ -8,13 +8,13 @@ from pathlib import Path
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing
 from blackout.permutations.shuffles import (
-    LARGEST,
-    MIXED,
+    MAX_TRANSPOSED_CARDS,
+    MIXED_DISTANCE,
     RandomInsertion,
     RandomTransposition,
     Riffle,
     denoising_schedule,
-    first_mixed,
+    mixing_time,
 )
 
 _RIFFLE = Riffle()
@@ -25,15 +25,15 @@ def _table(n: int) -> list[str]:
     schedule = denoising_schedule(n)
     lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
     for t in range(1, schedule[-1] + 1):
-        lines.append(f"{t:>4}{_RIFFLE.variation(n, t):>12.4f}{_RIFFLE.variation(n, t - 1, t):>10.4f}")
+        lines.append(f"{t:>4}{_RIFFLE.total_variation(n, t):>12.4f}{_RIFFLE.total_variation(n, t - 1, t):>10.4f}")
     lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
     walks = {"riffle": _RIFFLE, "insertion": RandomInsertion()}
-    if n <= LARGEST:
+    if n <= MAX_TRANSPOSED_CARDS:
         walks["transposition"] = RandomTransposition()
-    targets = (0.5, 0.1, MIXED)
+    targets = (0.5, 0.1, MIXED_DISTANCE)
     lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
     for name, law in walks.items():
-        lines.append(f"{name:<16}" + "".join(f"{first_mixed(law, n, target):>8}" for target in targets))
+        lines.append(f"{name:<16}" + "".join(f"{mixing_time(law, n, target):>8}" for target in targets))
     return lines
 
 
@@ -42,10 +42,10 @@ def _plot(n: int, path: Path) -> None:
     from matplotlib.figure import Figure
 
     most = denoising_schedule(n)[-1] + 2
-    between = [[_RIFFLE.variation(n, t, s) for s in range(most)] for t in range(most)]
+    between = [[_RIFFLE.total_variation(n, t, s) for s in range(most)] for t in range(most)]
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.plot([_RIFFLE.variation(n, t) for t in range(most)], marker="o")
+    left.plot([_RIFFLE.total_variation(n, t) for t in range(most)], marker="o")
     left.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
     image = right.imshow(between, origin="lower", vmin=0, vmax=1)
     right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")

@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from blackout.errors import ensure
-from blackout.permutations.group import compose, inverse, is_permutation, places_first, places_last, smaller_behind
+from blackout.permutations.group import (
+    compose,
+    count_smaller_after,
+    from_positions_first,
+    inverse,
+    is_permutation,
+    to_positions_first,
+)
 
 
 class Code(ABC):
@@ -87,17 +94,17 @@ def from_lehmer_digits(code: Tensor) -> Tensor:
 
     References: Severo 2025, appendix D.1.
     """
-    y = places_first(code)
+    y = to_positions_first(code)
     for i in reversed(range(len(y) - 1)):
         later = y[i + 1 :]
         later += (later >= y[i]).view(torch.uint8)
-    return places_last(y, code)
+    return from_positions_first(y, code)
 
 
 class Lehmer(Code):
     """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
 
-    _encode = staticmethod(smaller_behind)
+    _encode = staticmethod(count_smaller_after)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
@@ -118,7 +125,7 @@ class Insertion(Code):
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
         """#{j < k: p_j < p_k}, p = x^-1, of x [..., n]: digits of that shape [Severo 2025, eq. 6]."""
-        return smaller_behind(inverse(x).flip(-1)).flip(-1)
+        return count_smaller_after(inverse(x).flip(-1)).flip(-1)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
@@ -162,7 +169,7 @@ class FisherYates(Code):
         for own, place, taken in zip(deck, places, drawn, strict=True):
             flat.take(place, out=taken, mode="clip")  # which needs no buffer; all places are there
             flat[place] = own
-        return places_last(torch.from_numpy(drawn), code).to(code.device)
+        return from_positions_first(torch.from_numpy(drawn), code).to(code.device)
 
 
 class Inline(Code):

@@ -1,14 +1,30 @@
-"""Card shuffles as random walks on permutations: exact draws and exact laws of several of them at once.
+"""Card shuffles as random walks on permutations, and the forward process of shuffle diffusion.
 
-A shuffle takes a list x to x[sigma], sigma drawn anew. Several of them compose to one permutation, pi_t = compose(
-pi_{t-1}, sigma_t), which is drawn directly here: t riffles are one 2^t-shuffle, t insertions one draw of t cards. What
-takes a step back is the inverse of its permutation; `sample_inverse` gives it as it comes, with the same law as
-`inverse(sample(...))`. All laws are checked in tests/verification.
+A shuffle takes a list x to x[sigma] with a random permutation sigma. Several shuffles compose to
+one permutation, pi_t = compose(pi_{t-1}, sigma_t), which is drawn directly: t riffles are one
+2^t-shuffle, t insertions are one draw of t cards. A reverse step is the inverse of the permutation
+of a forward step; `sample_inverse` draws it directly, with the distribution of
+`inverse(sample(...))`.
 
-How far from uniform t of them are is exact too: riffles after [Bayer 1992], insertions by the first run of the inverse,
-both in whole numbers; transpositions by the walk on cycle types, to 30 cards. The rule for schedules follows [Zhang
-2025, section 3.4, appendix F]: end where the distance is about .005, look where neighbouring laws are about .3 apart.
-The forward process of a diffusion, `ForwardProcess`, is a shuffle that is looked at after the scheduled numbers of it.
+The total variation distance from uniform is exact: for riffles and insertions in integers, for
+    transpositions by the
+Markov chain on cycle types, up to 30 cards. `denoising_schedule` chooses times by these distances.
+`ForwardProcess` is a shuffle that is observed at scheduled times.
+
+Example:
+    >>> import torch
+    >>> from blackout.permutations import ForwardProcess, Riffle
+    >>> process = ForwardProcess(Riffle(), [0, 2, 7])
+    >>> states, inverse_steps = process.sample_walks(4, 8, 1, torch.Generator().manual_seed(0))
+    >>> list(states.shape)
+    [8, 1, 2, 4]
+    >>> round(Riffle().total_variation(4, 7), 4)
+    0.0091
+
+References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.1 and 3.4, appendix F; Bayer and
+    Diaconis 1992;
+Diaconis, Fill and Pitman 1992; Diaconis and Shahshahani 1981. Exact checks are in
+tests/verification.
 """
 
 from __future__ import annotations
@@ -31,30 +47,38 @@ from torch import Tensor
 from blackout.component import component
 from blackout.errors import ensure
 from blackout.permutations.group import (
-    class_size,
+    conjugacy_class_size,
     cycle_labels,
     descents,
     eulerian_numbers,
     identity_like,
+    integer_partitions,
     inverse,
-    partitions,
     stirling_numbers,
 )
 from blackout.random import RandomSource, StepStreams, uniform
 
 Size: TypeAlias = int | tuple[int, ...]
-MOST_RIFFLES = 40
-"""Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
-_MOST_SHUFFLES = 100_000
-LARGEST = 30
-"""Most cards whose cycle types are enumerated: 5,604 of them."""
+
+MAX_RIFFLES = 40  # in one draw: labels have one bit per riffle, and uniforms have 52 bits
+MAX_SHUFFLES = 100_000  # in a schedule of other shuffles
+MAX_TRANSPOSED_CARDS = 30  # with 5,604 cycle types, all of which are enumerated
+
+# the rule for schedules, of Zhang et al. 2025, section 3.4; see `denoising_schedule`
+MIXED_DISTANCE = 0.005  # distance from uniform at the final time
+FIRST_DISTANCE = 0.46  # largest distance from uniform at the first time after 0
+MIN_CHANGE = 0.29  # smallest distance between the distributions at two consecutive times
+CUTOFF_FRACTION = 0.75  # of the mixing time, for the intermediate time of long transposition walks
 
 
 class Shuffle(ABC):
-    """A random walk on permutations. `size` is the shape of a draw; from streams its first axis is the samples."""
+    """A random walk on permutations.
+
+    `size` is the shape of a draw. With streams, its first dimension is the index of the sample.
+    """
 
     def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """The composition of `times` shuffles of n cards, int64 [*size, n].
+        """Draw the composition of `times` shuffles of n cards, int64 [*size, n].
 
         Raises:
             ValueError: n < 1, times < 0, or more than 40 riffles at once.
@@ -62,223 +86,340 @@ class Shuffle(ABC):
         return inverse(self.sample_inverse(n, size, times, generator))
 
     @abstractmethod
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """The inverse of such a composition, int64 [*size, n]; errors as `sample`."""
+    def sample_inverse(
+        self, n: int, size: Size, times: int = 1, generator: RandomSource = None
+    ) -> Tensor:
+        """Draw the inverse of such a composition, int64 [*size, n]; errors as in `sample`."""
 
-    def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]."""
+    def sample_inverses(
+        self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None
+    ) -> Tensor:
+        """Draw independent inverses of times[0], times[1], ... shuffles, int64 [len(times), *size,
+        n]."""
         return torch.stack([self.sample_inverse(n, size, t, generator) for t in times])
 
     @abstractmethod
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma int64 [..., n]."""
+        """Return log q(sigma) after `times` shuffles of the identity.
+
+        Args:
+            sigma: int64 [..., n].
+            times: number of shuffles.
+
+        Returns:
+            float64 [...], in nats.
+        """
 
     @abstractmethod
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
-        """How many permutations of n cards there are of each kind that the law does not tell apart, and the probability
-        of one of them after `times` shuffles; exact where these are fractions.
+    def equiprobable_classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
+        """Return the classes of permutations that have equal probabilities.
+
+        Args:
+            n: cards.
+            times: number of shuffles.
+
+        Returns:
+            The number of permutations of each class, and the probability of a single one of them.
+            Probabilities that are fractions are exact.
         """
 
-    def variation(self, n: int, t: int, s: int | None = None) -> float:
-        """The total variation between the laws of t shuffles of n cards and of s shuffles, or the uniform law.
+    def total_variation(self, n: int, t: int, s: int | None = None) -> float:
+        """Return the total variation distance between the distributions after t and s shuffles.
 
-        Half the sum over permutations of |q_t - q_s|, kind by kind: a float [Zhang 2025, eqs. 13 and 14].
+        It is half the sum of |q_t - q_s| over all permutations.
+
+        Args:
+            n: cards.
+            t: number of shuffles.
+            s: number of shuffles; None for the uniform distribution.
 
         Raises:
-            ValueError: n < 1 (or more than 30 for transpositions), or a negative number of shuffles.
+            ValueError: n < 1 (or n > 30 for transpositions), or a negative number of shuffles.
+
+        References: Zhang et al. 2025, eqs. 13 and 14.
         """
-        _check(n, min(t, s or 0))
-        sizes, law = self.classes(n, t)
-        other = [Fraction(1, math.factorial(n))] * len(law) if s is None else self.classes(n, s)[1]
-        return sum(float(size * abs(p - q)) for size, p, q in zip(sizes, law, other, strict=True)) / 2
+        _check_deck(n, min(t, s or 0))
+        sizes, probabilities = self.equiprobable_classes(n, t)
+        if s is None:
+            reference: Sequence[Any] = [Fraction(1, math.factorial(n))] * len(probabilities)
+        else:
+            reference = self.equiprobable_classes(n, s)[1]
+        terms = zip(sizes, probabilities, reference, strict=True)
+        return sum(float(size * abs(p - q)) for size, p, q in terms) / 2
 
 
-@component("law")
+@component("method")
 class Riffle(Shuffle):
-    """Gilbert, Shannon and Reeds: cut binomially, drop cards in proportion to what is left of each packet.
+    """The riffle shuffle of Gilbert, Shannon and Reeds.
 
-    One of them is [Zhang 2025, eq. 3]. `times` riffles are one a-shuffle with a = 2^times: every card draws one of a
-    labels, the deck sorted stably by labels is the inverse. Its law depends on the rising sequences r alone,
-    q = C(n + a - r, n) / a^n [Bayer 1992, theorem 1].
+    The deck is cut binomially, and cards drop from the two packets with probabilities in proportion
+    to their sizes. `times` riffles are one a-shuffle with a = 2^times: every card draws one of a
+    labels, and the deck sorted stably by label is the inverse. The probability depends on the
+    number of rising sequences r alone, q = C(n + a - r, n) / a^n.
+
+    References: Zhang et al. 2025, eq. 3; Bayer and Diaconis 1992, theorem 1.
     """
 
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
-        return self.steps_back(n, size, [times], generator)[0]
+    def sample_inverse(
+        self, n: int, size: Size, times: int = 1, generator: RandomSource = None
+    ) -> Tensor:
+        """Draw the inverse of `times` riffles, int64 [*size, n]."""
+        return self.sample_inverses(n, size, [times], generator)[0]
 
-    def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.steps_back`, int64 [len(times), *size, n], all in one sort of labels: see the class."""
+    def sample_inverses(
+        self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None
+    ) -> Tensor:
+        """Draw independent inverses, int64 [len(times), *size, n], with a single sort of labels."""
         shape = (size,) if isinstance(size, int) else size
-        places, powers = _places_and_powers(n, tuple(times), _device(generator))
-        # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
-        labels = _uniforms(n, n, (*shape, len(times)), generator).mul_(powers).to(places.dtype)
-        return _places_by_key(torch.add(places, labels, alpha=n)).movedim(-2, 0)
+        positions, num_labels = _positions_and_num_labels(
+            n, tuple(times), _source_device(generator)
+        )
+        # the label is the leading `times` bits of the uniform: 2^times u, rounded down by the cast
+        u = _draw_uniforms(n, n, (*shape, len(times)), generator)
+        labels = u.mul_(num_labels).to(positions.dtype)
+        keys = torch.add(positions, labels, alpha=n)
+        return _order_of_keys(keys).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, of sigma [..., n] float64 [...]: -inf where there are more rising sequences than
-        labels.
+        """Return log q(sigma), float64 [...]; -inf for more rising sequences than labels.
 
-        [Bayer 1992, theorem 1].
+        References: Bayer and Diaconis 1992, theorem 1.
         """
-        n, a = sigma.shape[-1], 2.0**times
-        rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
-        drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
-        return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
+        n = sigma.shape[-1]
+        a = 2.0**times
+        rising_sequences = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
+        card = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
+        factors = ((a - rising_sequences + card) / a).clamp(min=0)
+        return torch.log(factors).sum(-1) - math.lgamma(n + 1)
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
-        """As `Shuffle.classes`: with r = 1..n rising sequences [Zhang 2025, eqs 13-14]."""
+    def equiprobable_classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
+        """Return the classes of permutations with r = 1..n rising sequences.
+
+        References: Zhang et al. 2025, eqs. 13 and 14.
+        """
         a = 2**times
-        law = [Fraction(math.comb(n + a - r, n) if r <= a else 0, a**n) for r in range(1, n + 1)]
-        return eulerian_numbers(n), law
+        numerators = [math.comb(n + a - r, n) if r <= a else 0 for r in range(1, n + 1)]
+        return eulerian_numbers(n), [Fraction(numerator, a**n) for numerator in numerators]
 
 
-@component("law")
+@component("method")
 class RandomInsertion(Shuffle):
-    """The last card goes in front of a card chosen uniformly, itself included: each outcome has probability 1 / n.
+    """The random insertion: the last card moves in front of a card chosen uniformly, itself
+    included.
 
-    [Zhang 2025, section 3.1.1]. Backwards, a card chosen uniformly moves to the end. After t such moves the cards never
-    chosen lie first, in their order, then the others in the order of their last choice. So the inverse is one sort, and
-    its law follows from the length of its first rising run [Diaconis 1992]: q = n^-t sum of S(t, m) over the numbers m
-    of chosen cards that leave no more than the run, S(t, m) of Stirling's second kind.
+    Backwards, a card chosen uniformly moves to the end. After t moves, the cards never chosen come
+    first, in their order, and then the others in the order of their last choice. So the inverse is
+    a single sort. Its probability depends on the length of the first rising run of the inverse: it
+    is n^-t times the sum of the Stirling numbers of the second kind S(t, m), over the numbers m of
+    chosen cards that leave no more cards than the run.
+
+    References: Zhang et al. 2025, section 3.1.1; Diaconis, Fill and Pitman 1992.
     """
 
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`: int64 [*size, n]."""
-        _check(n, times)
-        chosen = _integers(n, times, size, generator)
-        last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
-        last.scatter_reduce_(-1, chosen, identity_like(chosen), "amax")
-        return _places_by_key(last.add_(1).mul_(n).add_(torch.arange(n, device=last.device)))
+    def sample_inverse(
+        self, n: int, size: Size, times: int = 1, generator: RandomSource = None
+    ) -> Tensor:
+        """Draw the inverse of `times` insertions, int64 [*size, n]."""
+        _check_deck(n, times)
+        cards = _draw_integers(n, times, size, generator)
+        last_choice = torch.full((*cards.shape[:-1], n), -1, device=cards.device)
+        last_choice.scatter_reduce_(-1, cards, identity_like(cards), "amax")
+        positions = torch.arange(n, device=last_choice.device)
+        return _order_of_keys(last_choice.add_(1).mul_(n).add_(positions))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, float64 [...] of sigma [..., n] [Diaconis 1992].
+        """Return log q(sigma), float64 [...].
 
         Raises:
             ValueError: times < 0.
-        """
-        n, back = sigma.shape[-1], inverse(sigma)
-        _check(n, times)
-        run = 1 + (back[..., 1:] > back[..., :-1]).long().cumprod(-1).sum(-1)
-        logs = [math.log(ways) - times * math.log(n) if ways else -math.inf for ways in _insertion_ways(n, times)]
-        return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[run - 1]
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
-        """As `Shuffle.classes`: with a first rising run of 1..n in the inverse [Diaconis 1992]."""
-        as_long = [math.factorial(n) // math.factorial(run) for run in range(1, n + 1)]
-        sizes = [here - longer for here, longer in pairwise([*as_long, 0])]
+        References: Diaconis, Fill and Pitman 1992.
+        """
+        n = sigma.shape[-1]
+        _check_deck(n, times)
+        back = inverse(sigma)
+        run_length = 1 + (back[..., 1:] > back[..., :-1]).long().cumprod(-1).sum(-1)
+        log_probs = [
+            math.log(ways) - times * math.log(n) if ways else -math.inf
+            for ways in _insertion_ways(n, times)
+        ]
+        return torch.tensor(log_probs, dtype=torch.float64, device=sigma.device)[run_length - 1]
+
+    def equiprobable_classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
+        """Return the classes of permutations whose inverse has a first rising run of 1..n cards.
+
+        References: Diaconis, Fill and Pitman 1992.
+        """
+        at_least = [math.factorial(n) // math.factorial(run) for run in range(1, n + 1)]
+        sizes = [count - longer for count, longer in pairwise([*at_least, 0])]
         return sizes, [Fraction(ways, n**times) for ways in _insertion_ways(n, times)]
 
 
 @lru_cache
 def _insertion_ways(n: int, times: int) -> list[int]:
-    """In how many of n^times ways a permutation comes about whose inverse has a first rising run of 1..n.
+    """Return in how many of n^times ways a permutation arises whose inverse has a first rising run
+    of 1..n cards.
 
-    Integers [n], sums of Stirling numbers as in `RandomInsertion` [Diaconis 1992].
+    References: Diaconis, Fill and Pitman 1992; sums of Stirling numbers, see `RandomInsertion`.
     """
     ways = stirling_numbers(times, n)
     return [sum(ways[n - run : n + 1]) for run in range(1, n + 1)]
 
 
-@component("law")
+@component("method")
 class RandomTransposition(Shuffle):
-    """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2.
+    """The random transposition: two cards, chosen independently, change places.
 
-    [Zhang 2025, section 3.1.1].
+    The identity has the probability 1 / n, every transposition 2 / n^2.
+
+    References: Zhang et al. 2025, section 3.1.1.
     """
 
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`: int64 [*size, n]. A swap undoes itself, and swaps come in any order alike."""
-        _check(n, times)
-        hands = _integers(n, 2 * times, size, generator)
-        sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
-        for pair in hands.split(2, -1):
+    def sample_inverse(
+        self, n: int, size: Size, times: int = 1, generator: RandomSource = None
+    ) -> Tensor:
+        """Draw the inverse of `times` transpositions, int64 [*size, n].
+
+        It has the distribution of the composition itself: a swap is its own inverse.
+        """
+        _check_deck(n, times)
+        cards = _draw_integers(n, 2 * times, size, generator)
+        sigma = torch.arange(n, device=cards.device).expand(*cards.shape[:-1], n).contiguous()
+        for pair in cards.split(2, -1):
             sigma.scatter_(-1, pair, sigma.gather(-1, pair).flip(-1))
         return sigma
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`, of sigma [..., n] float64 [...]: one step of any deck; several by the walk on cycle
-        types, to 30 cards.
+        """Return log q(sigma), float64 [...]; for several steps by the Markov chain on cycle types.
 
         Raises:
             ValueError: times < 0, or more than one step with more than 30 cards.
         """
-        _check(n := sigma.shape[-1], times)
+        n = sigma.shape[-1]
+        _check_deck(n, times)
         if times <= 1:
-            moved = (sigma != identity_like(sigma)).sum(-1)
-            law = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
-            law[0] = 0.0 if times == 0 else -math.log(n)
-            if times == 1 and n > 1:
-                law[2] = math.log(2) - 2 * math.log(n)
-            return law[moved]
-        flat = sigma.reshape(-1, n)
-        lengths = torch.zeros_like(flat).scatter_add_(-1, cycle_labels(flat), torch.ones_like(flat))
-        kinds, which = lengths.sort(-1, descending=True).values.unique(dim=0, return_inverse=True)
-        of = type_probabilities(n, times)
-        found = torch.tensor([of[tuple(filter(None, kind))] for kind in kinds.tolist()], dtype=torch.float64).log()
-        return found.to(sigma.device)[which].view(sigma.shape[:-1])
+            return self._single_step_log_prob(sigma, times)
+        permutations = sigma.reshape(-1, n)
+        labels = cycle_labels(permutations)
+        cycle_lengths = torch.zeros_like(permutations).scatter_add_(
+            -1, labels, torch.ones_like(permutations)
+        )
+        cycle_lengths = cycle_lengths.sort(-1, descending=True).values
+        cycle_types, index = cycle_lengths.unique(dim=0, return_inverse=True)
+        probabilities = cycle_type_probabilities(n, times)
+        values = [probabilities[tuple(filter(None, lengths))] for lengths in cycle_types.tolist()]
+        log_probs = torch.tensor(values, dtype=torch.float64).log()
+        return log_probs.to(sigma.device)[index].view(sigma.shape[:-1])
 
-    def classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
-        """As `Shuffle.classes`: by cycle types, to 30 cards. Ours (tests/permutations/test_mixing.py)."""
-        law = type_probabilities(n, times)
-        return [class_size(cycles) for cycles in law], list(law.values())
+    @staticmethod
+    def _single_step_log_prob(sigma: Tensor, times: int) -> Tensor:
+        """Return log q(sigma) after 0 or 1 transpositions, which depends on the number of cards
+        that moved."""
+        n = sigma.shape[-1]
+        num_moved = (sigma != identity_like(sigma)).sum(-1)
+        log_probs = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
+        log_probs[0] = 0.0 if times == 0 else -math.log(n)
+        if times == 1 and n > 1:
+            log_probs[2] = math.log(2) - 2 * math.log(n)
+        return log_probs[num_moved]
+
+    def equiprobable_classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
+        """Return the conjugacy classes, up to 30 cards.
+
+        References: Diaconis and Shahshahani 1981; checked in tests/permutations/test_mixing.py.
+        """
+        probabilities = cycle_type_probabilities(n, times)
+        sizes = [conjugacy_class_size(cycle_type) for cycle_type in probabilities]
+        return sizes, list(probabilities.values())
 
 
-def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
-    """The probability of a permutation of every cycle type after `times` random transpositions of n cards.
+def cycle_type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
+    """Return the probability of a single permutation of every cycle type after `times` random
+    transpositions.
 
-    Every step multiplies by a random element of a law that is constant on conjugacy classes, so the cycle type is a
-    Markov chain of its own [Diaconis 1981]: no S_n is enumerated. Floats by lengths of cycles [m].
+    Every step multiplies by a random permutation whose distribution is constant on conjugacy
+    classes. So the cycle type is a Markov chain, and S_n need not be enumerated.
+
+    Args:
+        n: cards.
+        times: number of transpositions.
+
+    Returns:
+        {cycle lengths in falling order: probability}.
 
     Raises:
         ValueError: n outside 1..30.
+
+    References: Diaconis and Shahshahani 1981.
     """
-    ensure(1 <= n <= LARGEST, f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
-    types, source, target, weight = _transitions(n)
-    law: np.ndarray = np.zeros(len(types))
-    law[types.index((1,) * n)] = 1.0
+    ensure(
+        1 <= n <= MAX_TRANSPOSED_CARDS,
+        "the distribution after several transpositions is available for "
+        f"1 to {MAX_TRANSPOSED_CARDS} cards, not {n}",
+    )
+    cycle_types, source, target, probability = _cycle_type_transitions(n)
+    mass: np.ndarray = np.zeros(len(cycle_types))
+    mass[cycle_types.index((1,) * n)] = 1.0
     for _ in range(times):
-        law = np.bincount(target, weights=law[source] * weight, minlength=len(types))
-    return {cycles: mass / class_size(cycles) for cycles, mass in zip(types, law.tolist(), strict=True)}
+        mass = np.bincount(target, weights=mass[source] * probability, minlength=len(cycle_types))
+    masses = zip(cycle_types, mass.tolist(), strict=True)
+    return {cycle_type: total / conjugacy_class_size(cycle_type) for cycle_type, total in masses}
 
 
 @lru_cache(maxsize=4)
-def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
-    """The cycle types, and the moves between them: from, to, probability, [moves] each [Diaconis 1981]."""
-    types = partitions(n)
-    number = {cycles: i for i, cycles in enumerate(types)}
-    moves = [(i, number[to], p) for i, cycles in enumerate(types) for to, p in _moves(cycles).items()]
-    source, target, weight = (np.array(column) for column in zip(*moves, strict=True))
-    return types, source, target, weight
+def _cycle_type_transitions(
+    n: int,
+) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
+    """Return all cycle types, and the transitions between them: source, target and probability,
+    [transitions] each.
 
-
-def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
-    """Where one step leads from a cycle type: elements of two cycles join them, two of one split it.
-
-    Probabilities by cycle type, of lengths [m] [Diaconis 1981].
+    References: Diaconis and Shahshahani 1981.
     """
-    n, many, found = sum(cycles), Counter(cycles), defaultdict[tuple[int, ...], float](float)
+    cycle_types = integer_partitions(n)
+    index = {cycle_type: i for i, cycle_type in enumerate(cycle_types)}
+    transitions = [
+        (i, index[target], probability)
+        for i, cycle_type in enumerate(cycle_types)
+        for target, probability in _next_cycle_types(cycle_type).items()
+    ]
+    source, target, probability = (np.array(column) for column in zip(*transitions, strict=True))
+    return cycle_types, source, target, probability
 
-    def to(old: Counter[int], *new: int) -> tuple[int, ...]:
-        """The cycle type with lengths in place of others, [m]."""
-        return tuple(sorted([*(many - old).elements(), *new], reverse=True))
 
-    found[cycles] += 1 / n
-    for a in many:
+def _next_cycle_types(cycle_type: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    """Return the probabilities of the cycle types after one transposition.
+
+    Two cards of different cycles join these, and two cards of one cycle split it.
+
+    References: Diaconis and Shahshahani 1981.
+    """
+    n = sum(cycle_type)
+    counts = Counter(cycle_type)  # cycles of every length
+    probabilities = defaultdict[tuple[int, ...], float](float)
+
+    def replace_cycles(removed: Counter[int], *added: int) -> tuple[int, ...]:
+        """Return the cycle type with some lengths replaced by others."""
+        return tuple(sorted([*(counts - removed).elements(), *added], reverse=True))
+
+    probabilities[cycle_type] += 1 / n  # the same card twice
+    for a in counts:
         for k in range(1, a):
-            found[to(Counter([a]), k, a - k)] += many[a] * a / n**2
-        for b in many:
-            if pairs := many[a] * (many[b] - (a == b)):
-                found[to(Counter([a, b]), a + b)] += pairs * a * b / n**2
-    return found
+            split = replace_cycles(Counter([a]), k, a - k)
+            probabilities[split] += counts[a] * a / n**2
+        for b in counts:
+            num_pairs = counts[a] * (counts[b] - (a == b))
+            if num_pairs:
+                joined = replace_cycles(Counter([a, b]), a + b)
+                probabilities[joined] += num_pairs * a * b / n**2
+    return probabilities
 
 
-def _places_by_key(keys: Tensor) -> Tensor:
-    """The order, int64 [..., n], of whole keys [..., n] whose last digit to the base n is the place; keys are lost.
+def _order_of_keys(keys: Tensor) -> Tensor:
+    """Return the argsort of integer keys [..., n] whose last digit to the base n is the position;
+    overwrites them.
 
-    No two keys are equal, so they hold their order themselves: numpy sorts whole numbers in a twentieth of the time in
-    which torch finds the order of others.
-
-    As `Riffle` and `RandomInsertion` need it.
+    No two keys are equal, and the sorted keys themselves contain the order. NumPy sorts integers in
+    a twentieth of the time of torch's argsort on a CPU.
     """
     if keys.device.type != "cpu":
         return keys.argsort(dim=-1)
@@ -286,155 +427,197 @@ def _places_by_key(keys: Tensor) -> Tensor:
     return keys.remainder_(keys.shape[-1]).long()
 
 
-# small tensors that every draw needs: to make them anew takes longer than to sort a short deck
+# cached, because making these small tensors takes longer than sorting a short deck
 @lru_cache
-def _places_and_powers(n: int, times: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """0..n-1 in a type that holds a label of as many bits and a place, and 2^times, float64 [k, 1].
+def _positions_and_num_labels(
+    n: int, times: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the positions 0..n-1 and the numbers of labels 2^times, float64 [k, 1], of riffles.
 
-    As `Riffle` needs them.
+    The type of the positions, int32 or int64 [n], holds a key of label and position.
     """
-    least, most = min(times), max(times)
-    if not 0 <= least <= most <= MOST_RIFFLES:
-        raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {least if least < 0 else most}")
-    places = torch.arange(n, dtype=torch.int32 if n << most < 2**31 else torch.int64, device=device)
-    return places, torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
+    least = min(times)
+    most = max(times)
+    if not 0 <= least <= most <= MAX_RIFFLES:
+        refused = least if least < 0 else most
+        raise ValueError(f"riffles are drawn 0 to {MAX_RIFFLES} at once, not {refused}")
+    dtype = torch.int32 if n << most < 2**31 else torch.int64
+    positions = torch.arange(n, dtype=dtype, device=device)
+    return positions, torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
 
 
-def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
-    """Uniforms [*size, last] on the device of their source."""
-    _check(n)
+def _draw_uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
+    """Draw uniforms [*size, last] on the device of their source, for decks of n cards."""
+    _check_deck(n)
     shape = (size, last) if isinstance(size, int) else (*size, last)
-    return uniform(shape, generator, _device(generator))
+    return uniform(shape, generator, _source_device(generator))
 
 
-def _integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
-    """Uniform on 0..n-1, int64 [*size, last]."""
-    return _uniforms(n, last, size, generator).mul_(n).long()
+def _draw_integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
+    """Draw integers uniform on 0..n-1, int64 [*size, last]."""
+    return _draw_uniforms(n, last, size, generator).mul_(n).long()
 
 
-def _device(generator: RandomSource) -> torch.device:
-    """Where a source makes its numbers."""
+def _source_device(generator: RandomSource) -> torch.device:
+    """Return the device on which a source makes random numbers."""
     if isinstance(generator, StepStreams):
         return generator.keys.device
     return torch.device("cpu") if generator is None else generator.device
 
 
-MIXED = 0.005
-"""The distance from uniform at which a schedule ends."""
-_FIRST = 0.46
-"""The first look is where the distance from uniform has fallen to this."""
-_APART = 0.29
-"""Least distance between the laws of one look and the next."""
-
-
 def denoising_schedule(n: int) -> list[int]:
-    """Numbers of riffles 0 = t_0 < t_1 < ... < t_k = T after which n cards are looked at.
+    """Return the denoising schedule 0 = t_0 < t_1 < ... < t_k = T for riffles of n cards.
 
-    T is where the distance from uniform is nearest to .005 (in logarithm); t_1 the first with at most .46; from there
-    on always the next whose law is at least .29 from that of the look before; at last T. Ours, so that it gives the
-    schedules of [Zhang 2025, tables 9 and 11] for 9, 25, 36 and 100 items (tests/permutations/test_mixing.py).
+    T is the time whose distance from uniform is nearest to 0.005 on a logarithmic scale. t_1 is the
+    first time with a distance of at most 0.46. Each further time is the first whose distribution is
+    at least 0.29 from that at the time before; the last is T. The thresholds reproduce tables 9 and
+    11 of the paper for 9, 25, 36 and 100 items.
 
     Raises:
         ValueError: n < 2.
+
+    References: Zhang et al. 2025, section 3.4; this project, checked in
+        tests/permutations/test_mixing.py.
     """
     ensure(n >= 2, f"a schedule needs at least 2 cards, not {n}")
     riffle = Riffle()
-    mixed = first_mixed(riffle, n, MIXED)
-    final = min((mixed - 1, mixed), key=lambda t: abs(math.log(riffle.variation(n, t) / MIXED)))
-    looks = [0, first_mixed(riffle, n, _FIRST)]
-    for t in range(looks[-1] + 1, final):
-        if riffle.variation(n, looks[-1], t) >= _APART:
-            looks.append(t)
-    return looks if looks[-1] == final else [*looks, final]
+    mixed = mixing_time(riffle, n, MIXED_DISTANCE)
+    log_errors = {
+        t: abs(math.log(riffle.total_variation(n, t) / MIXED_DISTANCE)) for t in (mixed - 1, mixed)
+    }
+    final = min(log_errors, key=log_errors.__getitem__)
+    times = [0, mixing_time(riffle, n, FIRST_DISTANCE)]
+    for t in range(times[-1] + 1, final):
+        if riffle.total_variation(n, times[-1], t) >= MIN_CHANGE:
+            times.append(t)
+    return times if times[-1] == final else [*times, final]
 
 
-def first_mixed(law: Shuffle, n: int, target: float) -> int:
-    """The least number of shuffles after which the distance from uniform is at most `target`, by bisection.
+def mixing_time(shuffle: Shuffle, n: int, distance: float) -> int:
+    """Return the smallest number of shuffles with at most this total variation distance from
+    uniform.
 
-    An integer [Zhang 2025, section 3.4].
+    References: Zhang et al. 2025, section 3.4. It is found by bisection.
     """
-    most = 1
-    while law.variation(n, most) > target:
-        most *= 2
-    return bisect_left(range(most), -target, most // 2, key=lambda t: -law.variation(n, t))
+    upper = 1
+    while shuffle.total_variation(n, upper) > distance:
+        upper *= 2
+    return bisect_left(
+        range(upper), -distance, upper // 2, key=lambda t: -shuffle.total_variation(n, t)
+    )
 
 
 @component("shuffle")
 @dataclass(frozen=True)
 class ForwardProcess:
-    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k [Zhang 2025, section 3.4, eq. 11].
+    """The forward process X_t = X_0[pi_t], a shuffle that is observed at times 0 = t_0 < t_1 < ...
+    < t_k.
 
     Args:
-        law: the shuffle.
-        schedule: the times, numbers of shuffles.
+        method: the shuffle.
+        schedule: the times t_0, ..., t_k, in numbers of shuffles.
 
     Raises:
-        ValueError: a schedule that is not whole and rising from 0.
+        ValueError: a schedule that is not of rising integers from 0.
+
+    References: Zhang et al. 2025, section 3.4, eq. 11.
     """
 
-    law: Shuffle
+    method: Shuffle
     schedule: Sequence[float]
 
     def __post_init__(self) -> None:
-        given = list(self.schedule)
-        whole = len(given) > 1 and all(type(t) is int for t in given)
-        rises = whole and given[0] == 0 and all(a < b for a, b in pairwise(given))
-        ensure(rises, f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
-        limit = MOST_RIFFLES if isinstance(self.law, Riffle) else _MOST_SHUFFLES
-        ensure(given[-1] <= limit, f"schedule must end at {limit} shuffles at most, not {given[-1]}")
+        schedule = list(self.schedule)
+        integers = len(schedule) > 1 and all(type(t) is int for t in schedule)
+        rises = integers and schedule[0] == 0 and all(a < b for a, b in pairwise(schedule))
+        ensure(
+            rises,
+            f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {schedule}",
+        )
+        limit = MAX_RIFFLES if isinstance(self.method, Riffle) else MAX_SHUFFLES
+        ensure(
+            schedule[-1] <= limit,
+            f"schedule must end at {limit} shuffles at most, not {schedule[-1]}",
+        )
 
     @property
     def times(self) -> list[int]:
-        """t_1, ..., t_k."""
+        """The times t_1, ..., t_k."""
         return [int(t) for t in self.schedule[1:]]
 
     @property
-    def gaps(self) -> list[int]:
-        """How many shuffles every step is of, t_i - t_{i-1}: k integers."""
+    def increments(self) -> list[int]:
+        """The number of shuffles of each step, t_i - t_{i-1}, k integers."""
         return [b - a for a, b in pairwise([0, *self.times])]
 
-    def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
-        """`number` walks of each of `size` lists, looked at only at scheduled times [Zhang 2025, section 3.4].
+    def sample_walks(
+        self, n: int, num_lists: int, num_walks: int, generator: RandomSource
+    ) -> tuple[Tensor, Tensor]:
+        """Draw walks at the scheduled times, with their exact joint distribution.
+
+        Args:
+            n: cards.
+            num_lists: independent lists; with streams, one for each key.
+            num_walks: walks of each list.
+            generator: source of random numbers.
 
         Returns:
-            pi int64 [size, number, k, n]: the permutations at t_1, ..., t_k, X_t = X_0[pi]; and back, the steps that
-            lead back, of the same shape, with compose(pi at t_i, back_i) = pi at t_{i-1}.
+            The permutations pi at t_1, ..., t_k, int64 [num_lists, num_walks, k, n], with X_t =
+            X_0[pi]; and the inverse steps of the same shape, with compose(pi at t_i, inverse step
+            i) = pi at t_{i-1}.
+
+        References: Zhang et al. 2025, section 3.4.
         """
-        back = self.law.steps_back(n, (size, number), self.gaps, generator)
-        states = torch.stack(list(accumulate(inverse(back), lambda state, step: state.gather(-1, step))))
-        return states.movedim(0, 2), back.movedim(0, 2)
+        inverse_steps = self.method.sample_inverses(
+            n, (num_lists, num_walks), self.increments, generator
+        )
+        steps = inverse(inverse_steps)
+        states = torch.stack(list(accumulate(steps, lambda state, step: state.gather(-1, step))))
+        return states.movedim(0, 2), inverse_steps.movedim(0, 2)
 
-    def log_prob(self, back: Tensor) -> Tensor:
-        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...].
+    def log_prob(self, inverse_steps: Tensor) -> Tensor:
+        """Return log q of the steps, summed over the schedule, float64 [...].
 
-        Of the bound [Zhang 2025, eq. 12] what does not depend on the network.
+        It is the part of the variational bound that does not depend on the network.
+
+        Args:
+            inverse_steps: int64 [..., k, n].
+
+        References: Zhang et al. 2025, eq. 12.
         """
-        steps = zip(inverse(back).unbind(-2), self.gaps, strict=True)
-        return torch.stack([self.law.log_prob(sigma, gap) for sigma, gap in steps]).sum(0)
+        steps = zip(inverse(inverse_steps).unbind(-2), self.increments, strict=True)
+        return torch.stack([self.method.log_prob(sigma, times) for sigma, times in steps]).sum(0)
 
 
-def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
-    """The scheduled times for n items, integers; ours (tests/permutations/test_mixing.py), after
-    [Zhang 2025, section 3.4].
+def default_schedule(method: Shuffle, n: int, every_step: bool) -> list[int]:
+    """Return the scheduled times for n items where the settings choose none.
 
-    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
-    transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
-    `denoising_schedule`, others where the distance has fallen to .46.
+    For riffles by `denoising_schedule`. For other shuffles the final time is the mixing time at a
+    distance of 0.005, with one time between, at a distance of 0.46; for transpositions of more than
+    30 items, whose distances are not available, n/2 ln n and three quarters of it.
 
     Args:
-        every_step: look after every single shuffle.
+        method: the shuffle.
+        n: items.
+        every_step: include the times after every single shuffle.
+
+    References: Zhang et al. 2025, section 3.4; this project, checked in
+        tests/permutations/test_mixing.py.
     """
-    if isinstance(law, Riffle):
-        looks = denoising_schedule(n)
+    if isinstance(method, Riffle):
+        times = denoising_schedule(n)
     else:
-        if isinstance(law, RandomTransposition) and n > LARGEST:
+        if isinstance(method, RandomTransposition) and n > MAX_TRANSPOSED_CARDS:
             cutoff = n / 2 * math.log(n)
-            mixed = [math.ceil(0.75 * cutoff), math.ceil(cutoff)]
+            mixing_times = [math.ceil(CUTOFF_FRACTION * cutoff), math.ceil(cutoff)]
         else:
-            mixed = [first_mixed(law, n, target) for target in (_FIRST, MIXED)]
-        looks = sorted({0, *(max(t, 1) for t in mixed)})
-    return list(range(looks[-1] + 1)) if every_step else looks
+            distances = (FIRST_DISTANCE, MIXED_DISTANCE)
+            mixing_times = [mixing_time(method, n, distance) for distance in distances]
+        times = sorted({0, *(max(t, 1) for t in mixing_times)})
+    return list(range(times[-1] + 1)) if every_step else times
 
 
-def _check(n: int, t: int = 0) -> None:
-    ensure(n >= 1 and t >= 0, f"a deck has at least one card, and shuffles must not be negative in number: {n}, {t}")
+def _check_deck(n: int, times: int = 0) -> None:
+    """Refuse empty decks and negative numbers of shuffles."""
+    ensure(n >= 1, f"a deck must have at least one card, not {n}")
+    ensure(times >= 0, f"the number of shuffles must be at least 0, not {times}")

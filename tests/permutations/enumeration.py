@@ -8,14 +8,14 @@ from torch import Tensor
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded.model import Blocks, Denoiser, fill_codes
-from blackout.permutations.group import number
+from blackout.permutations.group import lexicographic_rank
 from blackout.random import RandomSource
 from blackout.verification.claims import p_value
 
 
 def assert_draws(orders: Tensor, law: Tensor) -> None:
     """Draws [N, n] are permutations, and by chi-square of the law [n!] in lexicographic order."""
-    which = number(orders)
+    which = lexicographic_rank(orders)
     assert torch.equal(all_permutations(orders.shape[-1])[which.clamp(max=len(law) - 1)], orders)
     assert p_value(np.bincount(which.numpy(), minlength=len(law)), law.double().numpy()) > 1e-4
 

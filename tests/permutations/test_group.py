@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.group import descents, is_permutation, num_cycles, number
+from blackout.permutations.group import descents, is_permutation, lexicographic_rank, num_cycles
 
 
 @pytest.mark.parametrize("n", range(1, 7))
@@ -78,4 +78,4 @@ def test_cycles_descents_and_validity():
         assert bool(is_permutation(perms).all())
     wrong = torch.tensor([[0, 0, 1], [0, 1, 3], [-1, 0, 1], [2, 1, 0]])
     assert is_permutation(wrong).tolist() == [False, False, False, True]
-    assert number(torch.tensor([[2, 1, 0]])).tolist() == [5]
+    assert lexicographic_rank(torch.tensor([[2, 1, 0]])).tolist() == [5]

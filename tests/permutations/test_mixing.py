@@ -6,7 +6,13 @@ from scipy.special import stirling2
 
 from benchmarks.permutation_mixing import main
 from blackout.permutations import all_permutations
-from blackout.permutations.group import class_size, descents, eulerian_numbers, partitions, stirling_numbers
+from blackout.permutations.group import (
+    conjugacy_class_size,
+    descents,
+    eulerian_numbers,
+    integer_partitions,
+    stirling_numbers,
+)
 from blackout.permutations.shuffles import (
     RandomInsertion,
     RandomTransposition,
@@ -16,7 +22,7 @@ from blackout.permutations.shuffles import (
 
 
 def test_seven_riffles_suffice():
-    found = [round(Riffle().variation(52, t), 4) for t in range(4, 11)]
+    found = [round(Riffle().total_variation(52, t), 4) for t in range(4, 11)]
     assert found == [1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429]
 
 
@@ -26,10 +32,10 @@ def test_distances_are_those_of_the_enumerated_laws(n):
     for shuffle in (Riffle(), RandomInsertion(), RandomTransposition()):
         laws = [shuffle.log_prob(perms, t).exp() for t in range(6)]
         for t, law in enumerate(laws):
-            assert shuffle.variation(n, t) == pytest.approx(float((law - 1 / len(perms)).abs().sum() / 2), abs=1e-12)
+            assert shuffle.total_variation(n, t) == pytest.approx(float((law - 1 / len(perms)).abs().sum() / 2), abs=1e-12)
         for s, p in enumerate(laws):
             for t, q in enumerate(laws):
-                assert shuffle.variation(n, s, t) == pytest.approx(float((p - q).abs().sum() / 2), abs=1e-12)
+                assert shuffle.total_variation(n, s, t) == pytest.approx(float((p - q).abs().sum() / 2), abs=1e-12)
 
 
 @pytest.mark.parametrize("n", range(1, 7))
@@ -43,7 +49,7 @@ def test_numbers_that_count():
     assert stirling_numbers(0, 1) == (1, 0) and stirling_numbers(5, 6) == (0, 1, 15, 25, 10, 1, 0)
     assert [*stirling_numbers(40, 12)] == [*stirling2(40, range(13), exact=True)]
     assert stirling_numbers(100_000, 2)[2] == 2**99_999 - 1  # at once: schedules may be so long
-    assert len(partitions(30)) == 5604 and sum(map(class_size, partitions(7))) == 5040
+    assert len(integer_partitions(30)) == 5604 and sum(map(conjugacy_class_size, integer_partitions(7))) == 5040
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,6 @@ def test_the_command_prints_distances_and_draws_them(capsys, tmp_path):
 @pytest.mark.parametrize("wrong", [(0, 1), (4, -1), (4, 1, -1)])
 def test_refusals(wrong):
     with pytest.raises(ValueError, match="at least"):
-        Riffle().variation(*wrong)
+        Riffle().total_variation(*wrong)
     with pytest.raises(ValueError, match="at least 2 cards"):
         denoising_schedule(1)

@@ -11,7 +11,7 @@ from blackout.permutations import all_permutations, inverse
 from blackout.permutations.coded.draw import CodeDraw
 from blackout.permutations.coded.model import CODES, CodeModel, CodeTransformer, Passes
 from blackout.permutations.coded.report import exact_law as exact_law_of_codes
-from blackout.permutations.group import is_permutation, number
+from blackout.permutations.group import is_permutation, lexicographic_rank
 from blackout.permutations.queries import Condition, answers
 from blackout.permutations.shuffle import Best
 from blackout.permutations.shuffle.decoding import draws, exact_law, surely_best
@@ -68,7 +68,7 @@ def test_default_decoding_and_marginals_are_exact_of_five_items(name):
     orders, log_probs = exact_law(one, process.times)
     assert torch.allclose(log_probs.exp(), exact, atol=1e-6)
     found, own = Best()(one, process.times, SampleStreams(0, torch.arange(2)))
-    assert torch.allclose(exact.gather(1, number(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6)
+    assert torch.allclose(exact.gather(1, lexicographic_rank(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6)
     assert bool(surely_best(own).all())
     told = answers(orders, log_probs, 3)
     every = all_permutations(5)
@@ -88,7 +88,7 @@ def test_default_decoding_is_optimal_in_eighteen_chains_of_each_law(name):
         one = denoiser(5, reverse, seed=seed)
         exact = laws(one, process.times, point(5))[-1]
         found, own = Best()(one, process.times, SampleStreams(0, torch.arange(1)))
-        assert torch.allclose(exact.gather(1, number(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6), seed
+        assert torch.allclose(exact.gather(1, lexicographic_rank(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6), seed
         assert bool(surely_best(own).all()), seed
 
 

@@ -10,7 +10,7 @@ from benchmarks.permutation_laws import laws
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
-from blackout.permutations.group import identity_like, is_permutation, number
+from blackout.permutations.group import identity_like, is_permutation, lexicographic_rank
 from blackout.permutations.queries import merged, place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
@@ -69,7 +69,7 @@ def test_the_chain_is_a_distribution_and_draws_follow_it(name):
     assert float(law.sum()) == pytest.approx(1, abs=1e-6)
     size = 20_000
     orders, log_probs = Sample()(denoiser(n, reverse, size), process.times, SampleStreams(1, torch.arange(size)))
-    counts = torch.bincount(number(orders[:, 0]), minlength=24)
+    counts = torch.bincount(lexicographic_rank(orders[:, 0]), minlength=24)
     assert p_value(counts.double(), law) > 1e-4
     assert log_probs.shape == (size, 1) and (log_probs <= 0).all()
 
@@ -81,7 +81,7 @@ def test_the_bound_is_one(name):
     n, walks = 3, 4000
     law = laws(denoiser(n, reverse), process.times)[-1, 0]
     law_of = denoiser(n, reverse, walks)
-    states, back = process.walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).step(0))
+    states, back = process.sample_walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).step(0))
     log_p = law_of(states[:, 0], torch.tensor(process.times)).log_prob(back[:, 0]).sum(1)
     bound = math.lgamma(n + 1) + process.log_prob(back)[:, 0] - log_p
     assert torch.isfinite(bound).all()
@@ -100,8 +100,8 @@ def test_a_wide_beam_finds_every_order_with_its_probability(name):
     orders, log_probs = Beam(width=24, inner=24)(denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1)))
     possible = log_probs[0] > -torch.inf
     found = orders[0][possible]
-    assert is_permutation(found).all() and len(number(found).unique()) == len(found) == int((law > 1e-12).sum())
-    torch.testing.assert_close(log_probs[0][possible].exp().double(), law[number(found)], atol=1e-6, rtol=1e-4)
+    assert is_permutation(found).all() and len(lexicographic_rank(found).unique()) == len(found) == int((law > 1e-12).sum())
+    torch.testing.assert_close(log_probs[0][possible].exp().double(), law[lexicographic_rank(found)], atol=1e-6, rtol=1e-4)
     assert (log_probs[0][:-1] >= log_probs[0][1:]).all()
     narrow, best = Beam(width=1, inner=24)(denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1)))
     assert narrow.shape == (1, 1, n) and torch.isfinite(best).all()
@@ -266,13 +266,13 @@ def test_beams_of_five_items_find_the_most_probable_order(reverse):
     assert torch.allclose(log_probs[:, 0].exp().double(), exact.amax(1), atol=1e-5)
     # Compared by their probabilities: rounding may exchange two orders that are about as probable.
     highest = exact.amax(1, keepdim=True)
-    assert torch.allclose(exact.gather(1, number(orders[:, :1])), highest, atol=1e-6)
+    assert torch.allclose(exact.gather(1, lexicographic_rank(orders[:, :1])), highest, atol=1e-6)
     places = place_probabilities(orders, log_probs)
     every = all_permutations(5)
     expected = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
     assert torch.allclose(places, expected, atol=1e-6)
     assert bool(surely_best(log_probs).all())
-    right = torch.isclose(exact.gather(1, number(narrow[:, :1])), highest, atol=1e-6).squeeze(1)
+    right = torch.isclose(exact.gather(1, lexicographic_rank(narrow[:, :1])), highest, atol=1e-6).squeeze(1)
     assert bool((right | ~surely_best(least)).all()) and not bool(surely_best(least[:, :1] - 5).any())
 
 
@@ -292,10 +292,10 @@ def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
     with torch.no_grad():
         best, own = law.top(len(every))
         # All orders, each with its probability, which falls. Rounding may exchange two that are about as probable.
-        assert torch.equal(number(best).sort(-1).values, torch.arange(len(every)).expand(2, 2, -1))
-        assert torch.allclose(own, log_p.movedim(0, -1).gather(-1, number(best)), atol=1e-5)
+        assert torch.equal(lexicographic_rank(best).sort(-1).values, torch.arange(len(every)).expand(2, 2, -1))
+        assert torch.allclose(own, log_p.movedim(0, -1).gather(-1, lexicographic_rank(best)), atol=1e-5)
         assert torch.allclose(own, log_p.sort(0, descending=True).values.movedim(0, -1), atol=1e-5)
-        drawn = number(law.sample(Size([4000]), torch.Generator().manual_seed(0)))[:, 1, 0]
+        drawn = lexicographic_rank(law.sample(Size([4000]), torch.Generator().manual_seed(0)))[:, 1, 0]
     assert p_value(torch.bincount(drawn, minlength=len(every)).double(), log_p[:, 1, 0].detach().double().exp()) > 1e-4
     shown = law.pointers.score_orders(every.unsqueeze(1).expand(-1, 4, -1))[:, 0, -2].log_softmax(-1)
     assert float(shown.detach().std(0).max()) > 1e-3  # of the last place but one, by what came before

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blackout.permutations import all_permutations, compose, inverse
-from blackout.permutations.group import number
+from blackout.permutations.group import lexicographic_rank
 from blackout.permutations.shuffles import ForwardProcess, RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws
@@ -46,7 +46,7 @@ def test_sorting_labels_is_the_inverse_of_a_shuffle(labels):
     """Every word of labels, n = 4: its stable argsort, inverted, has C(n + a - r, n) / a^n."""
     n = 4
     words = torch.cartesian_prod(*[torch.arange(labels)] * n)
-    drawn = number(inverse(words.argsort(dim=-1, stable=True)))
+    drawn = lexicographic_rank(inverse(words.argsort(dim=-1, stable=True)))
     law = torch.bincount(drawn, minlength=24) / labels**n
     perms = all_permutations(n)
     rising = 1 + (inverse(perms)[:, 1:] < inverse(perms)[:, :-1]).sum(-1)
@@ -75,14 +75,14 @@ def test_samples_from_streams_do_not_depend_on_their_batch(name):
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_trajectories_lead_back(name):
     process = ForwardProcess(SHUFFLES[name], [0, 2, 3, 7])
-    states, back = process.walks(8, 5, 6, torch.Generator().manual_seed(0))
+    states, back = process.sample_walks(8, 5, 6, torch.Generator().manual_seed(0))
     assert states.shape == back.shape == (5, 6, 3, 8)
     before = torch.cat([torch.arange(8).expand(5, 6, 1, 8), states[:, :, :-1]], 2)
     assert torch.equal(compose(states, back), before)
 
 
 def test_looking_now_and_then_gives_the_law_of_the_walk():
-    states, _ = ForwardProcess(Riffle(), [0, 1, 3]).walks(4, 60_000, 1, torch.Generator().manual_seed(2))
+    states, _ = ForwardProcess(Riffle(), [0, 1, 3]).sample_walks(4, 60_000, 1, torch.Generator().manual_seed(2))
     states = states[:, 0].unbind(1)
     assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
     step = compose(inverse(states[0]), states[1])
@@ -109,7 +109,7 @@ def test_single_cards_and_no_shuffles():
         (lambda: Riffle().sample(4, 2, 41), "0 to 40 at once, not 41"),
         (lambda: Riffle().sample(4, 2, -1), "not -1"),
         (lambda: Riffle().sample(0, 2), "at least one card"),
-        (lambda: RandomInsertion().sample(4, 2, -1), "must not be negative"),
+        (lambda: RandomInsertion().sample(4, 2, -1), "at least 0"),
         (lambda: RandomTransposition().log_prob(torch.arange(31), 2), "1 to 30 cards, not 31"),
         (lambda: ForwardProcess(Riffle(), [1, 2]), "rising from 0"),
         (lambda: ForwardProcess(Riffle(), [0, 2, 2]), "rising from 0"),

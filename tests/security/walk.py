@@ -50,7 +50,7 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.permutations.ForwardProcess": {
-        "law": {"_target_": "blackout.permutations.Riffle"},
+        "method": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],
     },
     "blackout.networks.ResidualMLP": {"width": 8, "depth": 1},

@@ -26,7 +26,7 @@ from blackout.permutations.distributions import (
     PermutationDistribution,
     PlackettLuce,
 )
-from blackout.permutations.group import num_cycles, number
+from blackout.permutations.group import lexicographic_rank, num_cycles
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
 from blackout.verification.claims import p_value
@@ -43,7 +43,7 @@ def point(n: int) -> Tensor:
 def transitions(step: Tensor, n: int) -> Tensor:
     """P(compose(x, s) | x) [n!, n!] when s has the law `step`."""
     perms = all_permutations(n)
-    return step[number(compose(inverse(perms)[:, None, :], perms[None, :, :]))]
+    return step[lexicographic_rank(compose(inverse(perms)[:, None, :], perms[None, :, :]))]
 
 
 def one_riffle(n: int) -> Tensor:
@@ -68,7 +68,7 @@ def one_insertion(n: int) -> Tensor:
 
 def _one_of(decks: Tensor) -> Tensor:
     """The law of one of the decks [m, n], all equally likely."""
-    return torch.bincount(number(decks), minlength=math.factorial(decks.shape[1])).double() / len(decks)
+    return torch.bincount(lexicographic_rank(decks), minlength=math.factorial(decks.shape[1])).double() / len(decks)
 
 
 def laws_of_chain(target: Tensor, n: int) -> Tensor:
@@ -79,10 +79,10 @@ def laws_of_chain(target: Tensor, n: int) -> Tensor:
     carrier; pair after pair (sigma, pi) it leaves p(sigma) + p(pi) behind, which the next step splits. n >= 2.
     """
     perms = all_permutations(n)
-    sigma = number(perms[perms[:, -2] < perms[:, -1]])
+    sigma = lexicographic_rank(perms[perms[:, -2] < perms[:, -1]])
     swapped = perms[sigma].clone()
     swapped[:, -2:] = perms[sigma][:, -2:].flip(-1)
-    pi = number(swapped)
+    pi = lexicographic_rank(swapped)
     stay, whole = torch.arange(len(perms)), torch.ones(len(perms), dtype=torch.float64)
     laws = [whole / len(perms)]
     laws.append(laws[-1] @ _step(sigma[0].expand(len(perms)), whole, n))
@@ -221,7 +221,7 @@ def _draws(n: int, size: int) -> Iterator[Claim]:
 
 
 def _p(drawn: Tensor, log_law: Tensor) -> float:
-    counts = np.bincount(number(drawn).numpy(), minlength=len(log_law))
+    counts = np.bincount(lexicographic_rank(drawn).numpy(), minlength=len(log_law))
     return p_value(counts, log_law.exp().numpy())
 
 

@@ -26,7 +26,7 @@ from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, read_samples
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
+from blackout.permutations.group import inverse, is_permutation, kendall_distance, lexicographic_rank, num_cycles
 from blackout.permutations.metrics import arranged, puzzle_scores
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
@@ -194,7 +194,7 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
     ensure(length <= _ENUMERATED, f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
     x = all_cycles(length)
-    drawn = hash_share(number(x), seed) < share
+    drawn = hash_share(lexicographic_rank(x), seed) < share
     ensure(bool(drawn.any()), f"cycles: share={share} of {len(x)} cycles leaves none to train on")
     rest = x if share == 1 else x[~drawn]
     ensure(len(rest) >= 2, f"cycles: share={share} of {len(x)} cycles leaves {len(rest)} for validation and test, of 2")
@@ -202,7 +202,7 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     def judge(samples: Samples) -> Mapping[str, Tensor]:
         """Whether samples [b, n] are one cycle, and in the training set, [b] each."""
         cyclic = num_cycles(samples["samples"]) == 1
-        inside = cyclic & (hash_share(number(samples["samples"]), seed) < share)
+        inside = cyclic & (hash_share(lexicographic_rank(samples["samples"]), seed) < share)
         return {"cyclic": cyclic.double(), "in_train": inside.double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:

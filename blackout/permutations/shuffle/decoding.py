@@ -26,7 +26,7 @@ from blackout.permutations.distributions import (
     Reverse,
     most_probable,
 )
-from blackout.permutations.group import all_permutations, compose, identity_like, number
+from blackout.permutations.group import all_permutations, compose, identity_like, lexicographic_rank
 from blackout.permutations.queries import merged
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
@@ -341,7 +341,7 @@ def exact_law(denoiser: Denoiser, times: Times) -> Lists:
             one, likely = denoiser.of(i), (before[i] > _GONE).nonzero().squeeze(1)
             for part in likely.split(max(1, _AT_ONCE // len(every))):
                 step = one(every[part].unsqueeze(0), t).log_prob(every[:, None, None]).squeeze(1)
-                to = number(compose(every[part], every.unsqueeze(1)))
+                to = lexicographic_rank(compose(every[part], every.unsqueeze(1)))
                 mass[i].index_add_(0, to.flatten(), (step.double().exp() * before[i, part]).flatten())
     return every.expand(b, -1, -1), mass.log()
 

@@ -210,7 +210,7 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     Raises:
         UserError: a reverse law that cannot undo its steps.
     """
-    law: Shuffle = instantiate(part.get("law"), "shuffle.law")
+    law: Shuffle = instantiate(part.get("method"), "shuffle.method")
     free = source.num_items - int(source.facts["first_fixed"])
     if reverse.inverts is not None and not isinstance(law, reverse.inverts):
         raise UserError(f"reverse: {type(reverse).__name__} undoes {reverse.inverts.__name__}, not {type(law).__name__}")
@@ -220,6 +220,6 @@ def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, 
     described = {**part, "schedule": schedule}
     process = instantiate(described, "shuffle")
     told = f"{type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not {schedule}"
-    several = reverse.inverts is not None and max(process.gaps) > 1
+    several = reverse.inverts is not None and max(process.increments) > 1
     refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")
     return described

@@ -38,7 +38,7 @@ class LossInputs:
 
     def walks(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """States and steps back of `number` walks of each list, int64 [b, number, k, m], and times [number, k]."""
-        states, back = self.process.walks(self.denoiser.free, len(self.items), number, self.streams)
+        states, back = self.process.sample_walks(self.denoiser.free, len(self.items), number, self.streams)
         device = self.items.device
         return states.to(device), back.to(device), torch.tensor(self.process.times, device=device).expand(number, -1)
 

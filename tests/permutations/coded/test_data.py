@@ -21,7 +21,7 @@ from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
-from blackout.permutations.group import all_permutations, is_permutation, num_cycles, number
+from blackout.permutations.group import all_permutations, is_permutation, lexicographic_rank, num_cycles
 from blackout.permutations.metrics import arranged, expected_unique, ndcg
 
 
@@ -29,7 +29,7 @@ def test_cycles_are_split_by_a_hash():
     source = cycles(7, share=0.3)
     assert len(source.members) == 720 and bool((num_cycles(source.members) == 1).all())
     train, validation, test = (
-        set(number(source.batch(split, torch.arange(source.size(split)))["x"]).tolist())
+        set(lexicographic_rank(source.batch(split, torch.arange(source.size(split)))["x"]).tolist())
         for split in ("train", "val", "test")
     )
     assert not train & test and not train & validation and not validation & test
@@ -153,7 +153,7 @@ def test_equal_ratings_are_in_an_order_that_the_items_given_do_not_tell(tmp_path
     source = rankings(path, length=3)
     index = torch.arange(source.size("train")).repeat(100)
     x = source.batch("train", index, torch.rand(len(index), generator=torch.Generator().manual_seed(0)))["x"]
-    seen, expected = torch.bincount(number(x), minlength=6), len(x) / 6
+    seen, expected = torch.bincount(lexicographic_rank(x), minlength=6), len(x) / 6
     assert float(((seen - expected) ** 2 / expected).sum()) < 20.5  # chi-square with 5 degrees, one in a thousand
 
 
