@@ -27,7 +27,7 @@ from blackout.permutations.coded.model import Passes
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
 from blackout.permutations.group import compose, is_permutation
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import rearrange
 from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
@@ -120,18 +120,18 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
         return law(scores.transpose(1, 2) if law is GeneralizedPlackettLuce else scores[..., 0])
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
-        right = arranged(items, solution)
+        right = rearrange(items, solution)
         states, back = ForwardProcess(Riffle(), schedule).sample_walks(n, len(items), 1, None)
         which = torch.randint(len(schedule) - 1, (len(items),))
         rows = torch.arange(len(items))
         shown, target = (pi[rows, 0, which].to(items.device) for pi in (states, back))
-        return -law_of(arranged(right, shown), which.to(items.device)).log_prob(target).mean()
+        return -law_of(rearrange(right, shown), which.to(items.device)).log_prob(target).mean()
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         order = torch.arange(n, device=items.device).expand(len(items), n)
         for step in reversed(range(len(schedule) - 1)):
             here = torch.full((len(items),), step, device=items.device)
-            order = compose(order, law_of(arranged(items, order), here).mode)
+            order = compose(order, law_of(rearrange(items, order), here).mode)
         return order, torch.ones(len(items), dtype=torch.bool)
 
     return Method(network, loss, {f"{len(schedule) - 1} steps": (len(schedule) - 1, solve)})

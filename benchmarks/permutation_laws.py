@@ -15,10 +15,10 @@ from torch import Tensor
 from blackout.files import save_picture
 from blackout.permutations.distributions import Matching
 from blackout.permutations.group import all_permutations, compose, inverse, lexicographic_rank
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import rearrange
 from blackout.permutations.plots import lists
 from blackout.permutations.shuffle import ShuffleDiffusion
-from blackout.permutations.shuffle.decoding import Denoiser, Sample, with_first
+from blackout.permutations.shuffle.decoding import Denoiser, Sample, prepend_first
 from blackout.random import SampleStreams
 from blackout.training.export import load_model
 from blackout.training.model import evaluating
@@ -37,7 +37,7 @@ def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) 
         times: t_1, ..., t_k.
         start: float64 [m!], the law at t_k in lexicographic order; None is uniform.
     """
-    every, b = all_permutations(denoiser.free).to(denoiser.features.device), len(denoiser.features)
+    every, b = all_permutations(denoiser.num_free).to(denoiser.features.device), len(denoiser.features)
     size = len(every)
     start = torch.full((size,), 1 / size, dtype=torch.float64) if start is None else start
     found = [start.to(every.device).expand(b, size)]
@@ -60,7 +60,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
         kind: of items, see `blackout.permutations.datasets.Puzzles`.
         truth: int64 [1, n], the right order, which is marked.
     """
-    if denoiser.free > MOST_ITEMS or isinstance(denoiser(truth.new_zeros(1, 0, denoiser.free), times[0]), Matching):
+    if denoiser.num_free > MOST_ITEMS or isinstance(denoiser(truth.new_zeros(1, 0, denoiser.num_free), times[0]), Matching):
         return
     states, items, fixed = list[Tensor](), denoiser.items, denoiser.first_fixed
     assert items is not None
@@ -68,7 +68,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
     Sample()(denoiser, times, streams, lambda _, order: states.append(order))
     from matplotlib.figure import Figure
 
-    every, found = with_first(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
+    every, found = prepend_first(all_permutations(denoiser.num_free), fixed), laws(denoiser, times)[:, 0].cpu()
     few = found[-1].topk(min(_ORDERS, len(every))).indices.sort().values  # bars that can be told apart
     told = f"the {len(every)} orders" if len(few) == len(every) else f"the {len(few)} likeliest orders"
     every, found = every[few], found[:, few]
@@ -79,7 +79,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
         rows[0, column].bar(range(len(law)), law, color=colours)
         rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
         rows[1, column].axis("off")
-        if (picture := lists(kind, arranged(items, with_first(states[column], fixed)), 1)) is not None:
+        if (picture := lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)) is not None:
             rows[1, column].imshow(picture)
     save_picture(figure, path, dpi=110)
 
@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> None:
     assert isinstance(model, ShuffleDiffusion)
     batch = model.require_source().batch("test", torch.arange(1))
     with torch.no_grad(), evaluating(model.averaged):
-        denoiser = model.denoiser(arranged(batch["items"], batch["given"]))
+        denoiser = model.denoiser(rearrange(batch["items"], batch["given"]))
         draw_laws(denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), given.out)
 
 

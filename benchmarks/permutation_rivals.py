@@ -16,10 +16,10 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.permutations.distributions import Matching, PlackettLuce
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import rearrange
 from blackout.permutations.relaxations import Layout, comparators, relaxed_sort, sinkhorn
 from blackout.permutations.shuffle import SinkhornLoss
-from blackout.permutations.shuffle.decoding import with_first
+from blackout.permutations.shuffle.decoding import prepend_first
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 
 
@@ -34,13 +34,13 @@ class SinkhornPixelLoss(SinkhornLoss):
     labels: ClassVar[bool] = False
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, states, back = inputs.steps(1)
+        law, states, back = inputs.reverse_steps(1)
         assert isinstance(law, Matching)
         noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature
         matrices = sinkhorn(noisy, self.iterations).exp()
         items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
         after, before = (  # [b, r, m, d]
-            arranged(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), with_first(orders, fixed).flatten(0, 1))
+            rearrange(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), prepend_first(orders, fixed).flatten(0, 1))
             .unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
             for orders in (states, states.gather(-1, back))
         )  # fmt: skip
@@ -76,7 +76,7 @@ class SortingNetworkLoss(ShuffleLoss):
         comparators(2, self.layout)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, _, back = inputs.steps(1)
+        law, _, back = inputs.reverse_steps(1)
         if not isinstance(law, PlackettLuce):
             raise ValueError("a sorting network sorts scores of items: reverse=pl")
         # the highest score comes first

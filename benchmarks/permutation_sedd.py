@@ -19,7 +19,7 @@ from blackout import from_data
 from blackout.data import CountData
 from blackout.diffusion import LevelBridge, LevelHead, RateLoss, Sampler, Schedule, Uniform
 from blackout.permutations.datasets import one_permutation
-from blackout.permutations.metrics import arranged
+from blackout.permutations.metrics import rearrange
 
 _COPIES = 4096
 """Of the one permutation, of which epochs are made."""
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
             trainer = pl.Trainer(max_epochs=-1, accelerator="cpu", callbacks=[Until(seconds)], **quiet)
             trainer.fit(model)
             drawn = [one for _, one in model.batches(torch.arange(number), seed)]
-            lists = [arranged(one["items"], one["samples"]) if "items" in one else one["samples"] for one in drawn]
+            lists = [rearrange(one["items"], one["samples"]) if "items" in one else one["samples"] for one in drawn]
             found = torch.cat(lists).long().cpu().view(number, -1)
             weights = sum(one.numel() for one in model.parameters() if one.requires_grad)
             rows.append({

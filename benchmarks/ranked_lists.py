@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from blackout.permutations.datasets import RankedLists, read_lists
-from blackout.permutations.metrics import ndcgs
+from blackout.permutations.metrics import ndcg_scores
 
 _FEATURES, _LEVELS = 12, (0.5, 0.75, 0.9, 0.97)
 
@@ -41,7 +41,7 @@ def made_up(lists: int = 1000, seed: int = 0) -> str:
 def judged(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
     """Mean NDCG of lists of items [L, n], the last item filling them up, by scores of the others, [N]."""
     order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(dim=1, descending=True, stable=True)
-    return {name: round(float(each.mean()), 4) for name, each in ndcgs(order, relevance[lists].clamp(min=0)).items()}
+    return {name: round(float(each.mean()), 4) for name, each in ndcg_scores(order, relevance[lists].clamp(min=0)).items()}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Permutations: shuffles that mix them, distributions over them, codes whose digits are free, classical families."""
+"""Permutations: card shuffles, distributions, factorised codes, relaxations, classical models."""
 
 from blackout.permutations.group import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.relaxations import (
@@ -9,10 +9,26 @@ from blackout.permutations.relaxations import (
     sinkhorn,
     soft_sort,
 )
-from blackout.permutations.shuffles import ForwardProcess, RandomInsertion, RandomTransposition, Riffle
+from blackout.permutations.shuffles import (
+    ForwardProcess,
+    RandomInsertion,
+    RandomTransposition,
+    Riffle,
+)
 
 __all__ = [
-    "ForwardProcess", "RandomInsertion", "RandomTransposition", "Riffle", "all_permutations", "compose",
-    "gumbel_sinkhorn", "inverse", "kendall_distance", "log_permanent", "neural_sort", "relaxed_sort", "sinkhorn",
+    "ForwardProcess",
+    "RandomInsertion",
+    "RandomTransposition",
+    "Riffle",
+    "all_permutations",
+    "compose",
+    "gumbel_sinkhorn",
+    "inverse",
+    "kendall_distance",
+    "log_permanent",
+    "neural_sort",
+    "relaxed_sort",
+    "sinkhorn",
     "soft_sort",
-]  # fmt: skip
+]

@@ -46,7 +46,7 @@ from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import check_size, reading, stored_bytes, tensors_hash
 from blackout.permutations.group import identity_like, is_permutation
-from blackout.permutations.metrics import MOST_RELEVANT
+from blackout.permutations.metrics import MAX_RELEVANCE
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
@@ -360,9 +360,9 @@ def read_lists(file: Path, features: int | None = None) -> tuple[Tensor, Tensor,
         sparse, labels, query = load_svmlight_file(str(file), n_features=features, query_id=True)
         check_size(file, 16 * math.prod(sparse.shape), stored_bytes(file))
         x = torch.from_numpy(sparse.toarray())
-    whole = (labels == np.floor(labels)) & (labels >= 0) & (labels <= MOST_RELEVANT)
+    whole = (labels == np.floor(labels)) & (labels >= 0) & (labels <= MAX_RELEVANCE)
     if not len(query) == len(labels) > 0 or not whole.all() or not bool(x.isfinite().all()):
-        raise UserError(f"{file}: every line needs a relevance, a whole number 0..{MOST_RELEVANT}, and a qid")
+        raise UserError(f"{file}: every line needs a relevance, a whole number 0..{MAX_RELEVANCE}, and a qid")
     _, own, sizes = torch.from_numpy(query).unique(return_inverse=True, return_counts=True)
     place, rows = torch.arange(int(sizes.max())), own.argsort(stable=True)
     at = (sizes.cumsum(0) - sizes).unsqueeze(1) + place

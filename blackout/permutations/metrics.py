@@ -1,9 +1,12 @@
-"""How well puzzles were solved (Kendall's tau, places that are right), and how well they can be; how far laws are
-apart, and how many samples differ.
+"""Scores of solved puzzles and rankings, their upper limits, and distances between distributions.
 
-A solution and the truth are permutations int64 [b, n] that take the items given to an order: given[truth] is the right
-one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in [Zhang
-2025] and its published code, where one swap of neighbours can cost much more.
+A solution and the truth are permutations int64 [b, n] that take the items of a puzzle to an order:
+items[truth] is the right one. Kendall's tau is reported of *ranks* (pairs of items in the right
+order), and of *index lists* as in Zhang et al. 2025, where a single swap of neighbours can cost
+much more.
+
+References: Zhang et al. 2025 (SymmetricDiffusers), section 4; Kendall 1938; Järvelin and
+Kekäläinen 2002.
 """
 
 from __future__ import annotations
@@ -17,14 +20,11 @@ from torch import Tensor
 from blackout.errors import ensure, refuse
 from blackout.permutations.group import compose, inverse, kendall_distance
 
-_SHORTEST = 1e-6
-"""Relative difference below which two tours are equally long: their lengths are float32 sums."""
-CUTOFFS = (1, 5, 10)
-"""The k of the reported NDCG@k; those above the length are left out."""
-SHARPNESS = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
-"""By what logits and scores may be multiplied, so that validation orders are likeliest; by 0 all are alike."""
-MOST_RELEVANT = 30
-"""Above it gains of 2^relevance - 1 say nothing but which item is the best."""
+TOUR_TOLERANCE = 1e-6  # relative; the lengths of equal tours are float32 sums of different order
+CUTOFFS = (1, 5, 10)  # the k of the reported NDCG@k; those above the length are left out
+# factors of logits and scores from which the best on validation data is chosen; 0 is uniform
+SHARPNESS_CHOICES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
+MAX_RELEVANCE = 30  # above it, gains of 2^relevance - 1 tell only which item is best
 
 
 def read_sharpness(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -39,159 +39,201 @@ def read_sharpness(tensors: Mapping[str, Tensor]) -> Tensor:
     return sharpness.double()
 
 
-def checked_sharpness(sharpness: float | None) -> float | None:
-    """Return what logits are multiplied by after training as a float; None to choose it on validation data.
+def validate_sharpness(sharpness: float | None) -> float | None:
+    """Return the setting `sharpness` as a float; None chooses it on validation data.
 
     Raises:
-        ValueError: it is no number from 0 to 1.
+        ValueError: it is not a number from 0 to 1.
     """
     if sharpness is None:
         return None
-    whole = isinstance(sharpness, int | float) and not isinstance(sharpness, bool)
-    ensure(whole and 0 <= sharpness <= 1, f"sharpness must be a number from 0 to 1, or null, not {sharpness!r}")
+    is_number = isinstance(sharpness, int | float) and not isinstance(sharpness, bool)
+    ensure(
+        is_number and 0 <= sharpness <= 1,
+        f"sharpness must be a number from 0 to 1, or null, not {sharpness!r}",
+    )
     return float(sharpness)
 
 
 def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> dict[str, Tensor]:
-    """Scores of permutations [b, n], each float32 [b]; Kendall's tau by inversions [Kendall 1938].
+    """Return the scores of solutions, float32 [b] each.
 
     Args:
-        ties: for every place of the right order the first place whose item is alike; None where all differ.
+        solution: int64 [b, n].
+        truth: int64 [b, n].
+        ties: for every position of the right order, the first position with an equal item, int64
+            [b, n]; None if all items differ.
 
     Returns:
-        accuracy (all places right), correct (share of places right), kendall_ranks and kendall_lists (1 to -1), and
-        with ties accuracy_up_to_ties, and the ceilings, in expectation, of who guesses among items that are alike.
+        `accuracy` (all positions right), `correct` (share of right positions), `kendall_ranks` and
+        `kendall_lists` (-1 to 1); with ties also `accuracy_up_to_ties` and the scores of
+        `ceilings`.
+
+    References: Zhang et al. 2025, section 4; Kendall 1938.
     """
-    right = solution == truth
-    pairs = max(1, math.comb(solution.shape[-1], 2))
+    is_right = solution == truth
+    num_pairs = max(1, math.comb(solution.shape[-1], 2))
     scores = {
-        "accuracy": right.all(-1),
-        "correct": right.float().mean(-1),
-        "kendall_ranks": 1 - 2 * kendall_distance(inverse(solution), inverse(truth)) / pairs,
-        "kendall_lists": 1 - 2 * kendall_distance(solution, truth) / pairs,
+        "accuracy": is_right.all(-1),
+        "correct": is_right.float().mean(-1),
+        "kendall_ranks": 1 - 2 * kendall_distance(inverse(solution), inverse(truth)) / num_pairs,
+        "kendall_lists": 1 - 2 * kendall_distance(solution, truth) / num_pairs,
     }
     if ties is not None:
-        scores["accuracy_up_to_ties"] = ~wrong_places(solution, truth, ties).any(-1)
+        scores["accuracy_up_to_ties"] = ~wrong_positions(solution, truth, ties).any(-1)
         scores |= ceilings(ties)
     return {name: values.float() for name, values in scores.items()}
 
 
-def wrong_places(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
-    """Places with the wrong item, or one that is not like the right one, bool [b, n]; arguments as `order_scores`.
+def wrong_positions(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
+    """Return the positions whose item neither is the right one nor equals it, bool [b, n].
 
-    Ours (tests/permutations/test_datasets.py).
+    Arguments are as for `order_scores`.
+
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
     if ties is None:
         return solution != truth
-    belongs = compose(inverse(truth), solution)  # the right place of the item that the solution puts there
-    return ties.gather(-1, belongs) != ties
+    right_position = compose(inverse(truth), solution)  # of the item that the solution puts here
+    return ties.gather(-1, right_position) != ties
 
 
 def ceilings(ties: Tensor) -> dict[str, Tensor]:
-    """What guessing among items that are alike leaves of accuracy and correct, float32 [b] each.
+    """Return the expected accuracy and share of right positions if equal items are ordered at
+    random.
 
-    A group of k alike is in the right order once in k! times, and one of its places in k is right on average. Ours;
-    checked by enumeration in `tests.permutations.test_datasets`.
+    A group of k equal items is in the right order with probability 1 / k!, and one of its positions
+    is right with probability 1 / k.
+
+    Args:
+        ties: int64 [b, n], see `order_scores`.
+
+    Returns:
+        `accuracy_ceiling` and `correct_ceiling`, float32 [b] each.
+
+    References: this project; checked by enumeration in tests/permutations/test_datasets.py.
     """
-    alike = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
-    # an item that is the j-th of its group contributes 1 / j, the group 1 / k!
-    number = alike.tril().sum(-1)
-    return {"accuracy_ceiling": (1 / number).prod(-1), "correct_ceiling": (1 / alike.sum(-1)).mean(-1)}
+    is_equal = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
+    # the j-th item of its group contributes 1 / j, so that the group contributes 1 / k!
+    index_in_group = is_equal.tril().sum(-1)
+    return {
+        "accuracy_ceiling": (1 / index_in_group).prod(-1),
+        "correct_ceiling": (1 / is_equal.sum(-1)).mean(-1),
+    }
 
 
 def tour_length(points: Tensor) -> Tensor:
-    """Of closed tours [..., n, 2] in the order they are visited, float32 [...]: the sum of distances.
-
-    Ours (tests/permutations/test_datasets.py).
-    """
+    """Return the length of closed tours, float32 [...], for points [..., n, 2] in the order of the
+    visit."""
     return (points - points.roll(-1, -2)).norm(dim=-1).sum(-1)
 
 
-def arranged(items: Tensor, order: Tensor) -> Tensor:
-    """Items [b, n, ...] in the order int64 [b, n]: place i gets item order[i]; of the items' shape."""
-    return items.gather(1, order.view(*order.shape, *[1] * (items.ndim - 2)).expand(-1, -1, *items.shape[2:]))
+def rearrange(items: Tensor, order: Tensor) -> Tensor:
+    """Return items[order] of every list: position i gets item order[i].
+
+    Args:
+        items: [b, n, ...].
+        order: int64 [b, n].
+    """
+    index = order.view(*order.shape, *[1] * (items.ndim - 2))
+    return items.gather(1, index.expand(-1, -1, *items.shape[2:]))
 
 
 def puzzle_scores(
     kind: str, items: Tensor, solution: Tensor, truth: Tensor, ties: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """All scores that puzzles of a kind have, float32 [b] each.
+    """Return all scores of puzzles of a kind, float32 [b] each.
 
-    [Zhang 2025, section 4], and what is ours (tests/permutations/test_datasets.py).
-
-    Beside `order_scores`: of pixels the mean square and absolute error, of tours [b, n, 2] their length, the relative
-    gap to the right one, and whether they are optimal.
+    They are those of `order_scores`; for pixels also the mean squared and absolute errors, and for
+    tours their length, the relative gap to the right tour, and whether they are optimal.
 
     Args:
         kind: of `Puzzles`.
-        items: [b, n, ...] as they were given.
+        items: as in the puzzle, [b, n, ...].
         solution: int64 [b, n].
         truth: int64 [b, n].
         ties: see `order_scores`.
+
+    References: Zhang et al. 2025, section 4; checked in tests/permutations/test_datasets.py.
     """
     scores = order_scores(solution, truth, ties)
-    solved, right = arranged(items, solution), arranged(items, truth)
+    solved_items = rearrange(items, solution)
+    true_items = rearrange(items, truth)
     if kind in ("pieces", "strips"):
-        difference = (solved.float() - right.float()).flatten(1)
-        scores |= {"mse": difference.square().mean(1), "mae": difference.abs().mean(1)}
+        error = (solved_items.float() - true_items.float()).flatten(1)
+        scores["mse"] = error.square().mean(1)
+        scores["mae"] = error.abs().mean(1)
     if kind == "points":
-        length, shortest = tour_length(solved), tour_length(right)
-        gap = length / shortest - 1
-        scores |= {"tour_length": length, "tour_length_exact": shortest}
-        scores |= {"gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
+        length = tour_length(solved_items)
+        exact_length = tour_length(true_items)
+        gap = length / exact_length - 1
+        scores["tour_length"] = length
+        scores["tour_length_exact"] = exact_length
+        scores["gap"] = gap.clamp(min=0.0)
+        scores["optimal"] = (gap < TOUR_TOLERANCE).float()
     return scores
 
 
-def mean_scores(sums: Mapping[str, float], number: int, std: float) -> dict[str, float]:
-    """Means over so many puzzles, floats by name [Zhang 2025, section 4.2]; of pixels rmse and mae as they are and
-    (`_normalised`) in units of the deviation.
+def mean_scores(sums: Mapping[str, float], num_puzzles: int, std: float) -> dict[str, float]:
+    """Return mean scores; errors of pixels as `rmse` and `mae`, also in units of the standard
+    deviation.
 
     Args:
         sums: of `puzzle_scores` over the puzzles.
-        number: of puzzles.
-        std: the deviation of all numbers in the items.
+        num_puzzles: how many.
+        std: standard deviation of all values of the items.
+
+    References: Zhang et al. 2025, section 4.2.
     """
-    values = {name: total / number for name, total in sums.items()}
-    if "mse" in values:
-        values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
-        values |= {f"{name}_normalised": values[name] / std for name in ("rmse", "mae")}
-    return values
+    means = {name: total / num_puzzles for name, total in sums.items()}
+    if "mse" in means:
+        means["rmse"] = math.sqrt(means.pop("mse"))
+        means["mae"] = means.pop("mae")
+        for name in ("rmse", "mae"):
+            means[f"{name}_normalised"] = means[name] / std
+    return means
 
 
-def ndcg(x: Tensor, relevance: Tensor, k: int) -> Tensor:
-    """Normalised discounted cumulative gain at k, float64 [b]: gain 2^relevance - 1, discount log2(place + 1).
+def ndcg(ranking: Tensor, relevance: Tensor, k: int) -> Tensor:
+    """Return the normalised discounted cumulative gain at k, float64 [b].
 
-    1 where every order is as good. [Jarvelin 2002], with the gain of [Burges 2005].
+    The gain is 2^relevance - 1, and the discount log2(position + 1). It is 1 if all rankings are
+    equally good.
 
     Args:
-        x: int64 [b, n], the items in order.
-        relevance: of the items as they are given, [b, n], at most 30.
+        ranking: items, the best first, int64 [b, n].
+        relevance: of item 0, 1, ..., [b, n], at most 30.
         k: 1..n.
+
+    References: Järvelin and Kekäläinen 2002, with the gain of Burges et al. 2005.
     """
     gain = torch.exp2(relevance.double()) - 1
-    discount = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=x.device))
-    found = (gain.gather(1, x)[:, :k] * discount).sum(1)
-    best = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
-    return torch.where(best > 0, found / best, torch.ones_like(best))
+    positions = torch.arange(2, k + 2, dtype=torch.float64, device=ranking.device)
+    discount = 1 / torch.log2(positions)
+    dcg = (gain.gather(1, ranking)[:, :k] * discount).sum(1)
+    ideal_dcg = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
+    return torch.where(ideal_dcg > 0, dcg / ideal_dcg, torch.ones_like(ideal_dcg))
 
 
-def ndcgs(x: Tensor, relevance: Tensor) -> dict[str, Tensor]:
-    """`ndcg` at 1, 5 and 10, those up to n, by name, [b] each, of orders int64 [b, n] and relevance [b, n]."""
-    return {f"ndcg_at_{k}": ndcg(x, relevance, k) for k in CUTOFFS if k <= x.shape[1]}
+def ndcg_scores(ranking: Tensor, relevance: Tensor) -> dict[str, Tensor]:
+    """Return `ndcg` at 1, 5 and 10, those up to n, by name, float64 [b] each; arguments as for
+    `ndcg`."""
+    return {f"ndcg_at_{k}": ndcg(ranking, relevance, k) for k in CUTOFFS if k <= ranking.shape[1]}
 
 
 def expected_unique(size: int, draws: int) -> float:
-    """Expected share of different values among uniform draws from `size` of them.
+    """Return the expected share of distinct values among uniform draws from `size` values.
 
-    size (1 - (1 - 1 / size)^draws) / draws, a float. Ours; checked in `tests.permutations.coded.test_data`.
+    It is size (1 - (1 - 1 / size)^draws) / draws.
+
+    References: this project; checked in tests/permutations/coded/test_data.py.
     """
-    return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
+    if size == 1:
+        return 1 / draws
+    return size * -math.expm1(draws * math.log1p(-1 / size)) / draws
 
 
 def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
-    """KL(p || q) = sum p log2(p / q) in bits, a float, of log-probabilities [m] in nats: its definition.
-
-    Ours (tests/permutations/coded/test_model.py).
-    """
+    """Return the divergence KL(p || q) in bits of log-probabilities [m] in nats."""
     terms = log_p.exp() * (log_p - log_q)
     return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)

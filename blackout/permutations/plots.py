@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from blackout.files import laid_out
-from blackout.permutations.metrics import arranged, wrong_places
+from blackout.permutations.metrics import rearrange, wrong_positions
 from blackout.protocols import Samples
 
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
@@ -43,13 +43,13 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
     here = {name: values.cpu() for name, values in samples.items()}
     kind, shown, items = data.get("kind"), here["samples"], here.get("items")
     if kind in (None, "rankings"):
-        rows = shown if items is None else arranged(items, shown)
+        rows = shown if items is None else rearrange(items, shown)
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
-    after, wrong, right = arranged(items, shown), None, None
+    after, wrong, right = rearrange(items, shown), None, None
     if (truth := here.get("target", here.get("truth"))) is not None:
-        wrong, right = wrong_places(shown, truth, here.get("ties")), arranged(items, truth)
+        wrong, right = wrong_positions(shown, truth, here.get("ties")), rearrange(items, truth)
     if kind != "pieces":
         return lists(kind, after, columns, wrong, right)
     pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)

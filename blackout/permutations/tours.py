@@ -20,7 +20,7 @@ from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
 from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, divide
 from blackout.permutations.group import is_permutation
-from blackout.permutations.metrics import arranged, tour_length
+from blackout.permutations.metrics import rearrange, tour_length
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
@@ -53,7 +53,7 @@ def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
 
     By the shoelace formula. Ours (tests/permutations/test_datasets.py).
     """
-    x, y = arranged(points.double(), tours).unbind(-1)
+    x, y = rearrange(points.double(), tours).unbind(-1)
     area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
     reverse = torch.cat([tours[:, :1], tours[:, 1:].flip(1)], 1)
     return torch.where((area < 0).unsqueeze(1), reverse, tours)
@@ -140,7 +140,7 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
     i, j = torch.triu_indices(n - 1, n - 1, 1) + 1
     place = torch.arange(n)
     while True:
-        visited, k = arranged(points, tours), (j + 1) % n
+        visited, k = rearrange(points, tours), (j + 1) % n
         d = torch.cdist(visited, visited, compute_mode="donot_use_mm_for_euclid_dist")
         most, which = (d[:, i - 1, i] + d[:, j, k] - d[:, i - 1, j] - d[:, i, k]).max(1)
         moves = most > _LEAST_GAIN * d.amax((1, 2))
@@ -158,7 +158,7 @@ def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
     """
     polar = polar_tours(points)
     found = {"gap_of_polar_tour": polar, "gap_of_polar_tour_with_two_opt": two_opt(points, polar)}
-    return {name: tour_length(arranged(points, tours)) / tour_length(points) - 1 for name, tours in found.items()}
+    return {name: tour_length(rearrange(points, tours)) / tour_length(points) - 1 for name, tours in found.items()}
 
 
 class Tours(Puzzles):
@@ -198,7 +198,7 @@ class Tours(Puzzles):
         n = self.num_items
         points = streams.next_draw().uniform((size, n, 2)).float()
         first = chosen(streams, (size, 1), n)
-        return arranged(points, shortest_tours(points).gather(1, (torch.arange(n) + first) % n))
+        return rearrange(points, shortest_tours(points).gather(1, (torch.arange(n) + first) % n))
 
     def _solve(self, split: Split, number: int) -> Tensor:
         if (split, number) not in self._solved:
@@ -230,7 +230,7 @@ def _varied(items: Tensor, streams: StepStreams) -> Tensor:
     # a mirrored tour runs clockwise: it is walked the other way round
     mirrored = (turned * torch.tensor([-1.0, 1.0])).flip(1)
     first = chosen(streams, (len(items), 1), n)
-    return arranged(torch.where(mirror, mirrored, turned) + 0.5, (torch.arange(n) + first) % n)
+    return rearrange(torch.where(mirror, mirrored, turned) + 0.5, (torch.arange(n) + first) % n)
 
 
 @component("dataset")
@@ -261,7 +261,7 @@ def tsp(
     if path is None:
         return Tours(cities, instances, held_out, seed)
     points, tours = read_tours(Path(path).expanduser())
-    items = arranged(points, counter_clockwise(points, tours))
+    items = rearrange(points, counter_clockwise(points, tours))
     return FileTours("tsp", "points", divide(items, validation, holdout, seed), seed, _FACTS)
 
 

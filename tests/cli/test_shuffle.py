@@ -89,7 +89,7 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     asked = ("decoder=best", "top=3", "draws=6", "given=A before C and D first", f"out={tmp_path / 'asked'}")
     assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *asked).code == 0
     told = np.load(tmp_path / "asked/permutations.npz")
-    assert told["top"].shape == (5, 3, 4) and (told["draws"][..., 0] == 3).all() and bool(told["sure"].all())
+    assert told["top"].shape == (5, 3, 4) and (told["draws"][..., 0] == 3).all() and bool(told["certified"].all())
     np.testing.assert_array_equal(told["permutation"], told["top"][:, 0])
     np.testing.assert_allclose(told["top_log_prob"], np.sort(told["top_log_prob"])[:, ::-1])
     assert np.exp(told["top_log_prob"]).sum(1) == pytest.approx(1, abs=1e-5)  # three orders fulfil it

@@ -19,7 +19,7 @@ from blackout.permutations.datasets import (
     sort_digits,
 )
 from blackout.permutations.group import is_permutation
-from blackout.permutations.metrics import arranged, ceilings, ndcgs, order_scores, puzzle_scores, tour_length
+from blackout.permutations.metrics import ceilings, ndcg_scores, order_scores, puzzle_scores, rearrange, tour_length
 from blackout.permutations.plots import lists, picture, wins, wins_figure
 from blackout.permutations.tours import (
     counter_clockwise,
@@ -87,7 +87,7 @@ def test_lists_of_a_file_are_in_one_split_each(tmp_path):
 
 def test_the_truth_solves_it_and_its_encoder_reads_it(source):
     batch = source.batch("test", torch.arange(20))
-    given, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
+    given, truth = rearrange(batch["items"], batch["given"]), inverse(batch["given"])
     scores = puzzle_scores(source.kind, given, truth, truth, batch["ties"])
     assert all((scores[name] == 1).all() for name in ("accuracy", "correct", "kendall_ranks", "kendall_lists"))
     features = instantiate(fill_statistics(source.facts["encoder"], source.facts, "encoder"), "encoder")(batch["items"])
@@ -159,9 +159,9 @@ def test_lists_of_any_length_are_by_falling_relevance(tmp_path):
     # in units of the training items
     assert torch.allclose(each.mean(0), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), atol=1e-5)
     again = read_puzzles(file, source)
-    ranked = arranged(again["relevance"], again["truth"])
+    ranked = rearrange(again["relevance"], again["truth"])
     assert len(ranked) == len(sizes) and (ranked.diff(dim=1) <= 0).all()
-    assert all((each == 1).all() for each in ndcgs(again["truth"], again["relevance"]).values())
+    assert all((each == 1).all() for each in ndcg_scores(again["truth"], again["relevance"]).values())
 
 
 @pytest.mark.parametrize("line", ["1 1:2", "0.5 qid:1 1:2", "-1 qid:1 1:2", "40 qid:1 1:2", "nonsense", "1 qid:1 1:nan",
@@ -179,7 +179,7 @@ def test_solvers_find_the_shortest_tours():
     best = torch.stack([tour_length(points[i][every]).min() for i in range(12)])
     programme = torch.from_numpy(np.stack([integer_programme(one) for one in distances]))
     for tours in (shortest_tours(points), torch.from_numpy(held_karp(distances)), programme):
-        torch.testing.assert_close(tour_length(arranged(points, tours)), best)
+        torch.testing.assert_close(tour_length(rearrange(points, tours)), best)
     first = shortest_tours(points)
     assert torch.equal(counter_clockwise(points, torch.cat([first[:, :1], first[:, 1:].flip(1)], 1)), first)
 
@@ -190,12 +190,12 @@ def test_tours_without_learning_are_as_good_as_they_are():
     mended = two_opt(points, polar)
     assert is_permutation(mended).all() and (mended[:, 0] == 0).all()
     assert torch.equal(two_opt(1024 * points, polar), mended)  # whatever the unit, no move is undone for ever
-    assert (tour_length(arranged(points, mended)) <= tour_length(arranged(points, polar)) + 1e-6).all()
+    assert (tour_length(rearrange(points, mended)) <= tour_length(rearrange(points, polar)) + 1e-6).all()
     gaps = {name: float(values.mean()) for name, values in gaps_without_learning(points).items()}
     assert gaps["gap_of_polar_tour"] == pytest.approx(0.0355, abs=0.006)
     assert 0 <= gaps["gap_of_polar_tour_with_two_opt"] < 0.006
     square = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
-    assert float(tour_length(arranged(square, two_opt(square, torch.arange(4)[None])))) == pytest.approx(4)
+    assert float(tour_length(rearrange(square, two_opt(square, torch.arange(4)[None])))) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("cities", [6, 14])
@@ -204,7 +204,7 @@ def test_tours_run_counter_clockwise_from_any_city(cities):
     x, y = items_in_order.unbind(-1)
     assert ((x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1) > 0).all()
     if cities == 6:
-        again = arranged(items_in_order, shortest_tours(items_in_order))
+        again = rearrange(items_in_order, shortest_tours(items_in_order))
         torch.testing.assert_close(tour_length(again), tour_length(items_in_order))
 
 

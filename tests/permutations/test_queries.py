@@ -10,11 +10,11 @@ from blackout.errors import UserError
 from blackout.permutations import all_permutations, inverse
 from blackout.permutations.coded.draw import CodeDraw
 from blackout.permutations.coded.model import CODES, CodeModel, CodeTransformer, Passes
-from blackout.permutations.coded.report import exact_law as exact_law_of_codes
+from blackout.permutations.coded.report import exact_distribution as exact_distribution_of_codes
 from blackout.permutations.group import is_permutation, lexicographic_rank
-from blackout.permutations.queries import Condition, answers
+from blackout.permutations.queries import Condition, summarise_orders
 from blackout.permutations.shuffle import Best
-from blackout.permutations.shuffle.decoding import draws, exact_law, surely_best
+from blackout.permutations.shuffle.decoding import exact_distribution, is_certified, sample_orders
 from blackout.random import SampleStreams
 from tests.permutations.test_shuffle import CHAINS, denoiser
 from tests.verification.permutation_claims import point
@@ -39,8 +39,8 @@ def test_conditions_mean_what_they_say(text):
             other = int(more[0]) if more and more[0].isdigit() else "ABCD".index(more[0]) if more else 0
             right &= {"before": place(i) < place(other), "after": place(i) > place(other), "first": place(i) == 0,
                       "last": place(i) == 3, "at": place(i) == other}[word]  # fmt: skip
-        assert bool(given.holds(torch.tensor(order))) == right
-    assert bool(given.holds(all_permutations(4)).any())
+        assert bool(given.is_fulfilled(torch.tensor(order))) == right
+    assert bool(given.is_fulfilled(all_permutations(4)).any())
 
 
 @pytest.mark.parametrize("text, word", [
@@ -65,12 +65,12 @@ def test_default_decoding_and_marginals_are_exact_of_five_items(name):
     reverse, process = CHAINS[name]
     one = denoiser(5, reverse, 2)
     exact = laws(one, process.times, point(5))[-1]
-    orders, log_probs = exact_law(one, process.times)
+    orders, log_probs = exact_distribution(one, process.times)
     assert torch.allclose(log_probs.exp(), exact, atol=1e-6)
     found, own = Best()(one, process.times, SampleStreams(0, torch.arange(2)))
     assert torch.allclose(exact.gather(1, lexicographic_rank(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6)
-    assert bool(surely_best(own).all())
-    told = answers(orders, log_probs, 3)
+    assert bool(is_certified(own).all())
+    told = summarise_orders(orders, log_probs, 3)
     every = all_permutations(5)
     places = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
     assert torch.allclose(told["places"], places, atol=1e-6)
@@ -89,15 +89,15 @@ def test_default_decoding_is_optimal_in_eighteen_chains_of_each_law(name):
         exact = laws(one, process.times, point(5))[-1]
         found, own = Best()(one, process.times, SampleStreams(0, torch.arange(1)))
         assert torch.allclose(exact.gather(1, lexicographic_rank(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6), seed
-        assert bool(surely_best(own).all()), seed
+        assert bool(is_certified(own).all()), seed
 
 
 def test_draws_of_an_answer_follow_the_chain():
     reverse, process = CHAINS["gpl"]
     one, given = denoiser(4, reverse), Condition.read("B before C", 4)
-    p = laws(one, process.times, point(4))[-1, 0] * given.holds(all_permutations(4))
-    orders = draws(one, process.times, torch.Generator().manual_seed(0))
-    told = answers(orders, torch.zeros(orders.shape[:2]), 1, given)
+    p = laws(one, process.times, point(4))[-1, 0] * given.is_fulfilled(all_permutations(4))
+    orders = sample_orders(one, process.times, torch.Generator().manual_seed(0))
+    told = summarise_orders(orders, torch.zeros(orders.shape[:2]), 1, given)
     assert float(told["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=0.04)
     first = float((p * (all_permutations(4)[:, 0] == 1)).sum() / p.sum())
     assert float(told["places"][0, 0, 1]) == pytest.approx(first, abs=0.04)
@@ -112,8 +112,8 @@ def test_conditions_and_answers_are_those_of_the_law(code):
         torch.nn.init.normal_(parameter, std=0.3)
     given = Condition.read("A before C, D first", 4)
     draw = CodeDraw(model.eval(), model.passes, top=3, under=given)
-    points, log_p = exact_law_of_codes(model, {}, 2)
-    p = log_p.softmax(0) * given.holds(points)  # inline digits may be no permutation: among those that are
+    points, log_p = exact_distribution_of_codes(model, {}, 2)
+    p = log_p.softmax(0) * given.is_fulfilled(points)  # inline digits may be no permutation: among those that are
     told = draw.about(0)
     assert float(told["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=1e-6)
     assert told["top"].tolist() == points[p.argsort(descending=True)[:3]].tolist()
@@ -122,7 +122,7 @@ def test_conditions_and_answers_are_those_of_the_law(code):
     for one in (draw, replace(draw, passes=Passes(2, "confidence"))):  # by the law under it, and until it is fulfilled
         ((_, samples),) = one.batches(torch.arange(600 if one is draw else 100), 0)
         x = samples["samples"]
-        assert bool(given.holds(x).all()) and bool(is_permutation(x).all())
+        assert bool(given.is_fulfilled(x).all()) and bool(is_permutation(x).all())
         ((_, again),) = one.batches(torch.tensor([7, 21]), 0)
         assert torch.equal(again["samples"], x[[7, 21]])
         if one is draw:

@@ -11,7 +11,7 @@ from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
 from blackout.permutations.group import identity_like, is_permutation, lexicographic_rank
-from blackout.permutations.queries import merged, place_probabilities
+from blackout.permutations.queries import merge_duplicates, place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
     Greedy,
@@ -26,7 +26,7 @@ from blackout.permutations.shuffle import (
     Sample,
     TrajectoryLoss,
 )
-from blackout.permutations.shuffle.decoding import Denoiser, surely_best
+from blackout.permutations.shuffle.decoding import Denoiser, is_certified
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffles import (
@@ -110,7 +110,7 @@ def test_a_wide_beam_finds_every_order_with_its_probability(name):
 def test_equal_lists_are_put_together():
     states = torch.tensor([[[0, 1, 2], [1, 0, 2], [0, 1, 2], [2, 1, 0]]])
     log_probs = torch.tensor([[0.2, 0.3, 0.1, 0.0]]).log()
-    found, total = merged(states, log_probs)
+    found, total = merge_duplicates(states, log_probs)
     sums = {tuple(state): float(p.exp()) for state, p in zip(found[0].tolist(), total[0], strict=True) if p > -9}
     assert sums == {(0, 1, 2): pytest.approx(0.3), (1, 0, 2): pytest.approx(0.3)}
 
@@ -137,7 +137,7 @@ def test_a_fixed_first_item_stays():
     n = 5
     for reverse, schedule in ((ReverseGPL(), [0, 2, 4]), (ReversePL(), [0, 2, 4])):
         law_of = denoiser(n, reverse, 3, first_fixed=True)
-        assert law_of.free == n - 1
+        assert law_of.num_free == n - 1
         orders, _ = Greedy()(law_of, schedule[1:], SampleStreams(0, torch.arange(3)))
         assert orders.shape == (3, 1, n - 1) and is_permutation(orders).all()
 
@@ -221,7 +221,7 @@ def test_the_gradient_without_labels_is_that_of_the_likelihood(entropy):
     # the same shuffle for everyone: a walk of a fixed state
     taught = LossInputs(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
     walk = states.expand(batch, 1, 1, 3).contiguous()
-    object.__setattr__(taught, "walks", lambda number, s=walk: (s, inverse(s), torch.tensor([[5]])))
+    object.__setattr__(taught, "sample_walks", lambda number, s=walk: (s, inverse(s), torch.tensor([[5]])))
     loss = LabelFreeLoss(draws=64, decay=0.9, entropy=entropy)
     loss.baseline.fill_(1 / 64)
     found = -torch.autograd.grad(loss(taught)[0], net.matrix)[0]
@@ -271,9 +271,9 @@ def test_beams_of_five_items_find_the_most_probable_order(reverse):
     every = all_permutations(5)
     expected = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
     assert torch.allclose(places, expected, atol=1e-6)
-    assert bool(surely_best(log_probs).all())
+    assert bool(is_certified(log_probs).all())
     right = torch.isclose(exact.gather(1, lexicographic_rank(narrow[:, :1])), highest, atol=1e-6).squeeze(1)
-    assert bool((right | ~surely_best(least)).all()) and not bool(surely_best(least[:, :1] - 5).any())
+    assert bool((right | ~is_certified(least)).all()) and not bool(is_certified(least[:, :1] - 5).any())
 
 
 @pytest.mark.parametrize("n", [4, 5])

@@ -27,7 +27,7 @@ from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, read_samples
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, lexicographic_rank, num_cycles
-from blackout.permutations.metrics import arranged, puzzle_scores
+from blackout.permutations.metrics import puzzle_scores, rearrange
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
 
@@ -403,7 +403,7 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         """Puzzles with the numbers int64 [b] as `x` [b, n], `items` as given [b, n, ...] and `ties` [b, n]."""
         made = puzzles.batch(split, index)
         given = made["given"]
-        return {"x": inverse(given), "items": arranged(made["items"], given), "ties": made["ties"]}
+        return {"x": inverse(given), "items": rearrange(made["items"], given), "ties": made["ties"]}
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
         if "target" not in samples:

@@ -14,10 +14,10 @@ from torch import Tensor
 from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
-from blackout.permutations.coded.report import exact_law
+from blackout.permutations.coded.report import exact_distribution
 from blackout.permutations.datasets import finite_numbers, read_puzzles
 from blackout.permutations.metrics import CUTOFFS
-from blackout.permutations.queries import Condition, answers, whole
+from blackout.permutations.queries import Condition, read_integer, summarise_orders
 from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 
@@ -115,13 +115,13 @@ class CodeDraw(Draw):
         """Samples that fulfil the condition: of the law under it where that is known, else drawn until they do."""
         assert self.under is not None
         if not self.model.conditional and (law := self._law({})) is not None:
-            log_p = law[1].masked_fill(~self.under.holds(law[0]), -torch.inf)
+            log_p = law[1].masked_fill(~self.under.is_fulfilled(law[0]), -torch.inf)
             which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).step(0))
             return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
                     "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
         samples = dict(drawn)
         for attempt in range(1, _ATTEMPTS):
-            wrong = (~self.under.holds(samples["samples"])).nonzero().squeeze(1)
+            wrong = (~self.under.is_fulfilled(samples["samples"])).nonzero().squeeze(1)
             if not len(wrong):
                 return samples
             for _, again in self._drawn(part[wrong.cpu()], fold_seed(seed, attempt), len(wrong)):
@@ -132,7 +132,7 @@ class CodeDraw(Draw):
         """All permutations and their log-probabilities for one context [1, ...], where these can be gone through."""
         if self.given or self.passes.greedy:
             return None
-        return exact_law(self.model, context, self.passes.passes or 1, self.passes.order)
+        return exact_distribution(self.model, context, self.passes.passes or 1, self.passes.order)
 
     def _answers(self, seed: int, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of one context [1, ...]: by all permutations, where these can be gone through, else by draws."""
@@ -141,7 +141,7 @@ class CodeDraw(Draw):
             drawn = self.model.batches(torch.arange(number), seed, None, self.passes, self.given, context)
             orders = torch.cat([samples["samples"].cpu() for _, samples in drawn])
             law = orders, torch.full((number,), -math.log(number))
-        return answers(law[0].unsqueeze(0), law[1].unsqueeze(0), self.top, self.under)
+        return summarise_orders(law[0].unsqueeze(0), law[1].unsqueeze(0), self.top, self.under)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Permutations and rankings as numbers, puzzles as what they are of."""
@@ -165,7 +165,7 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
         under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), 0
     if type(given) is not int or not 0 <= given <= model.length:
         raise UserError(f"given must be 0..{model.length} digits of held-out samples, or words, not {given!r}")
-    return CodeDraw(model, passes, given, contexts, whole(request, "top"), under)
+    return CodeDraw(model, passes, given, contexts, read_integer(request, "top"), under)
 
 
 def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import TransformerLayer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import inverse, is_permutation
-from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, read_sharpness
+from blackout.permutations.metrics import SHARPNESS_CHOICES, read_sharpness, rearrange, validate_sharpness
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
 from blackout.training.model import Model, finite_output
@@ -467,7 +467,7 @@ class CodeModel(Model):
         kept: Mapping[str, Tensor] | None = None, sharpness: float | None = None, **training: Any,
     ) -> None:  # fmt: skip
         super().__init__(network, **training)
-        self.sharpness_setting = checked_sharpness(sharpness)
+        self.sharpness_setting = validate_sharpness(sharpness)
         self.sharpness: Tensor
         self.code, self.objective = CODES[code], str(objective)
         self.length = int(network.num_items)  # type: ignore[arg-type]
@@ -553,14 +553,14 @@ class CodeModel(Model):
 
         By 0 a free code's law is uniform, so that no model ends worse than that on validation permutations.
 
-        A number in `SHARPNESS`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
+        A number in `SHARPNESS_CHOICES`, by `nll` [b]. Ours (tests/permutations/coded/test_model.py).
         """
         if self.sharpness_setting is not None:
             self.sharpness.fill_(self.sharpness_setting)
             return
         source = self.require_source()
         available = min(_JUDGED[1], source.size("val") or 0)
-        size = min(available, evaluations // (len(SHARPNESS) * self.validation_cost))
+        size = min(available, evaluations // (len(SHARPNESS_CHOICES) * self.validation_cost))
         if size < max(1, min(_JUDGED[0], available)):
             return
         index = torch.arange(size)
@@ -573,7 +573,7 @@ class CodeModel(Model):
             streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.to(self.device)).step(0)
             return float(self.nll(self.denoiser(batch), self.encode(batch["x"]), streams).mean())
 
-        self.sharpness.fill_(min(SHARPNESS, key=nats))
+        self.sharpness.fill_(min(SHARPNESS_CHOICES, key=nats))
 
     @property
     def validation_cost(self) -> int:
@@ -715,7 +715,7 @@ class CodeModel(Model):
         """A state of drawing [B, n] as pictures take it: gaps filled with the identity's digits."""
         whole = self.encode(torch.arange(self.length, device=codes.device)).expand_as(codes)
         x = self.decode(torch.where(codes == self.length, whole, codes))
-        return arranged(context["items"], x) if "items" in context else x
+        return rearrange(context["items"], x) if "items" in context else x
 
     def sample(self, num_samples: int, seed: int = 0, **how: Any) -> Tensor:
         """Permutations int64 [num_samples, n]; sample k's random numbers are a function of (seed, k).

@@ -15,7 +15,7 @@ from blackout.data.splits import split_samples
 from blackout.errors import UserError, refuse
 from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
-from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
+from blackout.permutations.metrics import MAX_RELEVANCE, ndcg_scores
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
@@ -50,8 +50,8 @@ def read_ratings(file: Path) -> Ratings:
     finite = np.isfinite(table).all(axis=1)
     refuse(not finite.all(), f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
     who, rating = table[:, :2], table[:, 2]
-    if rating.min() < 0 or rating.max() > MOST_RELEVANT:
-        raise UserError(f"{file}: ratings must be from 0 to {MOST_RELEVANT}: {rating.min():g} to {rating.max():g}")
+    if rating.min() < 0 or rating.max() > MAX_RELEVANCE:
+        raise UserError(f"{file}: ratings must be from 0 to {MAX_RELEVANCE}: {rating.min():g} to {rating.max():g}")
     refuse((who != np.floor(who)).any(), f"{file}: userId and movieId must be whole numbers")
     user, item = torch.from_numpy(who.T.astype(np.int64))
     return Ratings(user, item, torch.from_numpy(rating.astype(np.float32)))
@@ -179,7 +179,7 @@ def from_ratings(
 
 def judge(samples: Samples) -> Mapping[str, Tensor]:
     """NDCG@k, [b], of rankings `samples` [b, n] of rated items [Jarvelin 2002]; nothing where there are no ratings."""
-    return ndcgs(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
+    return ndcg_scores(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
 
 
 @component("dataset")

@@ -32,7 +32,7 @@ from blackout.permutations.coded.ratings import judge
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import arranged, expected_unique, kl_bits
+from blackout.permutations.metrics import expected_unique, kl_bits, rearrange
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams
 
@@ -146,7 +146,7 @@ class PermutationScores:
             x = self._all if name == "samples" else context["x"].cpu()
             whole = is_permutation(x)
             items = context["items"].cpu() if "items" in context else identity_like(x)
-            sets[name] = wins(arranged(items[whole], x[whole]), n)
+            sets[name] = wins(rearrange(items[whole], x[whole]), n)
         return wins_figure(sets, source.labels or list(map(str, range(n))))
 
     def provenance(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> d
         return {}
     found = {}
     for name, context in source.shown.items():
-        if (law := exact_law(model, context, passes.passes or model.length, passes.order)) is not None:
+        if (law := exact_distribution(model, context, passes.passes or model.length, passes.order)) is not None:
             points, log_q = law
             log_p = source.truth(context, points)
             found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
@@ -298,7 +298,7 @@ def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: 
 
 
 @torch.no_grad()
-def exact_law(
+def exact_distribution(
     model: CodeModel, context: Mapping[str, Tensor], passes: int, order: Order | None = "random"
 ) -> tuple[Tensor, Tensor] | None:
     """All permutations and their log-probabilities for one context [1, ...], if they are few enough to enumerate.

@@ -11,11 +11,32 @@ from blackout.permutations.distributions import (
 )
 from blackout.permutations.shuffle.decoding import Beam, Best, Borders, Greedy, Sample, TwoOpt
 from blackout.permutations.shuffle.family import ShuffleFamily
-from blackout.permutations.shuffle.losses import LabelFreeLoss, RandomTimeLoss, SinkhornLoss, TrajectoryLoss
+from blackout.permutations.shuffle.losses import (
+    LabelFreeLoss,
+    RandomTimeLoss,
+    SinkhornLoss,
+    TrajectoryLoss,
+)
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 
 __all__ = [
-    "Beam", "Best", "Borders", "Greedy", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment", "ReverseGPL",
-    "ReverseInsertion", "ReversePL", "ReversePointer", "ReverseRiffle", "ReverseTransposition", "Sample",
-    "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "TrajectoryLoss", "TwoOpt",
-]  # fmt: skip
+    "Beam",
+    "Best",
+    "Borders",
+    "Greedy",
+    "LabelFreeLoss",
+    "RandomTimeLoss",
+    "ReverseAssignment",
+    "ReverseGPL",
+    "ReverseInsertion",
+    "ReversePL",
+    "ReversePointer",
+    "ReverseRiffle",
+    "ReverseTransposition",
+    "Sample",
+    "ShuffleDiffusion",
+    "ShuffleFamily",
+    "SinkhornLoss",
+    "TrajectoryLoss",
+    "TwoOpt",
+]

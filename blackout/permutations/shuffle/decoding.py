@@ -1,8 +1,10 @@
-"""From a shuffled list back to the right order: the best step each time, a beam of lists, or draws.
+"""Decoders of shuffle diffusion: greedy steps, beam search, samples, and baselines without a
+network.
 
-A denoiser is a network and a reverse law (`blackout.permutations.distributions`), for lists in any order. What its
-steps undo is the forward process, see `blackout.permutations.shuffles`. Two decoders evaluate no network, the
-baselines of tours and of jigsaws.
+A `Denoiser` is a network with a reverse distribution (`blackout.permutations.distributions`), for
+lists in any order. Its steps undo the forward process (`blackout.permutations.shuffles`).
+
+References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.3 and 3.5, appendix D.
 """
 
 from __future__ import annotations
@@ -26,41 +28,49 @@ from blackout.permutations.distributions import (
     Reverse,
     most_probable,
 )
-from blackout.permutations.group import all_permutations, compose, identity_like, lexicographic_rank
-from blackout.permutations.queries import merged
+from blackout.permutations.group import (
+    all_permutations,
+    compose,
+    identity_like,
+    lexicographic_rank,
+)
+from blackout.permutations.queries import merge_duplicates
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
 from blackout.training.model import finite_output
 
-_WIDTH, _ALL = 16, 5
-"""Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
-_STATES, _STEPS = 600, 8
-"""Draws of an answer: lists that are taken back, twice as many at last, and last steps of each."""
-_IN_CACHE = 64
-"""Lists that a network reads at once: with more, a processor waits for its memory half of the time."""
-_GONE, _AT_ONCE = 1e-10, 2**18
-"""Probability of a list below which `exact_law` does not follow it, and orders whose probabilities it looks at once."""
-Look: TypeAlias = Callable[[int, Tensor], None]
-"""Called with (steps done, orders [b, m]) at the start and after each step."""
-Times: TypeAlias = Sequence[int]
-"""t_1, ..., t_k, numbers of shuffles."""
-Lists: TypeAlias = tuple[Tensor, Tensor]
-"""Orders int64 [b, K, m] of the free items, and their log-probabilities [b, K]."""
+DEFAULT_BEAM_WIDTH = 16  # lists that `Beam` keeps unless the settings say otherwise
+MAX_COMPLETE_ITEMS = 5  # items up to which `Beam` keeps all lists (120) by default
+
+NUM_SAMPLED_STATES = (
+    600  # states of `sample_orders` before the last step but one, which doubles them
+)
+SAMPLES_PER_STATE = 8  # last steps of `sample_orders` from each state
+NETWORK_BATCH = 64  # lists in one evaluation; more wait for memory half of the time on a CPU
+
+MIN_MASS = 1e-10  # probability below which `exact_distribution` does not follow a state
+EXACT_BATCH = 2**18  # log-probabilities of orders in one evaluation of `exact_distribution`
+
+StepCallback: TypeAlias = Callable[[int, Tensor], None]  # (steps done, orders [b, m]) -> None
+Times: TypeAlias = Sequence[int]  # t_1, ..., t_k, numbers of shuffles
+Lists: TypeAlias = tuple[Tensor, Tensor]  # orders int64 [b, K, m], log-probabilities [b, K]
 
 
 @dataclass(frozen=True)
 class Denoiser:
-    """Steps back for the lists of one batch [Zhang 2025, section 3.3].
+    """The reverse steps for the lists of one batch.
 
-    Orders are of the items that may move, m of them: all n, or all but the first.
+    Orders are those of the m free items: all n, or all but the first.
 
     Args:
         network: with `scores`, see `blackout.networks.SetTransformer`.
-        reverse: the law.
-        features: of the items, [b, n, width], in the order that states refer to.
-        first_fixed: whether the first item stays where it is.
-        items: what the features are of, [b, n, ...], for decoders that look at them.
-        sharpness: what scores are multiplied by, but not a pointer network's.
+        reverse: how scores become a distribution.
+        features: of the items, [b, n, width], in the order to which states refer.
+        first_fixed: whether the first item keeps its position.
+        items: from which the features were computed, [b, n, ...], for decoders without a network.
+        sharpness: factor of the scores; a pointer network ignores it.
+
+    References: Zhang et al. 2025, section 3.3.
     """
 
     network: nn.Module
@@ -70,293 +80,390 @@ class Denoiser:
     items: Tensor
     sharpness: float = 1.0
 
-    def of(self, i: int) -> Denoiser:
-        """That of list i alone."""
+    def select(self, i: int) -> Denoiser:
+        """Return the denoiser of list i alone."""
         return replace(self, features=self.features[i : i + 1], items=self.items[i : i + 1])
 
     @property
-    def free(self) -> int:
-        """m."""
+    def num_free(self) -> int:
+        """The number m of free items."""
         return self.features.shape[1] - int(self.first_fixed)
 
     def __call__(self, states: Tensor, t: Tensor | int, width: int = 1) -> PermutationDistribution:
-        """The law of the permutation that takes lists one scheduled step back.
+        """Return the distribution of the reverse steps to the previous scheduled time.
 
         Args:
-            states: int64 [b, r, m], the lists: features[state].
-            t: numbers of shuffles, [b, r] or one for all.
-            width: of a beam in search of the mode.
+            states: lists features[state], int64 [b, r, m].
+            t: number of shuffles, [b, r], or a single one.
+            width: smallest width of a beam search for the mode.
         """
         b, r, _ = states.shape
-        full = with_first(states, self.first_fixed)
-        rows = torch.arange(b, device=full.device).view(b, 1, 1)
-        lists = self.features[rows, full].flatten(0, 1)
-        times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
+        orders = prepend_first(states, self.first_fixed)
+        rows = torch.arange(b, device=orders.device).view(b, 1, 1)
+        lists = self.features[rows, orders].flatten(0, 1)
+        times = torch.as_tensor(t, device=orders.device).expand(b, r).reshape(-1)
         if self.reverse.prefix:
             pointers = self.network.pointers(lists, times)  # type: ignore[operator]
             finite_output(pointers.items)
-            return PointerDistribution(pointers, pointers.items.new_zeros(b, r, self.free), width)
-        scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
+            template = pointers.items.new_zeros(b, r, self.num_free)
+            return PointerDistribution(pointers, template, width)
+        scores = self.network.scores(lists, times)  # type: ignore[operator]
+        scores = finite_output(scores).unflatten(0, (b, r))
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
         return self.reverse(scores * self.sharpness, width)
 
 
-def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
-    """Orders [..., m] of the items that may move as orders of all n, [..., n]: the first, where it is fixed, comes
-    first.
+def prepend_first(orders: Tensor, first_fixed: bool) -> Tensor:
+    """Return orders [..., m] of the free items as orders of all items, [..., n], with a fixed item
+    first."""
+    if not first_fixed:
+        return orders
+    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1)
 
-    Ours (tests/permutations/test_shuffle.py).
-    """
-    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1) if first_fixed else orders
 
-
-def moving(orders: Tensor, first_fixed: bool) -> Tensor:
-    """The inverse of `with_first`: orders [..., n] as orders of the items that may move, [..., m].
-
-    Ours (tests/permutations/test_shuffle.py).
-    """
+def drop_first(orders: Tensor, first_fixed: bool) -> Tensor:
+    """Return orders [..., n] of all items as orders of the free items, [..., m]; inverts
+    `prepend_first`."""
     return orders[..., 1:] - 1 if first_fixed else orders
 
 
-def unseen(step: int, orders: Tensor) -> None:
-    """Nobody looks."""
+def ignore_step(step: int, orders: Tensor) -> None:
+    """Ignore the step: the default callback."""
 
 
 class Decoder(ABC):
-    """A way of choosing the steps back."""
+    """A way of choosing the reverse steps.
 
-    only: ClassVar[str | None] = None
-    """The one kind of items that it can put in order; None for any."""
-    bounds: ClassVar[bool] = False
-    """Whether what its lists' probabilities lack of 1 is all that other ways have: then it can be sure of the best."""
+    Attributes:
+        item_kind: the only kind of items that it can order; None for any.
+        lower_bounds: whether the log-probabilities of its lists are lower bounds of those under the
+            model, so that its best order can be certified, see `is_certified`.
+    """
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
-        """Solve the lists of a denoiser's features.
+    item_kind: ClassVar[str | None] = None
+    lower_bounds: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        denoiser: Denoiser,
+        times: Times,
+        streams: SampleStreams,
+        callback: StepCallback = ignore_step,
+    ) -> Lists:
+        """Order the items of a denoiser.
 
         Args:
-            streams: of the lists.
+            denoiser: of b lists.
+            times: of the forward process.
+            streams: random numbers of every list.
+            callback: called at the start and after each step.
 
         Returns:
-            Orders int64 [b, K, m] of the free items, the best first, and log-probabilities [b, K].
+            Orders of the free items int64 [b, K, m], the best first, and log-probabilities [b, K].
         """
-        b, device = len(denoiser.features), denoiser.features.device
-        # the lists as they are given
-        given = identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
-        lists = given, torch.zeros(b, 1, device=device)
-        look(0, given[:, 0])
+        b = len(denoiser.features)
+        device = denoiser.features.device
+        identity = identity_like(torch.empty(b, 1, denoiser.num_free, device=device)).contiguous()
+        lists = identity, torch.zeros(b, 1, device=device)
+        callback(0, identity[:, 0])
         for step, t in enumerate(reversed(times), 1):
             lists = self.step(denoiser, lists, t, streams.step(step))
-            look(step, lists[0][:, 0])
+            callback(step, lists[0][:, 0])
         return lists
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
-        """Lists taken back from time t: orders [b, K, m] and log-probabilities [b, K]."""
+        """Take lists from time t to the previous scheduled time."""
         raise NotImplementedError
 
     @abstractmethod
-    def evaluations(self, steps: int, free: int) -> int:
-        """Network evaluations of a list of so many items that may move, at most."""
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return the largest number of network evaluations of a list.
+
+        Args:
+            steps: of the schedule.
+            num_free: free items.
+        """
 
 
 @component("decoder")
 class Greedy(Decoder):
-    """The most probable step each time: place by place where that is intractable (generalised Plackett-Luce).
+    """The most probable step each time; position by position for generalised Plackett-Luce.
 
-    [Zhang 2025, section 3.5]. log_prob is that of the steps taken.
+    The log-probability is that of the steps taken.
+
+    References: Zhang et al. 2025, section 3.5.
     """
 
-    bounds = True
+    lower_bounds = True
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
-        """The chosen step of orders [b, 1, m], whose log-probability is added, [b, 1]: `Denoiser`
-        [Zhang 2025, section 3.5].
-        """
-        state, total = lists
-        law = denoiser(state, t)
-        sigma = self._choose(law, streams)
-        return compose(state, sigma), total + law.log_prob(sigma)
+        """Take lists from time t to the previous scheduled time."""
+        state, log_prob = lists
+        distribution = denoiser(state, t)
+        sigma = self._choose(distribution, streams)
+        return compose(state, sigma), log_prob + distribution.log_prob(sigma)
 
-    def _choose(self, law: PermutationDistribution, streams: StepStreams) -> Tensor:
-        return law.mode
+    def _choose(self, distribution: PermutationDistribution, streams: StepStreams) -> Tensor:
+        """Return a reverse step of each list, int64 [b, K, m]."""
+        return distribution.mode
 
-    def evaluations(self, steps: int, free: int) -> int:
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return one evaluation for each step."""
         return steps
 
 
 @component("decoder")
 class Sample(Greedy):
-    """Steps drawn from the model: orders follow its own distribution, given the items.
+    """Samples from the model. The log-probability is that of the steps drawn."""
 
-    log_prob is that of the steps taken.
-    """
+    lower_bounds = False
 
-    bounds = False
-
-    def _choose(self, law: PermutationDistribution, streams: StepStreams) -> Tensor:
-        return law.sample(Size(), streams)
+    def _choose(self, distribution: PermutationDistribution, streams: StepStreams) -> Tensor:
+        """Draw a reverse step of each list, int64 [b, K, m]."""
+        return distribution.sample(Size(), streams)
 
 
 @component("decoder")
 @dataclass(frozen=True)
 class Beam(Decoder):
-    """The `width` most probable lists after each step, of the best steps back from each of them.
+    """A beam search that keeps the `width` most probable lists after each step.
 
-    [Zhang 2025, section 3.5, appendix D]. Steps come from a beam of their own over places, `inner` wide, where they
-    cannot be sorted out exactly. Lists that several ways lead to are one, with the sum of their probabilities: exact
-    where all lists are kept, and the best is then the most probable of all.
+    The most probable steps from each list come from an inner beam search over positions, where they
+    cannot be found exactly. Equal lists are merged, with the sum of their probabilities. If all
+    lists are kept the search is exact, and its best is the most probable order.
 
     Args:
-        width: lists that are kept; None for 16, and all of up to five items.
-        inner: width of the beam over places, at least.
+        width: lists to keep; None for 16, or all lists of up to five items.
+        inner: smallest width of the beam search over positions.
 
     Raises:
         ValueError: a width below 1.
+
+    References: Zhang et al. 2025, section 3.5 and appendix D.
     """
 
     width: int | None = None
     inner: int = 64
-    bounds = True
+    lower_bounds = True
 
     def __post_init__(self) -> None:
         if (self.width is not None and self.width < 1) or self.inner < 1:
-            raise ValueError(f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}")
+            raise ValueError(
+                f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}"
+            )
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
-        """The best of K orders [b, K, m] by K steps each, equal ones merged, with log-probabilities [b, K]: see the
-        class.
-        """
-        state, total = lists
-        width = self._kept(denoiser.free)
-        orders, log_probs = denoiser(state, t, max(self.inner, width)).top(width)
-        # what does not exist is blank: any order will do, because its log-probability is -inf
-        reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
-        return most_probable(*merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2)), width)
+        """Keep the best of K orders by K steps each, after merging."""
+        state, log_prob = lists
+        width = self._num_kept(denoiser.num_free)
+        steps, step_log_probs = denoiser(state, t, max(self.inner, width)).top(width)
+        # steps of -1 do not exist: they become any order, with a log-probability of -inf
+        orders = compose(state.unsqueeze(2), steps.clamp(min=0)).flatten(1, 2)
+        log_probs = (log_prob.unsqueeze(2) + step_log_probs).flatten(1, 2)
+        return most_probable(*merge_duplicates(orders, log_probs), width)
 
-    def evaluations(self, steps: int, free: int) -> int:
-        """The first list, and all that are kept at every later step: an integer."""
-        return 1 + (steps - 1) * self._kept(free)
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return one evaluation for the first list, and one for each list kept at later steps."""
+        return 1 + (steps - 1) * self._num_kept(num_free)
 
-    def _kept(self, free: int) -> int:
-        """Lists that are kept, of so many items."""
-        return self.width or (max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH)
+    def _num_kept(self, num_free: int) -> int:
+        """Return the number of lists to keep."""
+        if self.width:
+            return self.width
+        if num_free <= MAX_COMPLETE_ITEMS:
+            return max(DEFAULT_BEAM_WIDTH, math.factorial(num_free))
+        return DEFAULT_BEAM_WIDTH
 
 
 @component("decoder")
 class Best(Greedy):
-    """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
-    it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
+    """The most probable order of up to five items; `Greedy` for more.
 
-    Ours (tests/permutations/test_queries.py).
+    A greedy order with more than half of all probability is certainly the best. Other lists are
+    solved by a beam search that keeps all orders.
+
+    References: this project; checked in tests/permutations/test_queries.py.
     """
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
-        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: greedy above 1/2, as in the class."""
-        orders, log_probs = super().__call__(denoiser, times, streams, look)
-        doubtful = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist() if denoiser.free <= _ALL else []
-        for i in doubtful:
-            found, own = Beam()(denoiser.of(i), times, streams)
-            more = max(0, found.shape[1] - orders.shape[1])
-            orders = torch.cat([orders, orders[:, :1].expand(-1, more, -1)], 1)
-            log_probs = F.pad(log_probs, (0, more), value=-torch.inf)
-            orders[i, : found.shape[1]], log_probs[i, : own.shape[1]] = found[0], own[0]
-        look(len(times), orders[:, 0])
+    def __call__(
+        self,
+        denoiser: Denoiser,
+        times: Times,
+        streams: SampleStreams,
+        callback: StepCallback = ignore_step,
+    ) -> Lists:
+        """Order the items of a denoiser, see `Decoder`."""
+        orders, log_probs = super().__call__(denoiser, times, streams, callback)
+        uncertain: list[int] = []
+        if denoiser.num_free <= MAX_COMPLETE_ITEMS:
+            uncertain = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist()
+        for i in uncertain:
+            beam_orders, beam_log_probs = Beam()(denoiser.select(i), times, streams)
+            size = beam_orders.shape[1]
+            num_missing = max(0, size - orders.shape[1])
+            orders = torch.cat([orders, orders[:, :1].expand(-1, num_missing, -1)], 1)
+            log_probs = F.pad(log_probs, (0, num_missing), value=-torch.inf)
+            orders[i, :size] = beam_orders[0]
+            log_probs[i, :size] = beam_log_probs[0]
+        callback(len(times), orders[:, 0])
         return orders, log_probs
 
-    def evaluations(self, steps: int, free: int) -> int:
-        """Of `Greedy` and `Beam`: an integer."""
-        return steps + (Beam().evaluations(steps, free) if free <= _ALL else 0)
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return the evaluations of `Greedy`, and of `Beam` for few items."""
+        if num_free > MAX_COMPLETE_ITEMS:
+            return steps
+        return steps + Beam().evaluations(steps, num_free)
 
 
 @component("decoder")
 class TwoOpt(Decoder):
-    """Tours by polar angle, mended by exchanging two edges: no network is asked. log_prob is 0."""
+    """Tours by polar angle, improved by 2-opt. No network is evaluated; the log-probability is
+    0."""
 
-    only: ClassVar[str | None] = "points"
+    item_kind: ClassVar[str | None] = "points"
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
-        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
+    def __call__(
+        self,
+        denoiser: Denoiser,
+        times: Times,
+        streams: SampleStreams,
+        callback: StepCallback = ignore_step,
+    ) -> Lists:
+        """Order the items of a denoiser, see `Decoder`."""
         points = denoiser.items
         tours = two_opt(points.cpu(), polar_tours(points.cpu())).to(points.device)
-        orders = moving(tours, denoiser.first_fixed).unsqueeze(1)
-        look(len(times), orders[:, 0])
+        orders = drop_first(tours, denoiser.first_fixed).unsqueeze(1)
+        callback(len(times), orders[:, 0])
         return orders, torch.zeros(orders.shape[:2], device=points.device)
 
-    def evaluations(self, steps: int, free: int) -> int:
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return 0."""
         return 0
 
 
 @component("decoder")
 @dataclass(frozen=True)
 class Borders(Decoder):
-    """The pieces of a square picture arranged by their borders alone: no network is evaluated.
+    """The pieces of a square picture, arranged by the fit of their borders. No network is
+    evaluated.
 
-    log_prob is among the arrangements found. References: this project; checked in tests/permutations/test_borders.py.
+    The log-probability is relative to the arrangements of the beam.
 
     Args:
-        width: of the beam.
+        width: of the beam search.
 
     Raises:
-        ValueError: a width below 1.
+        ValueError: width < 1.
+
+    References: this project; checked in tests/permutations/test_borders.py.
     """
 
     width: int = BEAM_WIDTH
-    only: ClassVar[str | None] = "pieces"
+    item_kind: ClassVar[str | None] = "pieces"
 
     def __post_init__(self) -> None:
         ensure(self.width >= 1, f"width must be at least 1, not {self.width}")
 
-    def __call__(self, denoiser: Denoiser, times: Times, streams: SampleStreams, look: Look = unseen) -> Lists:
-        """Orders int64 [b, K, m], the best first, and log-probabilities [b, K]: see `Decoder`."""
+    def __call__(
+        self,
+        denoiser: Denoiser,
+        times: Times,
+        streams: SampleStreams,
+        callback: StepCallback = ignore_step,
+    ) -> Lists:
+        """Order the items of a denoiser, see `Decoder`."""
         pieces = denoiser.items
-        look(0, identity_like(torch.empty(pieces.shape[:2], device=pieces.device)).contiguous())
-        orders, sums = solve_by_borders(neighbour_scores(pieces), grid_side(pieces.shape[1]), self.width)
-        look(len(times), orders[:, 0])
+        identity = identity_like(torch.empty(pieces.shape[:2], device=pieces.device)).contiguous()
+        callback(0, identity)
+        scores = neighbour_scores(pieces)
+        orders, sums = solve_by_borders(scores, grid_side(pieces.shape[1]), self.width)
+        callback(len(times), orders[:, 0])
         return orders, sums.log_softmax(-1)
 
-    def evaluations(self, steps: int, free: int) -> int:
+    def evaluations(self, steps: int, num_free: int) -> int:
+        """Return 0."""
         return 0
 
 
-def surely_best(log_probs: Tensor) -> Tensor:
-    """Whether the first of lists with log-probabilities [b, K] that are at least these is the most probable, bool [b].
+def is_certified(log_probs: Tensor) -> Tensor:
+    """Return whether the first of several orders is certainly the most probable, bool [b].
 
-    Any other has at most what was found of the second, and all that was not found. Ours; checked in
-    `tests.permutations.test_shuffle`.
+    Any other order has at most the probability of the second, plus all probability that was not
+    found.
+
+    Args:
+        log_probs: lower bounds of the log-probabilities, in falling order, [b, K].
+
+    References: this project; checked in tests/permutations/test_shuffle.py.
     """
     p = F.pad(log_probs.double().exp(), (0, 1))
-    return p[:, 0] >= p[:, 1] + (1 - p.sum(1)).clamp(min=0)
+    not_found = (1 - p.sum(1)).clamp(min=0)
+    return p[:, 0] >= p[:, 1] + not_found
 
 
-def exact_law(denoiser: Denoiser, times: Times) -> Lists:
-    """All orders [b, m!, m] that the steps back lead to, and their log-probabilities, exact to m! 1e-10.
+def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
+    """Return all orders and their probabilities under the model, summed over all reverse paths.
 
-    [Zhang 2025, eq. 11], summed over all lists on the way. What is exact of a law of matchings is its shape.
+    Probabilities are exact to m! 1e-10. For `Matching`, whose probabilities do not sum to 1, they
+    are relative.
+
+    Args:
+        denoiser: of b lists.
+        times: of the forward process.
+
+    Returns:
+        Orders int64 [b, m!, m] and log-probabilities float64 [b, m!].
+
+    References: Zhang et al. 2025, eq. 11.
     """
-    every, b = all_permutations(denoiser.free).to(denoiser.features.device), len(denoiser.features)
-    mass = F.one_hot(torch.zeros(b, dtype=torch.int64, device=every.device), len(every)).double()
+    b = len(denoiser.features)
+    every = all_permutations(denoiser.num_free).to(denoiser.features.device)
+    start = torch.zeros(b, dtype=torch.int64, device=every.device)
+    mass = F.one_hot(start, len(every)).double()
+    chunk = max(1, EXACT_BATCH // len(every))
     for t in reversed(times):
-        before, mass = mass, torch.zeros_like(mass)
+        previous = mass
+        mass = torch.zeros_like(previous)
         for i in range(b):
-            one, likely = denoiser.of(i), (before[i] > _GONE).nonzero().squeeze(1)
-            for part in likely.split(max(1, _AT_ONCE // len(every))):
-                step = one(every[part].unsqueeze(0), t).log_prob(every[:, None, None]).squeeze(1)
-                to = lexicographic_rank(compose(every[part], every.unsqueeze(1)))
-                mass[i].index_add_(0, to.flatten(), (step.double().exp() * before[i, part]).flatten())
+            list_denoiser = denoiser.select(i)
+            states = (previous[i] > MIN_MASS).nonzero().squeeze(1)
+            for part in states.split(chunk):
+                distribution = list_denoiser(every[part].unsqueeze(0), t)
+                log_probs = distribution.log_prob(every[:, None, None]).squeeze(1)
+                target = lexicographic_rank(compose(every[part], every.unsqueeze(1)))
+                moved = log_probs.double().exp() * previous[i, part]
+                mass[i].index_add_(0, target.flatten(), moved.flatten())
     return every.expand(b, -1, -1), mass.log()
 
 
-def draws(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:
-    """Orders int64 [1, 9600, m] of one list, drawn from the chain: the last step of 1,200 lists 8 times each.
+def sample_orders(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:
+    """Draw orders of a single list from the model: the last step of 1,200 states, 8 times each.
 
-    The chain of [Zhang 2025, eq. 11]. Ours (tests/permutations/test_queries.py).
+    Samples that share a state are dependent, which costs less than a path for each.
+
+    Args:
+        denoiser: of one list.
+        times: of the forward process.
+        generator: source of random numbers.
+
+    Returns:
+        int64 [1, 9600, m].
+
+    References: Zhang et al. 2025, eq. 11; this project, checked in
+        tests/permutations/test_queries.py.
     """
-    states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
+    num_steps = len(times)
+    states = torch.arange(denoiser.num_free, device=denoiser.features.device).expand(1, 1, -1)
     for step, t in enumerate(reversed(times), 1):
-        many = (_STATES if step == 1 else 1) * (2 if step == max(1, len(times) - 1) else 1)
-        many, taken = many * (_STEPS if step == len(times) else 1), list[Tensor]()
-        for part in states.split(_IN_CACHE, 1):
-            sigma = denoiser(part, t).sample(Size((many,)), generator)  # [many, 1, r, m]
-            taken.append(compose(part, sigma).transpose(0, 1).flatten(1, 2))
-        states = torch.cat(taken, 1)
+        num_samples = NUM_SAMPLED_STATES if step == 1 else 1
+        if step == max(1, num_steps - 1):
+            num_samples *= 2
+        if step == num_steps:
+            num_samples *= SAMPLES_PER_STATE
+        next_states: list[Tensor] = []
+        for part in states.split(NETWORK_BATCH, 1):
+            sigma = denoiser(part, t).sample(Size((num_samples,)), generator)
+            next_states.append(compose(part, sigma).transpose(0, 1).flatten(1, 2))
+        states = torch.cat(next_states, 1)
     return states

@@ -1,7 +1,5 @@
-"""What `sample.py` asks of a shuffle diffusion: held-out puzzles, or a user's, solved by a decoder.
-
-Beside the solutions: how good they are.
-"""
+"""Solutions of puzzles as `sample.py` requests them: held-out puzzles or the user's, and their
+scores."""
 
 from __future__ import annotations
 
@@ -17,112 +15,168 @@ from blackout.config.instantiate import instantiate
 from blackout.errors import refuse
 from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.metrics import CUTOFFS, arranged, mean_scores, ndcgs, puzzle_scores
+from blackout.permutations.metrics import (
+    CUTOFFS,
+    mean_scores,
+    ndcg_scores,
+    puzzle_scores,
+    rearrange,
+)
 from blackout.permutations.plots import NAMES, picture
-from blackout.permutations.queries import Condition, whole
+from blackout.permutations.queries import Condition, read_integer
 from blackout.permutations.shuffle.decoding import Borders, Decoder
-from blackout.permutations.shuffle.model import BATCH, Asked, ShuffleDiffusion
+from blackout.permutations.shuffle.model import BATCH, Query, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
-from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
+from blackout.protocols import (
+    Draw,
+    Drawn,
+    OutputNames,
+    References,
+    Samples,
+    Watch,
+    refuse_unknown,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
 
+PERFECT_SCORES = {
+    "accuracy": 1.0,
+    "accuracy_up_to_ties": 1.0,
+    "correct": 1.0,
+    "optimal": 1.0,
+    "greedy_accuracy": 1.0,
+    "greedy_correct": 1.0,
+    "certified": 1.0,
+    "kendall_ranks": 1.0,
+    "kendall_lists": 1.0,
+    **{f"ndcg_at_{k}": 1.0 for k in CUTOFFS},
+    "rmse": 0.0,
+    "rmse_normalised": 0.0,
+    "mae": 0.0,
+    "mae_normalised": 0.0,
+    "gap": 0.0,
+}
+
 
 @dataclass(frozen=True)
 class ShuffleDraw(Draw):
-    """Solutions of puzzles: sample k is the k-th held-out puzzle (counted round), or the k-th of the user's file.
+    """Solutions of puzzles: sample k is the k-th held-out puzzle, modulo their number, or the k-th
+    of a file.
 
     Args:
         model: trained.
-        decoder: how to solve.
+        decoder: how lists are ordered.
         description: the decoder as plain values.
-        own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
-        asked: of each besides a solution.
+        puzzles: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for
+            held-out ones.
+        query: further queries about each puzzle.
+        batch_size: puzzles that are solved together.
     """
 
     references = References(
         suffixes=(*References().suffixes, "by_borders", "of_polar_tour_with_two_opt"),
-        ideal={
-            **dict.fromkeys(("accuracy", "accuracy_up_to_ties", "correct", "optimal"), 1.0),
-            **dict.fromkeys(("greedy_accuracy", "greedy_correct", "surely_most_probable"), 1.0),
-            **dict.fromkeys(("kendall_ranks", "kendall_lists"), 1.0),
-            **dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0),
-            **dict.fromkeys(("rmse", "rmse_normalised", "mae", "mae_normalised", "gap"), 0.0),
-        },
+        ideal=PERFECT_SCORES,
     )
 
     model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]
-    own: Mapping[str, Tensor] | None
-    asked: Asked
+    puzzles: Mapping[str, Tensor] | None
+    query: Query
     batch_size: int = BATCH
     resumable = True
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
-        """permutations.npz, and the picture of what was solved."""
-        return OutputNames("samples", "permutations", "permutation", NAMES.get(self.model.data["kind"], "solved"))
+        """The names of permutations.npz and of the picture of the solutions."""
+        picture_name = NAMES.get(self.model.data["kind"], "solved")
+        return OutputNames("samples", "permutations", "permutation", picture_name)
 
     def rows(self, num_samples: int) -> int:
-        """All of the user's puzzles."""
-        return num_samples if self.own is None else len(self.own["items"])
+        """Return the number of samples: all of the user's puzzles, or `num_samples`."""
+        return num_samples if self.puzzles is None else len(self.puzzles["items"])
 
     @property
     def steps(self) -> int:
+        """The steps of the schedule."""
         return len(self.model.shuffle.times)
 
     @property
     def nfe(self) -> int:
+        """The largest number of network evaluations of a puzzle."""
         facts = self.model.data
-        return self.decoder.evaluations(self.steps, facts["num_items"] - int(facts["first_fixed"]))
+        num_free = facts["num_items"] - int(facts["first_fixed"])
+        return self.decoder.evaluations(self.steps, num_free)
 
     def outputs(self, seed: int) -> SolvedPuzzles | None:
-        """How well puzzles were solved, where their solution is known."""
-        if self.own is not None and "truth" not in self.own:
+        """Return the scores of solutions; None if the right orders are unknown."""
+        if self.puzzles is not None and "truth" not in self.puzzles:
             return None
-        labels = bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
-        how = dict[str, Any](labels=labels, decoding=type(self.decoder).__name__.lower(), evaluations=self.nfe)
-        if self.model.reverse.prefix:  # of one token each, for every place of every list
-            how["decoder_evaluations"] = self.nfe * self.model.data["num_items"]
-        return SolvedPuzzles(self.model.data, how)
+        settings: dict[str, Any] = {
+            # decoders without a network have learned nothing from labels
+            "labels": bool(self.model.loss.labels) and self.nfe > 0,
+            "decoding": type(self.decoder).__name__.lower(),
+            "evaluations": self.nfe,
+        }
+        if self.model.reverse.prefix:
+            # a pointer network also evaluates its decoder, for every position of every list
+            settings["decoder_evaluations"] = self.nfe * self.model.data["num_items"]
+        return SolvedPuzzles(self.model.data, settings)
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """See `ShuffleDiffusion.batches`."""
-        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch, self.asked)
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Solve puzzles, see `ShuffleDiffusion.batches`."""
+        return self.model.batches(
+            indices, seed, batch_size, self.decoder, self.puzzles, watch, self.query
+        )
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """Solved puzzles, or lists as they lie where samples are items."""
+        """Return a picture of solutions, or of lists where samples are items."""
         return picture(samples, self.model.data, columns)
 
 
 class SolvedPuzzles:
-    """Means of the scores of the puzzles solved, with what decides whether they can be compared with others'.
+    """Mean scores of solved puzzles, with the settings that a comparison needs.
 
     Args:
-        data: facts of the puzzles: their kind, and the deviation of all numbers in the items, for errors in its units.
-        how: the puzzles were solved.
+        data: facts of the puzzles: their kind, and the standard deviation of all values of the
+            items.
+        settings: how the puzzles were solved, for metrics.json.
     """
 
-    def __init__(self, data: Mapping[str, Any], how: Mapping[str, Any]) -> None:
-        self._kind, self._std, self._how = data["kind"], data["std"], how
-        self._sums, self._number = dict[str, float](), 0
+    def __init__(self, data: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        self._kind = data["kind"]
+        self._std = data["std"]
+        self._settings = settings
+        self._sums: dict[str, float] = {}
+        self._num_puzzles = 0
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Add solved puzzles, orders [b, n]; see `puzzle_scores`."""
-        items, solution, truth = (samples[name] for name in ("items", "samples", "truth"))
-        figures = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
-        figures |= {"surely_most_probable": samples["sure"]} if "sure" in samples else {}
-        figures |= ndcgs(solution, samples["relevance"]) if "relevance" in samples else {}
-        figures |= gaps_without_learning(arranged(items, truth)) if self._kind == "points" else {}
-        for name, values in figures.items():
+        """Add solved puzzles, with solutions int64 [b, n]."""
+        items = samples["items"]
+        solution = samples["samples"]
+        truth = samples["truth"]
+        scores = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
+        if "certified" in samples:
+            scores["certified"] = samples["certified"]
+        if "relevance" in samples:
+            scores |= ndcg_scores(solution, samples["relevance"])
+        if self._kind == "points":
+            scores |= gaps_without_learning(rearrange(items, truth))
+        for name, values in scores.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
-        self._number += len(samples["samples"])
+        self._num_puzzles += len(solution)
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """The means, and how they came about."""
-        return {"values": mean_scores(self._sums, self._number, self._std), "puzzles": self._number, **self._how}
+        """Return the mean scores and the settings they were computed with."""
+        values = mean_scores(self._sums, self._num_puzzles, self._std)
+        return {"values": values, "puzzles": self._num_puzzles, **self._settings}
 
 
 def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
@@ -130,7 +184,7 @@ def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
 
     Args:
         description: `_target_` and arguments.
-        kind: of the items to be put in order, see `Puzzles`.
+        kind: of the items, see `Puzzles`.
         num_items: in a list.
 
     Raises:
@@ -139,31 +193,43 @@ def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
     decoder = instantiate(description, "decoder")
     allowed = "best, greedy, beam, sample, borders or two_opt"
     refuse(not isinstance(decoder, Decoder), f"decoder: this model is decoded by {allowed}")
-    name = type(decoder).__name__
-    refuse(decoder.only not in (None, kind), f"decoder: {name} puts {decoder.only} in order, not {kind}")
+    refuse(
+        decoder.item_kind not in (None, kind),
+        f"decoder: {type(decoder).__name__} puts {decoder.item_kind} in order, not {kind}",
+    )
     if isinstance(decoder, Borders):
         grid_side(num_items)
     return decoder
 
 
 def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
-    """The draw that the settings of `sample.py` ask for.
+    """Return the draw that the settings of `sample.py` request.
 
     Args:
-        request: `decoder` (a description, or fields that replace the model's own), `input`, `top`, `given`, `draws`.
+        model: trained.
+        request: `decoder` (a description, or fields that replace the model's own), `input`, `top`,
+            `given`, `draws`.
 
     Raises:
-        UserError: another option, a decoder that does not fit, or a file that does not fit.
+        UserError: another option, or a decoder or a file that does not fit the model.
     """
     refuse_unknown(request, "decoder", "input", "top", "given", "draws")
-    given = Condition.read(str(request["given"]), model.data["num_items"]) if "given" in request else None
-    asked = Asked(whole(request, "top"), given, whole(request, "draws", 0))
-    decoder, description = model.decoder, model.config.get("model", {}).get("decoder", {})
-    chosen = {name: value for name, value in (request.get("decoder") or {}).items() if value is not None}
-    if chosen:
-        description = chosen if "_target_" in chosen else {**description, **chosen}
+    # 1. queries
+    condition = None
+    if "given" in request:
+        condition = Condition.read(str(request["given"]), model.data["num_items"])
+    query = Query(read_integer(request, "top"), condition, read_integer(request, "draws", 0))
+    # 2. decoder
+    decoder = model.decoder
+    description = model.config.get("model", {}).get("decoder", {})
+    options = request.get("decoder") or {}
+    options = {name: value for name, value in options.items() if value is not None}
+    if options:
+        description = options if "_target_" in options else {**description, **options}
         decoder = make_decoder(description, model.data["kind"], model.data["num_items"])
+    # 3. puzzles
     puzzles = None
     if request.get("input") is not None:
-        puzzles = read_puzzles(str(request["input"]), cast(Puzzles, model.require_source()))
-    return ShuffleDraw(model, decoder, description, puzzles, asked)
+        source = cast(Puzzles, model.require_source())
+        puzzles = read_puzzles(str(request["input"]), source)
+    return ShuffleDraw(model, decoder, description, puzzles, query)

@@ -1,4 +1,8 @@
-"""The family of shuffle diffusions: from settings and puzzles to a model, and back from its description."""
+"""The family of shuffle diffusions: from settings and puzzles to a model, and back from its
+description.
+
+References: Zhang et al. 2025 (SymmetricDiffusers).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse
 from blackout.permutations.group import inverse
-from blackout.permutations.metrics import arranged, ceilings, order_scores, read_sharpness
+from blackout.permutations.metrics import ceilings, order_scores, read_sharpness, rearrange
 from blackout.permutations.picture_pieces import (
     Arrangements,
     arrange_pieces,
@@ -30,7 +34,7 @@ from blackout.permutations.picture_pieces import (
     read_pieces,
 )
 from blackout.permutations.shuffle.draw import make_decoder, requested
-from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
+from blackout.permutations.shuffle.model import VALIDATION_KEY, ShuffleDiffusion
 from blackout.permutations.shuffles import Shuffle, default_schedule
 from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw
@@ -38,47 +42,74 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily, make_dataset
 from blackout.training.model import evaluating
 
-_AT_ONCE = 256
-_FACTS = {"num_items": int, "item_shape": list[int], "first_fixed": bool, "std": float, "kind": str}
+REPORT_BATCH = 256  # held-out puzzles of a report that are evaluated together
+
+# facts of the puzzles in the description of a model, with their types
+FACT_TYPES = {
+    "num_items": int,
+    "item_shape": list[int],
+    "first_fixed": bool,
+    "std": float,
+    "kind": str,
+}
 
 
 @component("family")
 @dataclass(frozen=True)
 class ShuffleFamily(ComponentFamily):
-    """Shuffle diffusion on permutations [Zhang 2025].
+    """Shuffle diffusion on permutations.
 
     Args:
-        monitor: the validation metric by which the best checkpoint is chosen.
+        monitor: validation metric that chooses the best checkpoint.
+
+    References: Zhang et al. 2025.
     """
 
     monitor: str = "val/nll_bits"
     parts = ("network", "shuffle", "reverse", "loss", "decoder")
-    values: ClassVar[Plain] = {f"data.{name}": kind for name, kind in _FACTS.items()}
+    values: ClassVar[Plain] = {f"data.{name}": kind for name, kind in FACT_TYPES.items()}
     title = "A shuffle diffusion"
-    usage = "orders = model.sample(16, seed=0)  # of held-out puzzles; `python sample.py ckpt=... input=...` for others"
+    usage = (
+        "orders = model.sample(16, seed=0)  # of held-out puzzles; "
+        "`python sample.py ckpt=... input=...` for others"
+    )
 
-    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> Puzzles:
-        """The puzzles chosen in the settings, else those in a model's description, which they must fit.
+    def source(
+        self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()
+    ) -> Puzzles:
+        """Return the puzzles of the settings, or of a model's description.
+
+        Args:
+            settings: of the run.
+            description: of a model that the puzzles must fit; None for a new model.
+            trusted: see `make_dataset`.
 
         Raises:
-            UserError: there are none, they cannot be made, or they do not fit the model.
+            UserError: no puzzles, puzzles that cannot be made, or puzzles that do not fit the
+                model.
         """
         source = make_dataset(settings, description, trusted)
         if not isinstance(source, Puzzles):
-            raise UserError(f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ...")
+            raise UserError(
+                f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ..."
+            )
         if description is not None:
             data = description["data"]
-            theirs = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
-            mine = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
-            refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
+            expected = f"{data['num_items']} {data['kind']} of shape {list(data['item_shape'])}"
+            actual = f"{source.num_items} {source.kind} of shape {list(source.item_shape)}"
+            refuse(
+                actual != expected,
+                f"the model puts {expected} in order, but {source.name} has {actual}",
+            )
         return source
 
     def described_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
-        """Every component with all its arguments, the schedule among them.
+        """Return every component with all its arguments, the schedule included.
 
         Raises:
-            UserError: components that do not go together.
+            UserError: components that do not fit together.
         """
+        # 1. all parts but the network, whose statistics depend on them
         parts = {
             name: complete_description(settings[name], source.facts, name)
             for name in self.parts
@@ -86,79 +117,103 @@ class ShuffleFamily(ComponentFamily):
         }
         reverse: Reverse = instantiate(parts["reverse"], "reverse")
         if reverse.prefix and source.facts["first_fixed"]:
-            raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
-        stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
+            raise UserError(
+                "reverse: pointer puts all items in order: tours, whose first city stays, "
+                "need gpl or pl"
+            )
         _check_parts({**parts, "network": settings["network"]})
         make_decoder(parts["decoder"], source.kind, source.num_items)
-        # what is filled in, the encoder, has statistics of its own to ask for
+        # 2. the network, in two steps: the encoder that is filled in asks for statistics itself
+        stats = {
+            **source.facts,
+            "places": reverse.places,
+            "swap": reverse.swap,
+            "prefix": reverse.prefix,
+        }
         network = fill_statistics(settings["network"], stats, "network")
         parts["network"] = complete_description(network, stats, "network")
-        parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
-        if not instantiate(parts["loss"], "loss").labels and source.kind in ("points", "tokens"):
-            raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
+        # 3. the schedule
+        parts["shuffle"] = _describe_shuffle(parts["shuffle"], reverse, source)
+        needs_labels = instantiate(parts["loss"], "loss").labels
+        if not needs_labels and source.kind in ("points", "tokens"):
+            raise UserError(
+                f"loss: learning without labels needs items with pixels, not {source.kind}"
+            )
         return parts
 
     def data_of(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
-        """What the puzzles are; no dataset where they came from the user's own file."""
-        own_file = bool((settings.get("dataset") or {}).get("path"))
-        kept = {name: source.facts[name] for name in _FACTS if name != "kind"}
-        data = {"data": {"name": source.name, "kind": source.kind, **kept}}
-        return {**data, "dataset": {}} if own_file else data
+        """Return the description of the puzzles, without the data set if it is a file of the
+        user."""
+        facts = {name: source.facts[name] for name in FACT_TYPES if name != "kind"}
+        data = {"data": {"name": source.name, "kind": source.kind, **facts}}
+        from_file = bool((settings.get("dataset") or {}).get("path"))
+        return {**data, "dataset": {}} if from_file else data
 
     def training(self, settings: Plain) -> dict[str, Any]:
-        """`sharpness`."""
+        """Return the settings of training beyond the common ones: `sharpness`."""
         return {"sharpness": settings.get("sharpness")}
 
-    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> ShuffleDiffusion:
-        """The model of a description."""
+    def assemble(
+        self, description: Plain, tensors: Mapping[str, Tensor], **training: Any
+    ) -> ShuffleDiffusion:
+        """Return the model of a description."""
         data = description["data"]
-        possible = min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
-        refuse(not possible, "the description of the puzzles a model is of is impossible")
+        possible = (
+            min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
+        )
+        refuse(not possible, "the description of the model's puzzles is invalid")
         parts = self.made_parts(description, *self.parts)
-        return ShuffleDiffusion(data=data, fitted_sharpness=read_sharpness(tensors), **parts, **training)
+        sharpness = read_sharpness(tensors)
+        return ShuffleDiffusion(data=data, fitted_sharpness=sharpness, **parts, **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
-        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's own decoder or `decoder`."""
+        """Return the solutions that `sample.py` requests, see `requested`."""
         return requested(model, request)
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:
-        """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning.
+        """Return the bound on held-out puzzles, score ceilings for equal items, and baselines
+        without learning.
 
-        Means, floats by name, of `nll_bits` [Zhang 2025, eq. 12] and figures [b] of `ceilings` and the like.
+        References: Zhang et al. 2025, eq. 12.
         """
-        scores: dict[str, float] = defaultdict(float)
+        sums: dict[str, float] = defaultdict(float)
         bits = torch.zeros(source.held_out, dtype=torch.float64)
         with torch.no_grad(), evaluating(model.averaged):
-            for index in torch.arange(source.held_out).split(_AT_ONCE):
+            for index in torch.arange(source.held_out).split(REPORT_BATCH):
                 batch = source.batch("test", index)
-                streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).step(0)
+                streams = SampleStreams(fold_seed(model.seed, VALIDATION_KEY), index).step(0)
                 bits[index] = model.nll_bits(batch["items"].to(model.device), streams).cpu()
-                for name, each in {**ceilings(batch["ties"]), **_without_learning(source.kind, batch)}.items():
-                    scores[name] += float(each.double().sum())
-        means = {name: total / source.held_out for name, total in scores.items()}
-        values = {"nll_bits": float(bits.mean()), **means}
+                scores = ceilings(batch["ties"])
+                scores |= _scores_without_learning(source.kind, batch)
+                for name, score in scores.items():
+                    sums[name] += float(score.double().sum())
+        values = {"nll_bits": float(bits.mean())}
+        values |= {name: total / source.held_out for name, total in sums.items()}
         if len(bits) > 1:
             values["nll_bits_error"] = float(bits.std()) / math.sqrt(len(bits))
-        compared = SampleValues(torch.arange(len(bits)), bits, "upper bound")
+        sample_bits = SampleValues(torch.arange(len(bits)), bits, "upper bound")
         return {
             "values": values,
             "held_out_puzzles": source.held_out,
-            "sample_values": {"nll_bits": compared},
+            "sample_values": {"nll_bits": sample_bits},
         }
 
     def sample_values(
         self, model: ShuffleDiffusion, source: Puzzles, name: str, index: Tensor, values: Tensor
     ) -> SampleValues | None:
-        """The bound on the bits of each right order."""
+        """Return the bound on the bits of each right order, for `test/nll_bits`."""
         return SampleValues(index, values, "upper bound") if name == "test/nll_bits" else None
 
-    def baselines(self, source: Puzzles, size: int, settings: Plain) -> dict[str, dict[str, Baseline]]:
-        """Bits of the right order where all orders of the items that move are as likely; one that is sure has none.
+    def baselines(
+        self, source: Puzzles, size: int, settings: Plain
+    ) -> dict[str, dict[str, Baseline]]:
+        """Return the bits of the right order under the uniform distribution, log2 m! for m free
+        items.
 
-        log2 m!, a float: -log2 of the uniform law, p(X_T) of [Zhang 2025, section 3.4].
+        References: Zhang et al. 2025, section 3.4, p(X_T).
         """
-        free = source.facts["num_items"] - source.facts["first_fixed"]
-        bits = math.lgamma(free + 1) / math.log(2)
+        num_free = source.facts["num_items"] - source.facts["first_fixed"]
+        bits = math.lgamma(num_free + 1) / math.log(2)
         uniform = {"uniform": Baseline(torch.full((size,), bits, dtype=torch.float64), bits)}
         return {"test/nll_bits": uniform, "nll_bits": uniform}
 
@@ -175,51 +230,67 @@ class ShuffleFamily(ComponentFamily):
         return join_pieces(pieces, columns)
 
 
-def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Figures of puzzles in a batch [b] by who learns nothing: tours, and pictures of a square number of pieces.
+def _scores_without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return scores [b] of baselines without learning, for tours and for square pictures.
 
-    Ours (tests/permutations/test_datasets.py and tests/permutations/test_borders.py).
+    References: this project; checked in tests/permutations/test_datasets.py and
+    tests/permutations/test_borders.py.
     """
-    items, given = batch["items"], batch["given"]
+    items = batch["items"]
     if kind == "points":
         return gaps_without_learning(items)
-    if kind != "pieces" or math.isqrt(items.shape[1]) ** 2 != items.shape[1]:
+    num_items = items.shape[1]
+    columns = math.isqrt(num_items)
+    if kind != "pieces" or columns**2 != num_items:
         return {}
-    orders, _ = solve_by_borders(neighbour_scores(arranged(items, given)), math.isqrt(items.shape[1]))
-    found = order_scores(orders[:, 0], inverse(given), batch["ties"])
-    return {f"{name}_by_borders": found[name] for name in ("accuracy", "correct", "accuracy_up_to_ties")}
+    puzzle_order = batch["given"]
+    pieces = rearrange(items, puzzle_order)
+    orders, _ = solve_by_borders(neighbour_scores(pieces), columns)
+    scores = order_scores(orders[:, 0], inverse(puzzle_order), batch["ties"])
+    names = ("accuracy", "correct", "accuracy_up_to_ties")
+    return {f"{name}_by_borders": scores[name] for name in names}
 
 
 def _check_parts(parts: Plain) -> None:
-    """Refuse what belongs to another family of models.
+    """Refuse parts of other families of models.
 
     Raises:
-        UserError: a loss or a network of another kind.
+        UserError: a loss or a network of another family.
     """
-    for name, attribute, words in (
+    requirements = (
         ("loss", "labels", "trajectory, random_time, label_free or sinkhorn"),
         ("network", "scores", "set_transformer"),
-    ):
-        if not hasattr(chosen := find_target(parts[name], name), attribute):
-            raise UserError(f"{name}: {chosen.__name__} is of another family of models; here it is {words}")
+    )
+    for name, attribute, allowed in requirements:
+        target = find_target(parts[name], name)
+        if not hasattr(target, attribute):
+            raise UserError(
+                f"{name}: {target.__name__} is of another family of models; here it is {allowed}"
+            )
 
 
-def _with_schedule(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, Any]:
-    """A description of the forward process with its schedule written out.
+def _describe_shuffle(part: Plain, reverse: Reverse, source: Puzzles) -> dict[str, Any]:
+    """Return the description of the forward process with its schedule.
 
     Raises:
-        UserError: a reverse law that cannot undo its steps.
+        UserError: a reverse distribution that cannot undo the steps.
     """
-    law: Shuffle = instantiate(part.get("method"), "shuffle.method")
-    free = source.num_items - int(source.facts["first_fixed"])
-    if reverse.inverts is not None and not isinstance(law, reverse.inverts):
-        raise UserError(f"reverse: {type(reverse).__name__} undoes {reverse.inverts.__name__}, not {type(law).__name__}")
+    method: Shuffle = instantiate(part.get("method"), "shuffle.method")
+    num_free = source.num_items - int(source.facts["first_fixed"])
+    single_steps = reverse.inverts is not None
+    name = type(reverse).__name__
+    if reverse.inverts is not None and not isinstance(method, reverse.inverts):
+        raise UserError(
+            f"reverse: {name} undoes {reverse.inverts.__name__}, not {type(method).__name__}"
+        )
     schedule = part.get("schedule")
     if schedule is None:
-        schedule = default_schedule(law, free, reverse.inverts is not None)
-    described = {**part, "schedule": schedule}
-    process = instantiate(described, "shuffle")
-    told = f"{type(reverse).__name__} undoes single shuffles: [0,1,2,...] in steps of 1, not {schedule}"
-    several = reverse.inverts is not None and max(process.increments) > 1
-    refuse(several, f"shuffle.schedule: {told} (reverse=gpl and reverse=pl undo any number)")
-    return described
+        schedule = default_schedule(method, num_free, every_step=single_steps)
+    description = {**part, "schedule": schedule}
+    process = instantiate(description, "shuffle")
+    refuse(
+        single_steps and max(process.increments) > 1,
+        f"shuffle.schedule: {name} undoes single shuffles: [0,1,2,...] in steps of 1, not "
+        f"{schedule} (reverse=gpl and reverse=pl undo any number)",
+    )
+    return description

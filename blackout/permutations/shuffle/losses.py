@@ -1,4 +1,8 @@
-"""What a denoiser of shuffled lists is trained on: with the permutations, or only with what the items look like."""
+"""Losses of shuffle diffusion: with the permutations as labels, or with the appearance of the items
+alone.
+
+References: Zhang et al. 2025 (SymmetricDiffusers), eqs. 12 and 20, appendix G.4; Mena et al. 2018.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,20 @@ from blackout.distributed import sum_over_processes
 from blackout.networks.layers import check_sizes
 from blackout.permutations.distributions import Matching, PermutationDistribution
 from blackout.permutations.group import compose
-from blackout.permutations.shuffle.decoding import Denoiser, with_first
+from blackout.permutations.shuffle.decoding import Denoiser, prepend_first
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
 
 
 @dataclass(frozen=True)
 class LossInputs:
-    """A batch to learn from.
+    """A training batch, and the walks of the forward process from it.
 
     Args:
         denoiser: of the items in their right order.
         process: the forward process.
-        items: [b, n, ...] in their right order.
-        streams: every list's own random numbers.
+        items: in their right order, [b, n, ...].
+        streams: random numbers of every list.
     """
 
     denoiser: Denoiser
@@ -36,57 +40,76 @@ class LossInputs:
     items: Tensor
     streams: StepStreams
 
-    def walks(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """States and steps back of `number` walks of each list, int64 [b, number, k, m], and times [number, k]."""
-        states, back = self.process.sample_walks(self.denoiser.free, len(self.items), number, self.streams)
-        device = self.items.device
-        return states.to(device), back.to(device), torch.tensor(self.process.times, device=device).expand(number, -1)
-
-    def steps(self, number: int) -> tuple[PermutationDistribution, Tensor, Tensor]:
-        """All scheduled steps of `number` walks of each list: the law of the steps back, and int64 [b, r, m] both the
-        states and the steps back, r = number * k.
-        """
-        states, back, times = self.walks(number)
-        states, back = states.flatten(1, 2), back.flatten(1, 2)
-        return self.denoiser(states, times.flatten()), states, back
-
-    def looks(self, number: int) -> tuple[PermutationDistribution, Tensor]:
-        """What may be known without permutations of the steps of `number` walks of each list.
-
-        Of the label-free likelihood [Zhang 2025, appendix G.4].
+    def sample_walks(self, num_walks: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw walks from each list.
 
         Returns:
-            The law of the steps back, [b, r], and the squared distances [b, r, m, m] of the item that was at every
-            place to those of the list.
+            States and inverse steps, int64 [b, num_walks, k, m] each, and the times [num_walks, k].
         """
-        law, states, back = self.steps(number)
-        fixed = self.denoiser.first_fixed
-        before, after = (with_first(orders, fixed) for orders in (compose(states, back), states))
-        between = squared_distances(self.items, before)
-        between = between.gather(-1, after.unsqueeze(-2).expand_as(between))
-        return law, between[..., 1:, 1:] if fixed else between
+        states, inverse_steps = self.process.sample_walks(
+            self.denoiser.num_free, len(self.items), num_walks, self.streams
+        )
+        device = self.items.device
+        times = torch.tensor(self.process.times, device=device).expand(num_walks, -1)
+        return states.to(device), inverse_steps.to(device), times
+
+    def reverse_steps(self, num_walks: int) -> tuple[PermutationDistribution, Tensor, Tensor]:
+        """Evaluate the reverse process at all scheduled steps of walks from each list.
+
+        Returns:
+            The distributions of the reverse steps, the states and the inverse steps, int64 [b, r,
+            m] each, with r = num_walks * k.
+        """
+        states, inverse_steps, times = self.sample_walks(num_walks)
+        states = states.flatten(1, 2)
+        inverse_steps = inverse_steps.flatten(1, 2)
+        return self.denoiser(states, times.flatten()), states, inverse_steps
+
+    def reverse_steps_without_labels(
+        self, num_walks: int
+    ) -> tuple[PermutationDistribution, Tensor]:
+        """Evaluate the reverse process, and compare items before and after each step by their
+        looks.
+
+        Returns:
+            The distributions of the reverse steps, [b, r], and the squared distances [b, r, m, m]
+            between the item that was at every position before the step (row) and the items at all
+            positions after it.
+
+        References: Zhang et al. 2025, appendix G.4.
+        """
+        distribution, states, inverse_steps = self.reverse_steps(num_walks)
+        first_fixed = self.denoiser.first_fixed
+        before = prepend_first(compose(states, inverse_steps), first_fixed)
+        after = prepend_first(states, first_fixed)
+        distances = squared_distances(self.items, before)
+        distances = distances.gather(-1, after.unsqueeze(-2).expand_as(distances))
+        return distribution, distances[..., 1:, 1:] if first_fixed else distances
 
 
 class ShuffleLoss(Protocol):
-    """A scalar, and what is to be logged beside it by name."""
+    """A loss of shuffle diffusion."""
 
+    # whether the loss needs the true permutations; otherwise it uses the items alone
     labels: ClassVar[bool]
-    """Whether it uses the permutations, or only what the items look like."""
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The loss, [], and figures by name, [] each."""
+        """Return the loss, a scalar, and scalars to log, by name."""
 
 
 @component("loss")
 @dataclass(frozen=True)
 class TrajectoryLoss(ShuffleLoss):
-    """-log p of every scheduled step back, averaged over steps, walks and lists [Zhang 2025, eq. 12].
+    """The negative log-likelihood of every scheduled reverse step: the mean over steps, walks and
+    lists.
 
     Args:
-        walks: of each list.
+        walks: of the forward process from each list.
 
     Raises:
-        ValueError: no walk.
+        ValueError: walks < 1.
+
+    References: Zhang et al. 2025, eq. 12.
     """
 
     walks: int = 1
@@ -96,95 +119,123 @@ class TrajectoryLoss(ShuffleLoss):
         check_sizes("loss", walks=self.walks)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, the mean of [Zhang 2025, eq. 12] over steps back [b, r, m], and figures by name: see
-        `ShuffleLoss`.
-        """
-        law, _, back = inputs.steps(self.walks)
-        return -law.log_prob(back).mean(), {}
+        """Return the loss, a scalar, and no further scalars."""
+        distribution, _, inverse_steps = inputs.reverse_steps(self.walks)
+        return -distribution.log_prob(inverse_steps).mean(), {}
 
 
 @component("loss")
 @dataclass(frozen=True)
 class RandomTimeLoss(TrajectoryLoss):
-    """-log p of one step of each walk, chosen uniformly: the same on average, for long lists and schedules.
+    """The negative log-likelihood of one random step of each walk, for long lists and schedules.
 
-    [Zhang 2025, eq. 20]. Arguments and errors as `TrajectoryLoss`.
+    It has the expectation of `TrajectoryLoss`, whose arguments and errors it shares.
+
+    References: Zhang et al. 2025, eq. 20.
     """
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of one step [b, walks, m] of each walk [Zhang 2025, eq. 20], and figures by name: see
-        `ShuffleLoss`.
-        """
-        states, back, times = inputs.walks(self.walks)
+        """Return the loss, a scalar, and no further scalars."""
+        states, inverse_steps, times = inputs.sample_walks(self.walks)
+        num_steps = states.shape[2]
         u = uniform(tuple(states.shape[:2]), inputs.streams, states.device).to(states.device)
-        step = (u * states.shape[2]).long().clamp(max=states.shape[2] - 1)
-        states, back = (orders.take_along_dim(step[..., None, None], 2).squeeze(2) for orders in (states, back))
-        return -inputs.denoiser(states, times[0][step]).log_prob(back).mean(), {}
+        step = (u * num_steps).long().clamp(max=num_steps - 1)
+        index = step[..., None, None]
+        states = states.take_along_dim(index, 2).squeeze(2)
+        inverse_steps = inverse_steps.take_along_dim(index, 2).squeeze(2)
+        distribution = inputs.denoiser(states, times[0][step])
+        return -distribution.log_prob(inverse_steps).mean(), {}
 
 
 @component("loss")
 class LabelFreeLoss(nn.Module, ShuffleLoss):
-    """Learns from what lists look like before and after a step, not from the permutation between them.
+    """A loss for puzzles without labels, from the looks of lists before and after a step.
 
-    [Zhang 2025, appendix G.4, eqs 22-23]. With p(x | list, sigma) Gaussian about the rearranged list, the gradient of
-    its log-likelihood weighs permutations by their posterior. That is estimated with `draws` of them: each counts by
-    its share of their likelihoods, less the entropy term, less a running mean of both that leaves the gradient's mean
-    alone and is kept in checkpoints.
-    An entropy of c adds c times the entropy of the reverse law to what is maximised; as published and printed, without
-    1 / draws, a weight of .05 acts as .5.
+    p(x | list, sigma) is Gaussian about the rearranged list. The gradient of its log-likelihood
+    weighs permutations by their posterior, which is estimated by `draws` of them (REINFORCE). The
+    weight of a draw is its share of the likelihoods, less the entropy term, less a running mean,
+    which leaves the expected gradient unchanged and is saved in checkpoints. An entropy of c adds c
+    times the entropy of the reverse distribution to the objective; as published, without 1 / draws,
+    a weight of 0.05 has the effect of 0.5.
 
     Args:
-        walks: of each list.
-        draws: of permutations, at least 2.
+        walks: of the forward process from each list.
+        draws: permutations drawn for each step, at least 2.
         entropy: weight of the entropy.
         deviation: standard deviation of the Gaussian, in units of the items.
         decay: of the running mean.
 
     Raises:
         ValueError: a number out of range.
+
+    References: Zhang et al. 2025, appendix G.4, eqs. 22 and 23.
     """
 
     labels: ClassVar[bool] = False
 
     def __init__(
-        self, walks: int = 1, draws: int = 10, entropy: float = 0.05, deviation: float = 1.0, decay: float = 0.995
+        self,
+        walks: int = 1,
+        draws: int = 10,
+        entropy: float = 0.05,
+        deviation: float = 1.0,
+        decay: float = 0.995,
     ) -> None:
         super().__init__()
         check_sizes("loss", walks=walks)
-        if draws < 2 or not 0 <= entropy < float("inf") or not 0 < deviation < float("inf") or not 0 <= decay < 1:
-            allowed = "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1)"
-            raise ValueError(f"{allowed}, not {draws}, {entropy}, {deviation} and {decay}")
-        self.walks, self.draws, self.entropy, self.deviation, self.decay = walks, draws, entropy, deviation, decay
+        valid = (
+            draws >= 2
+            and 0 <= entropy < float("inf")
+            and 0 < deviation < float("inf")
+            and 0 <= decay < 1
+        )
+        if not valid:
+            raise ValueError(
+                "draws must be at least 2, entropy not negative, deviation positive "
+                f"and decay in [0, 1), not {draws}, {entropy}, {deviation} and {decay}"
+            )
+        self.walks = walks
+        self.draws = draws
+        self.entropy = entropy
+        self.deviation = deviation
+        self.decay = decay
         self.baseline = nn.Buffer(torch.zeros(()))
 
     def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of `draws` permutations of steps back [b, r, m] [Zhang 2025, eq. 23], and figures: see
-        `ShuffleLoss`.
+        """Return the loss, a scalar, and the largest share of the likelihoods as `train/match`.
+
+        References: Zhang et al. 2025, eq. 23.
         """
-        law, between = inputs.looks(self.walks)
-        drawn = law.sample(Size((self.draws,)), inputs.streams)
-        log_probs = law.log_prob(drawn)
+        distribution, distances = inputs.reverse_steps_without_labels(self.walks)
+        samples = distribution.sample(Size((self.draws,)), inputs.streams)
+        log_probs = distribution.log_prob(samples)
         with torch.no_grad():
-            shares = log_likelihoods(between, drawn, self.deviation).softmax(0)
+            shares = log_likelihoods(distances, samples, self.deviation).softmax(0)
             weights = shares - self.entropy / self.draws * log_probs
-            # the running mean moves towards the weights of all processes
-            total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
-            self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
-        return -((weights - self.baseline) * log_probs).sum(0).mean(), {"train/match": shares.amax(0).mean()}
+            # the running mean follows the weights of all processes
+            sums = torch.stack([weights.sum(), weights.new_tensor(weights.numel())])
+            total, count = sum_over_processes(sums)
+            self.baseline.lerp_(total / count, 1 - self.decay)
+        loss = -((weights - self.baseline) * log_probs).sum(0).mean()
+        return loss, {"train/match": shares.amax(0).mean()}
 
 
 @component("loss")
 @dataclass(frozen=True)
 class SinkhornLoss(ShuffleLoss):
-    """-log of the right entries of doubly stochastic matrices: Gumbel-Sinkhorn [Mena 2018] with labels.
+    """The Gumbel-Sinkhorn loss with labels: the negative log of the right entries of doubly
+    stochastic matrices.
 
     Args:
         draws: of Gumbel noise for each list.
-        iterations: of Sinkhorn's normalisation in training.
+        iterations: of Sinkhorn normalisation in training.
         temperature: of the matrices.
 
     Raises:
-        ValueError: numbers below 1, or a temperature that is not positive; another law of the steps back.
+        ValueError: draws or iterations < 1, a temperature that is not positive, or a reverse
+            distribution other than `reverse=assignment`.
+
+    References: Mena et al. 2018.
     """
 
     draws: int = 1
@@ -194,39 +245,46 @@ class SinkhornLoss(ShuffleLoss):
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.iterations < 1 or not 0 < self.temperature < math.inf:
-            raise ValueError(f"draws and iterations must be at least 1 and temperature positive, not {self}")
+            raise ValueError(
+                f"draws and iterations must be at least 1 and temperature positive, not {self}"
+            )
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """A scalar, of matrices [draws, b, r, m, m] [Mena 2018], and figures by name: see `ShuffleLoss`."""
-        law, _, back = inputs.steps(1)
-        if not isinstance(law, Matching):
-            raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
-        noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature  # [draws, b, r, m, m]
-        return -Matching(noisy, self.iterations).log_prob(back).mean(), {}
+        """Return the loss, a scalar, and no further scalars."""
+        distribution, _, inverse_steps = inputs.reverse_steps(1)
+        if not isinstance(distribution, Matching):
+            raise ValueError(
+                "loss=sinkhorn needs a matching of items and places: type reverse=assignment"
+            )
+        noisy = distribution.perturbed_scores((self.draws,), inputs.streams) / self.temperature
+        return -Matching(noisy, self.iterations).log_prob(inverse_steps).mean(), {}
 
 
-def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:
-    """log p(list before | list, sigma) but for a constant, [draws, b, r] [Zhang 2025, appendix G.4].
+def log_likelihoods(distances: Tensor, orders: Tensor, deviation: float) -> Tensor:
+    """Return log p(list before | list, order) up to a constant, [draws, b, r].
 
     Args:
-        between: [b, r, m, m], squared distances of what was at every place to the items of the list.
-        drawn: int64 [draws, b, r, m], permutations of the list.
+        distances: squared distances of `LossInputs.reverse_steps_without_labels`, [b, r, m, m].
+        orders: permutations of the list, int64 [draws, b, r, m].
         deviation: standard deviation of a value.
+
+    References: Zhang et al. 2025, appendix G.4.
     """
-    square = between.expand(len(drawn), *between.shape).gather(-1, drawn.unsqueeze(-1)).squeeze(-1).sum(-1)
-    return -square / (2 * deviation**2)
+    expanded = distances.expand(len(orders), *distances.shape)
+    total = expanded.gather(-1, orders.unsqueeze(-1)).squeeze(-1).sum(-1)
+    return -total / (2 * deviation**2)
 
 
 def squared_distances(items: Tensor, before: Tensor) -> Tensor:
-    """||item before[i] - item j||^2 for every place i of a list and item j, float32 [b, r, n, n].
-
-    Of [Zhang 2025, appendix G.4], the exponent of its Gaussian.
+    """Return ||item before[i] - item j||^2 for every position i and item j, float32 [b, r, n, n].
 
     Args:
         items: [b, n, ...].
-        before: int64 [b, r, n], lists.
+        before: lists of items, int64 [b, r, n].
+
+    References: Zhang et al. 2025, appendix G.4.
     """
     flat = items.float().flatten(2)
-    between = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
     rows = torch.arange(len(items), device=items.device).view(-1, 1, 1)
-    return between[rows, before]
+    return distances[rows, before]

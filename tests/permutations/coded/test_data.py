@@ -22,7 +22,7 @@ from blackout.permutations.coded.report import CodeScorer, likelihood_baselines,
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
 from blackout.permutations.group import all_permutations, is_permutation, lexicographic_rank, num_cycles
-from blackout.permutations.metrics import arranged, expected_unique, ndcg
+from blackout.permutations.metrics import expected_unique, ndcg, rearrange
 
 
 def test_cycles_are_split_by_a_hash():
@@ -267,7 +267,7 @@ def test_puzzles_are_solved_by_their_permutation():
     puzzles = jigsaw_digits(2, held_out=12)
     source = from_puzzles(puzzles)
     made, raw = source.batch("train", torch.arange(8)), puzzles.batch("train", torch.arange(8))
-    assert torch.equal(arranged(made["items"], made["x"]), raw["items"])
+    assert torch.equal(rearrange(made["items"], made["x"]), raw["items"])
     test = source.batch("test", torch.arange(12))
     figures = source.judge({"samples": test["x"], "target": test["x"], **test})
     assert float(figures["accuracy"].mean()) == 1

@@ -23,7 +23,7 @@ from blackout.permutations.coded.model import (
     mixture_nll,
     partition,
 )
-from blackout.permutations.coded.report import PermutationScores, exact_law
+from blackout.permutations.coded.report import PermutationScores, exact_distribution
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
 from blackout.verification.claims import p_value
@@ -173,7 +173,7 @@ def test_an_autoregressive_model_is_causal_and_exact():
         assert torch.allclose(-autoregressive_loss(denoiser, codes, model.support), by_digits, atol=1e-4)
         other = model.denoiser({"items": torch.tensor([[3, 8, 1, 0, 6]])})(codes)
     assert not torch.allclose(other[:, 0], whole[:, 0])  # the first digit sees the last item
-    _, log_p = exact_law(model, context, 5)
+    _, log_p = exact_distribution(model, context, 5)
     assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match="passes=5 order=left_to_right"):
         Passes(2).checked(5, "autoregressive")
@@ -272,7 +272,7 @@ def test_perfect_networks_get_the_published_shares():
 
 def test_the_divergence_of_a_law_from_itself_is_zero():
     model = model_of("lehmer", n=5)
-    _, log_q = exact_law(model, {}, 2)
+    _, log_q = exact_distribution(model, {}, 2)
     assert kl_bits(log_q, log_q) == pytest.approx(0, abs=1e-9)
     uniform = torch.full_like(log_q, -np.log(120))
     assert kl_bits(uniform, log_q) > 0.1
