@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
 from blackout.permutations.coded.data import all_cycles
-from blackout.permutations.coded.model import CODES, MOST_ITEMS, Blocks, partition
+from blackout.permutations.coded.model import CODES, MAX_EXACT_ITEMS, Blocks, balanced_blocks
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")
 _DEEP = ("network.heads=8", "network.dropout=0.05", "batch_size=1024", "optimizer.lr=3e-4", "trainer.max_steps=20000")
@@ -72,7 +72,7 @@ def cycle_rows(model: str, way: str, report: Mapping[str, Any]) -> Rows:
     code, objective = model.split(", ")[1:]
     shown = ("unique", "unique_of_perfect", "valid", "cyclic", "in_train")
     row = {"model": model, "passes": passes, **{name: report["values"].get(name, "") for name in shown}}
-    known = objective == "masked" and (passes == 1 or n <= MOST_ITEMS)
+    known = objective == "masked" and (passes == 1 or n <= MAX_EXACT_ITEMS)
     return [{**row, "cyclic_of_perfect": perfect_mass(CODES[code].encode(all_cycles(n)), passes) if known else ""}]
 
 
@@ -88,7 +88,7 @@ def perfect_mass(codes: Tensor, passes: int) -> float:
 def partitions(n: int, passes: int) -> list[list[Tensor]]:
     """All ordered partitions of 0..n-1 into balanced blocks."""
     found: list[list[Tensor]] = [[]]
-    for block in partition(n, passes):
+    for block in balanced_blocks(n, passes):
         left = [sorted(set(range(n)) - {i for part in before for i in part.tolist()}) for before in found]
         pairs = zip(found, left, strict=True)
         found = [[*before, torch.tensor(one)] for before, rest in pairs for one in combinations(rest, len(block))]

@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.data.splits import split_samples
 from blackout.errors import UserError
 from blackout.files import read_text
-from blackout.permutations.coded.data import PermutationData, check_length, repeated
+from blackout.permutations.coded.data import PermutationData, check_length, repetition_streams
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
@@ -68,7 +68,7 @@ def words(
         return {"x": _spelling(word, items), "items": items}
 
     def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return make(train[index], repeated(seed, index, augment))
+        return make(train[index], repetition_streams(seed, index, augment))
 
     def listed(spelled: Tensor) -> Tensor:
         return torch.isin(_number(spelled), known)
@@ -90,7 +90,7 @@ def words(
         for items in shown["items"][most]
     }
     return PermutationData(
-        "words", training, shown, num_tokens=26, judge=judged, truth=truth, shown=named,
+        "words", training, shown, num_tokens=26, sample_scores=judged, log_prob=truth, reported_contexts=named,
         train_size=len(train), validation=validated if len(chosen) else None,
     )  # fmt: skip
 

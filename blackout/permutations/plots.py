@@ -70,7 +70,7 @@ def lists(
     return laid_out(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None
 
 
-def wins(orders: Tensor, n: int) -> Tensor:
+def precedence(orders: Tensor, n: int) -> Tensor:
     """The share of the orders [N, m] that hold both of n items in which one (row) comes before the other: [n, n].
 
     Ours (tests/permutations/test_datasets.py).
@@ -80,7 +80,7 @@ def wins(orders: Tensor, n: int) -> Tensor:
     return before / (before + before.T)
 
 
-def wins_figure(sets: Mapping[str, Tensor], names: Sequence[str]) -> Any:
+def precedence_figure(sets: Mapping[str, Tensor], names: Sequence[str]) -> Any:
     """Matrices of pairwise wins by what they are of, in the order of the first one's means."""
     from matplotlib.figure import Figure
 

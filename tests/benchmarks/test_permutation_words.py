@@ -26,16 +26,16 @@ def test_words_are_spelled_by_their_letters(tmp_path):
             found = ["".join(chr(97 + c) for c in row) for row in spelled.tolist()]
             assert set(found) <= listed
             seen |= set(found) if split == "train" else set()
-            assert float(source.judge({"samples": batch["x"], **batch})["listed_word"].mean()) == 1
-    for context in source.shown.values():  # every answer to the letters is as likely
-        p = source.truth(context, all_permutations(4)).exp()
+            assert float(source.sample_scores({"samples": batch["x"], **batch})["listed_word"].mean()) == 1
+    for context in source.reported_contexts.values():  # every answer to the letters is as likely
+        p = source.log_prob(context, all_permutations(4)).exp()
         answers = {"".join(sorted(w)) for w in listed}
         own = "".join(sorted(chr(97 + c) for c in context["items"][0].tolist()))
         number = sum("".join(sorted(w)) == own for w in listed)
         assert own in answers and p[p > 0].tolist() == pytest.approx([1 / number] * number)
     tests = {"".join(sorted(w)) for w in listed} - {"".join(sorted(w)) for w in seen}
     assert len(tests) == source.size("test")
-    assert float(source.judge({"samples": torch.tensor([[3, 2, 1, 0]]), "items": torch.tensor([[0, 1, 2, 3]])})
+    assert float(source.sample_scores({"samples": torch.tensor([[3, 2, 1, 0]]), "items": torch.tensor([[0, 1, 2, 3]])})
                  ["listed_word"]) == 0  # fmt: skip
     with pytest.raises(UserError, match="0 words of 9 letters"):
         words(path, length=9)

@@ -20,7 +20,7 @@ from blackout.permutations.datasets import (
 )
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import ceilings, ndcg_scores, order_scores, puzzle_scores, rearrange, tour_length
-from blackout.permutations.plots import lists, picture, wins, wins_figure
+from blackout.permutations.plots import lists, picture, precedence, precedence_figure
 from blackout.permutations.tours import (
     counter_clockwise,
     gaps_without_learning,
@@ -258,9 +258,9 @@ def test_what_cannot_be_is_refused(bad):
 def test_pairwise_wins_are_shares_of_the_orders_that_hold_both_items():
     orders = torch.tensor([[0, 1, 2], [2, 0, 1], [0, 3, 1]])
     expected = {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.5, (0, 3): 1.0, (1, 3): 0.0}
-    found = wins(orders, 4)
+    found = precedence(orders, 4)
     assert {pair: float(found[pair]) for pair in expected} == expected and found.isnan().sum() == 4 + 2
     assert torch.equal((found + found.T).nan_to_num(1), torch.ones(4, 4).double())
-    panels = wins_figure({"held out": found, "samples": found}, ["a", "b", "c", "d"]).axes
+    panels = precedence_figure({"held out": found, "samples": found}, ["a", "b", "c", "d"]).axes
     shown = [label.get_text() for label in panels[0].get_yticklabels()]
     assert (shown[0], shown[-1], len(shown)) == ("a", "b", 4)

@@ -10,8 +10,8 @@ from blackout.permutations import all_permutations, kendall_distance
 from blackout.permutations.coded.model import (
     any_order_loss,
     autoregressive_loss,
+    balanced_blocks,
     code_log_prob,
-    partition,
 )
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import is_permutation
@@ -19,7 +19,7 @@ from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws, draw_codes
 
 FREE = [Lehmer, FisherYates, Insertion]
-PARTITIONS = [partition(4, k) for k in (1, 2, 3, 4)] + [partition(4, 2, torch.tensor([2, 0, 3, 1]))]
+PARTITIONS = [balanced_blocks(4, k) for k in (1, 2, 3, 4)] + [balanced_blocks(4, 2, torch.tensor([2, 0, 3, 1]))]
 
 
 class Network(torch.nn.Module):
@@ -46,16 +46,16 @@ def cycles(n):
 
 
 def test_blocks_are_balanced():
-    assert [len(b) for b in partition(10, 4)] == [3, 3, 2, 2] and torch.cat(partition(10, 4)).tolist() == list(
+    assert [len(b) for b in balanced_blocks(10, 4)] == [3, 3, 2, 2] and torch.cat(balanced_blocks(10, 4)).tolist() == list(
         range(10)
     )
     order = torch.rand(5, 7).argsort()
-    assert torch.equal(torch.cat(partition(7, 3, order), -1), order)
+    assert torch.equal(torch.cat(balanced_blocks(7, 3, order), -1), order)
     for passes in (0, 8):
         with pytest.raises(ValueError, match=f"must be 1..7, not {passes}"):
-            partition(7, passes)
-    with pytest.raises(ValueError, match="7 digits is needed, not of 5"):
-        partition(7, 2, torch.arange(5))
+            balanced_blocks(7, passes)
+    with pytest.raises(ValueError, match="must have 7 digits, not 5"):
+        balanced_blocks(7, 2, torch.arange(5))
 
 
 @pytest.mark.parametrize("code", FREE)
@@ -76,35 +76,35 @@ def test_all_draws_are_permutations_whatever_the_weights(code, passes):
         network = Network(9, seed, torch.float32)
         network.scale = 30.0
         order = torch.rand(500, 9, generator=torch.Generator().manual_seed(seed)).argsort()
-        drawn = draw_codes(network, 9, 500, partition(9, passes, order), code.support(9))
+        drawn = draw_codes(network, 9, 500, balanced_blocks(9, passes, order), code.support(9))
         assert bool(is_permutation(code.decode(drawn)).all())
 
 
 def test_inline_is_not_a_distribution_over_permutations():
     perms, network = all_permutations(4), Network(4)
     with torch.no_grad():
-        mass = [float(code_log_prob(network, perms, partition(4, k), Inline.support(4)).exp().sum()) for k in (1, 4)]
+        mass = [float(code_log_prob(network, perms, balanced_blocks(4, k), Inline.support(4)).exp().sum()) for k in (1, 4)]
     assert mass[0] < 0.5 and mass[1] < 0.5
     generator = torch.Generator().manual_seed(0)
-    drawn = draw_codes(network, 4, 20_000, partition(4, 1), Inline.support(4), generator=generator)
+    drawn = draw_codes(network, 4, 20_000, balanced_blocks(4, 1), Inline.support(4), generator=generator)
     assert float(is_permutation(drawn).double().mean()) == pytest.approx(mass[0], abs=0.02)
 
 
 def test_given_digits_stay():
     given = torch.tensor([0, 1, 5, 5, 5])
-    drawn = draw_codes(Network(5), 5, 300, partition(5, 2), Insertion.support(5), given)
+    drawn = draw_codes(Network(5), 5, 300, balanced_blocks(5, 2), Insertion.support(5), given)
     assert bool((drawn[:, :2] == given[:2]).all()) and len(drawn.unique(dim=0)) > 10
     orders = Insertion.decode(drawn)
     assert torch.equal(orders[orders < 2].view(-1, 2), torch.tensor([0, 1]).expand(300, 2))
     each = Lehmer.encode(all_permutations(5)[:60])
     each[:, 2:4] = 5
-    drawn = draw_codes(Network(5), 5, 60, partition(5, 5), Lehmer.support(5), each)
+    drawn = draw_codes(Network(5), 5, 60, balanced_blocks(5, 5), Lehmer.support(5), each)
     assert torch.equal(drawn.masked_fill(each == 5, 5), each)
 
 
 def test_greedy_takes_the_most_probable():
     network = Network(5)
-    drawn = draw_codes(network, 5, 3, partition(5, 1), Lehmer.support(5), greedy=True)
+    drawn = draw_codes(network, 5, 3, balanced_blocks(5, 1), Lehmer.support(5), greedy=True)
     logits = network(torch.full((1, 5), 5)).masked_fill(~Lehmer.support(5), -torch.inf)
     assert torch.equal(drawn, logits.argmax(-1).expand(3, 5))
 
@@ -112,7 +112,7 @@ def test_greedy_takes_the_most_probable():
 def test_samples_from_streams_do_not_depend_on_their_batch():
     def draw(indices):
         source = SampleStreams(0, torch.tensor(indices)).step(0)
-        return draw_codes(Network(6), 6, len(indices), partition(6, 3), Lehmer.support(6), generator=source)
+        return draw_codes(Network(6), 6, len(indices), balanced_blocks(6, 3), Lehmer.support(6), generator=source)
 
     assert torch.equal(draw([4, 1]), draw(list(range(8)))[[4, 1]])
 
@@ -124,7 +124,7 @@ def test_the_masked_loss_is_the_mean_over_orders(n):
     digits = code.encode(all_permutations(n))[[1]]
     with torch.no_grad():
         exact = torch.stack(
-            [-code_log_prob(network, digits, partition(n, n, o), code.support(n)) for o in all_permutations(n)]
+            [-code_log_prob(network, digits, balanced_blocks(n, n, o), code.support(n)) for o in all_permutations(n)]
         )
         many = digits.expand(200_000, n)
         drawn = any_order_loss(network, many, code.support(n), torch.Generator().manual_seed(0))
@@ -139,7 +139,7 @@ def test_the_autoregressive_loss_is_n_passes_from_the_left():
 
     network, digits = Causal(4), Lehmer.encode(all_permutations(4))
     with torch.no_grad():
-        passes = code_log_prob(network, digits, partition(4, 4), Lehmer.support(4))
+        passes = code_log_prob(network, digits, balanced_blocks(4, 4), Lehmer.support(4))
         at_once = autoregressive_loss(network, digits, Lehmer.support(4))
     assert torch.allclose(at_once, -passes, atol=1e-12)
 
@@ -167,29 +167,29 @@ def test_one_pass_on_cycles(n, lehmer, inline, valid):
     data = cycles(n)
     for code, mass in ((Lehmer, lehmer), (Insertion, lehmer), (FisherYates, 1.0), (Inline, inline)):
         digits = code.encode(data)
-        assert product_mass(digits, partition(n, 1)) == pytest.approx(mass, rel=3e-3)
-        assert product_mass(digits, partition(n, n)) == pytest.approx(1)
-    assert product_mass(data, partition(n, 1), all_permutations(n)) == pytest.approx(valid, rel=3e-3)
+        assert product_mass(digits, balanced_blocks(n, 1)) == pytest.approx(mass, rel=3e-3)
+        assert product_mass(digits, balanced_blocks(n, n)) == pytest.approx(1)
+    assert product_mass(data, balanced_blocks(n, 1), all_permutations(n)) == pytest.approx(valid, rel=3e-3)
     derangements = sum((-1) ** k * math.factorial(n) // math.factorial(k) for k in range(n + 1))
-    assert product_mass(data, partition(n, 1), all_permutations(n)) == pytest.approx(derangements / (n - 1) ** n)
+    assert product_mass(data, balanced_blocks(n, 1), all_permutations(n)) == pytest.approx(derangements / (n - 1) ** n)
 
 
 @pytest.mark.parametrize(("n", "bits"), [(4, 4.044), (5, 6.410), (6, 9.043), (7, 11.884)])
 def test_bits_of_one_pass_on_cycles(n, bits):
-    law = product_law(Lehmer.encode(cycles(n)), partition(n, 1))
+    law = product_law(Lehmer.encode(cycles(n)), balanced_blocks(n, 1))
     assert float(-law.log2().mean()) == pytest.approx(bits, abs=1e-3)
-    law = product_law(FisherYates.encode(cycles(n)), partition(n, 1))
+    law = product_law(FisherYates.encode(cycles(n)), balanced_blocks(n, 1))
     assert float(-law.log2().mean()) == pytest.approx(math.log2(math.factorial(n - 1)))
 
 
 def test_ten_cycles():
     """n = 10: one pass of Lehmer, and blocks of two and five of Lehmer, insertion and inline."""
     data = cycles(10)
-    assert product_mass(Lehmer.encode(data), partition(10, 1)) == pytest.approx(0.1372, abs=5e-5)
-    assert product_mass(data, partition(10, 1)) == pytest.approx(0.000104, rel=5e-3)
-    assert product_mass(Lehmer.encode(data), partition(10, 2)) == pytest.approx(0.226, abs=5e-4)
-    assert product_mass(Insertion.encode(data), partition(10, 2)) == pytest.approx(0.169, abs=5e-4)
-    assert product_mass(data, partition(10, 2)) == pytest.approx(0.0060, abs=5e-5)
+    assert product_mass(Lehmer.encode(data), balanced_blocks(10, 1)) == pytest.approx(0.1372, abs=5e-5)
+    assert product_mass(data, balanced_blocks(10, 1)) == pytest.approx(0.000104, rel=5e-3)
+    assert product_mass(Lehmer.encode(data), balanced_blocks(10, 2)) == pytest.approx(0.226, abs=5e-4)
+    assert product_mass(Insertion.encode(data), balanced_blocks(10, 2)) == pytest.approx(0.169, abs=5e-4)
+    assert product_mass(data, balanced_blocks(10, 2)) == pytest.approx(0.0060, abs=5e-5)
 
 
 def test_inline_mass_has_a_closed_form():
@@ -243,7 +243,7 @@ def test_the_wrong_code_cannot_say_mallows_in_one_pass(n, phi, bits):
     law = phi ** kendall_distance(perms).double()
     law /= law.sum()
     for code, floor in ((FisherYates, bits), (Lehmer, 0.0)):
-        fitted = product_law(code.encode(perms), partition(n, 1), weights=law)
+        fitted = product_law(code.encode(perms), balanced_blocks(n, 1), weights=law)
         assert float((law * (law / fitted).log2()).sum()) == pytest.approx(floor, abs=5e-4)
 
 

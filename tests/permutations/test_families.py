@@ -10,7 +10,7 @@ from torch import Size
 from benchmarks.permutation_codes import product_law
 from blackout.permutations import all_permutations, inverse, kendall_distance
 from blackout.permutations.classical import Mallows, Mixture, consensus
-from blackout.permutations.coded.model import autoregressive_loss, code_log_prob, partition
+from blackout.permutations.coded.model import autoregressive_loss, balanced_blocks, code_log_prob
 from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce

@@ -111,7 +111,7 @@ def test_conditions_and_answers_are_those_of_the_law(code):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     given = Condition.read("A before C, D first", 4)
-    draw = CodeDraw(model.eval(), model.passes, top=3, under=given)
+    draw = CodeDraw(model.eval(), model.passes, top=3, requirement=given)
     points, log_p = exact_distribution_of_codes(model, {}, 2)
     p = log_p.softmax(0) * given.is_fulfilled(points)  # inline digits may be no permutation: among those that are
     told = draw.about(0)

@@ -1,7 +1,8 @@
-"""What a model of codes is trained on: permutations in memory, or made on the fly from their number.
+"""Data sets of permutations for models of codes: in memory, or made on demand from their index.
 
-Sources whose law is known (cycles, Mallows for every phi at once, Plackett-Luce), permutations of one's own, and
-puzzles as permutations to be coded: the items as they are given, and the permutation that puts them right.
+There are distributions that are known exactly (cycles, Mallows with all phi at once,
+Plackett-Luce), files of the user, and puzzles, whose items are the context and whose solution is
+the permutation.
 """
 
 from __future__ import annotations
@@ -26,69 +27,86 @@ from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, read_samples
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.group import inverse, is_permutation, kendall_distance, lexicographic_rank, num_cycles
+from blackout.permutations.group import (
+    inverse,
+    is_permutation,
+    kendall_distance,
+    lexicographic_rank,
+    num_cycles,
+)
 from blackout.permutations.metrics import puzzle_scores, rearrange
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
 
-Judge: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
-"""(`samples` [b, n] and their contexts) -> figures of each sample by name, [b]; NaN where one has none."""
-Truth: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
-"""(one context, permutations [m, n]) -> their true log-probabilities in nats, float64 [m]."""
-Maker: TypeAlias = Callable[[Tensor, Tensor | None], dict[str, Tensor]]
-"""(numbers [b], uniforms [b] that tell repetitions apart, or None) -> `x` and contexts of training samples."""
-_ENUMERATED = 10
-"""Most items whose cycles are all held in memory."""
-_HELD_OUT, _FIRST = 2000, 64
-_MADE_HELD_OUT = 512
-_TEST, _VALIDATION = 1, 2  # seeds of permutations that are made; those to train on have 0
-_REPETITIONS = 2**24
-_MOST_PLACES, _NUMBER = 10**8, re.compile("[0-9]{1,9}")
-_ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
-VOTES = (".soc", ".soi", ".toc", ".toi")
-_LEAST_PHI, _PHIS = 0.1, (0.2, 0.5, 0.8, 1.0)
+# (`samples` [b, n] and their contexts) -> scores of each sample by name, [b]; nan for none
+SampleScores: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
+# (one context, permutations [m, n]) -> true log-probabilities in nats, float64 [m]
+LogProb: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+# (indices [b], uniforms [b] that distinguish repetitions, or None) -> `x` and contexts
+TrainingBatch: TypeAlias = Callable[[Tensor, Tensor | None], dict[str, Tensor]]
+
+MAX_CYCLE_LENGTH = 10  # items of which all cycles (362,880) are held in memory
+MAX_HELD_OUT_CYCLES = 2000  # in each of validation and test
+NUM_HELD_OUT = 512  # permutations in validation and test of data sets made on demand
+NUM_HASHED = 64  # permutations in the fingerprint of an unlimited split
+MAX_VOTE_ENTRIES = 10**8  # voters x alternatives of a file of votes
+
+# keys of permutations made on demand; training has 0
+TEST_KEY = 1
+VALIDATION_KEY = 2
+MAX_REPETITIONS = 2**24  # random variants of a training sample
+
+MIN_PHI = 0.1  # of Mallows permutations; the largest is 1, uniform
+REPORTED_PHIS = (0.2, 0.5, 0.8, 1.0)  # for which the divergence from the truth is reported
+
+VOTE_SUFFIXES = (".soc", ".soi", ".toc", ".toi")  # of preflib.org
+INTEGER = re.compile("[0-9]{1,9}")
+ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
 
 
 @dataclass(frozen=True, eq=False)
 class PermutationData:
-    """Permutations `x`, int64 [N, n], each with its context, if it has any: a `blackout.protocols.Source`.
+    """Permutations `x`, int64 [N, n], with their contexts: a `blackout.protocols.Source`.
 
-    Contexts are further arrays [N, ...]: `items` int64 [N, n] (tokens), `condition` float32 [N, d] (numbers), or others
-    that the judge alone reads.
+    Contexts are further arrays [N, ...]: `items` int64 [N, n] (tokens), `condition` float32 [N, d],
+    or others that only `sample_scores` uses.
 
     Attributes:
         name: short name for logs and file names.
         train: makes `x` and contexts of training samples.
-        test: the same of the test samples.
-        validation: the same of the validation samples; None for none.
-        num_tokens: size of the vocabulary where `items` are tokens; None without.
-        kind: what the items are, for pictures: rankings, or a puzzle's kind; None for bare permutations.
-        puzzles: where the permutations come from, if they solve puzzles.
-        judge: figures of single samples.
-        truth: the law of the data, where it is known.
-        members: all permutations that occur, equally often, int64 [M, n]; None where that is not so.
-        train_size: training samples; None for any number.
-        shown: contexts under which a known law is reported, named: {"phi=0.2": {"condition": ...}}; unless given none.
-        kept: what a model keeps of the source, such as the user's numbers of items.
-        code: that a model is of unless it is told otherwise.
-        labels: what items are called.
+        test: `x` and contexts of test samples.
+        num_tokens: size of the vocabulary if `items` are tokens; None otherwise.
+        kind: of the items, for pictures: rankings, or the kind of a puzzle; None for bare
+            permutations.
+        puzzles: the puzzles that the permutations solve; None otherwise.
+        sample_scores: scores of single samples; None for none.
+        log_prob: the true distribution, if it is known.
+        members: all permutations of the data, if they are equally frequent, int64 [M, n]; None
+            otherwise.
+        train_size: number of training samples; None for an unlimited number.
+        reported_contexts: contexts for which the divergence from the truth is reported, by name,
+            such as {"phi=0.2": {"condition": ...}}; by default no context.
+        buffers: tensors that are exported with a model, such as the user's names of items.
+        code: default code of a model.
+        labels: names of the items.
+        validation: `x` and contexts of validation samples; None for none.
 
     Raises:
-        ValueError: no samples, what is no permutation, or fewer than 2 items.
+        ValueError: no samples, rows that are no permutations, or fewer than 2 items.
     """
 
     name: str
-    train: Maker
+    train: TrainingBatch
     test: Mapping[str, Tensor]
     num_tokens: int | None = None
     kind: str | None = None
     puzzles: Puzzles | None = None
-    judge: Judge | None = None
-    truth: Truth | None = None
+    sample_scores: SampleScores | None = None
+    log_prob: LogProb | None = None
     members: Tensor | None = None
     train_size: int | None = None
-    shown: Mapping[str, Mapping[str, Tensor]] = field(default_factory=lambda: {"": {}})
-    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    reported_contexts: Mapping[str, Mapping[str, Tensor]] = field(default_factory=lambda: {"": {}})
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
     code: str = "fisher_yates"
     labels: tuple[str, ...] = ()
     validation: Mapping[str, Tensor] | None = None
@@ -99,193 +117,269 @@ class PermutationData:
             check_permutations(self.name, self.validation["x"])
 
     def __str__(self) -> str:
+        """Return one line for the summary of a run."""
         size = "any number" if self.train_size is None else f"{self.train_size:,}"
         sizes = f"{size} training, {self.size('val'):,} validation and {self.size('test'):,} test"
         return f"{self.name}, {sizes} permutations of {self.length} items"
 
     @property
     def length(self) -> int:
-        """Items of a permutation."""
+        """The number of items n."""
         return self.test["x"].shape[1]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`num_items`, and where there are contexts `num_conditions`, or what the encoder of items asks for."""
-        facts: dict[str, Any] = {"num_items": self.length, **(self.puzzles.facts if self.puzzles else {})}
+        """`num_items`, and with contexts `num_conditions` or the statistics that encoders of items
+        need."""
+        facts: dict[str, Any] = {"num_items": self.length}
+        if self.puzzles is not None:
+            facts |= self.puzzles.facts
         if self.num_tokens is not None:
-            facts |= {"num_tokens": self.num_tokens, "item_shape": []}
+            facts["num_tokens"] = self.num_tokens
+            facts["item_shape"] = []
             facts["encoder"] = {"_target_": "blackout.networks.TokenEncoder"}
         if "condition" in self.test:
             facts["num_conditions"] = self.test["condition"].shape[1]
         return facts
 
     def size(self, split: Split) -> int | None:
-        """Number of samples of a split; None for any number."""
+        """Return the number of samples of a split; None for an unlimited number."""
         if split == "train":
             return self.train_size
         return len(self._held_out(split)["x"])
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """`x` and contexts of the samples with these numbers, [b, ...]."""
+    def batch(
+        self, split: Split, index: Tensor, augment: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return `x` and contexts of samples, [b, ...].
+
+        Args:
+            split: of the samples.
+            index: int64 [b].
+            augment: uniforms [b] that distinguish repetitions of training samples; None for none.
+        """
         if split == "train":
             return self.train(index, augment)
         return {name: values[index] for name, values in self._held_out(split).items()}
 
     def _held_out(self, split: Split) -> Mapping[str, Tensor]:
-        """`x` and contexts of all validation or test samples."""
+        """Return `x` and contexts of all validation or test samples."""
         if split == "test":
             return self.test
         return self.validation or {name: values[:0] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
-        """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
+        """Return the SHA-256 (hex) of the arrays of a split, or of the first samples of an
+        unlimited one."""
         size = self.size(split)
-        return tensors_hash(self.name, self.batch(split, torch.arange(_FIRST if size is None else size)))
+        index = torch.arange(NUM_HASHED if size is None else size)
+        return tensors_hash(self.name, self.batch(split, index))
 
     def to(self, device: torch.device) -> PermutationData:
-        """The same: training samples are made on the CPU."""
+        """Return itself: training samples are made on the CPU."""
         return self
 
 
 def check_permutations(name: str, x: Tensor) -> None:
-    """Refuse what are no permutations [N, n] of at least 2 items.
+    """Refuse arrays that are not permutations [N, n] of at least 2 items.
 
     Raises:
-        ValueError: saying what is wrong, and in which row.
+        ValueError: another shape, or a row that is no permutation.
     """
-    ensure(x.ndim == 2 and len(x), f"{name}: permutations [N, n], at least one, are needed, not {list(x.shape)}")
+    ensure(
+        x.ndim == 2 and len(x),
+        f"{name}: permutations [N, n], at least one, are needed, not {list(x.shape)}",
+    )
     check_length(name, x.shape[1])
-    if not bool((good := is_permutation(x)).all()):
-        row = int((~good).nonzero()[0, 0])
-        raise ValueError(f"{name}: row {row} is no permutation of 0..{x.shape[1] - 1}: {x[row].tolist()}"[:300])
+    valid = is_permutation(x)
+    if not bool(valid.all()):
+        row = int((~valid).nonzero()[0, 0])
+        message = f"{name}: row {row} is no permutation of 0..{x.shape[1] - 1}: {x[row].tolist()}"
+        raise ValueError(message[:300])
 
 
 def check_length(name: str, length: int) -> None:
-    """Refuse lengths below 2.
+    """Refuse permutations of fewer than 2 items.
 
     Raises:
-        ValueError: it is.
+        ValueError: length < 2.
     """
     ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
 
 
-def hash_share(key: Tensor, seed: int) -> Tensor:
-    """A uniform number of each key, int64 [N]: the same ones for ever; float64 [N]."""
-    return SampleStreams(seed, key).step(0).next_draw().uniform((len(key), 1)).squeeze(1)
+def hash_to_uniform(keys: Tensor, seed: int) -> Tensor:
+    """Return a uniform number for each key int64 [N], float64 [N], the same on every machine."""
+    return SampleStreams(seed, keys).step(0).next_draw().uniform((len(keys), 1)).squeeze(1)
 
 
 @component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
-    """All permutations that are one cycle, `share` of them to train on, the others held out [Severo 2025, section 5.2].
+    """All permutations that are a single cycle, a share of them for training and the others held
+    out.
 
-    Permutations are [N, n]. Which ones is decided by a hash of the permutation: the training set is the same
-    everywhere, and whether a sample is in it needs no list. Of those held out up to 4,000, evenly spaced, are
-    validation and test permutations in turn.
+    A hash of the permutation decides whether it is for training, so that the training set is the
+    same everywhere, and no list is needed to look a sample up. Up to 4,000 of the others, evenly
+    spaced, are validation and test permutations in turn.
 
     Args:
-        length: 2 to 10.
-        share: of the (length - 1)! cycles, in (0, 1]; 1 trains on all, those for validation and test among them.
+        length: items, 2 to 10.
+        share: of the (length - 1)! cycles for training, in (0, 1]; 1 trains on all, validation and
+            test included.
         seed: of the hash.
 
     Raises:
-        ValueError: values outside these limits, or a share that leaves nothing to train on, or fewer than two held out.
+        ValueError: values out of range, or a share that leaves no training or fewer than two
+            held-out permutations.
+
+    References: Severo et al. 2025, section 5.2.
     """
     check_length("cycles", length)
     ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
-    ensure(length <= _ENUMERATED, f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
+    ensure(
+        length <= MAX_CYCLE_LENGTH,
+        f"cycles: length must be at most {MAX_CYCLE_LENGTH}: all are held in memory; not {length}",
+    )
+    # 1. split
     x = all_cycles(length)
-    drawn = hash_share(lexicographic_rank(x), seed) < share
-    ensure(bool(drawn.any()), f"cycles: share={share} of {len(x)} cycles leaves none to train on")
-    rest = x if share == 1 else x[~drawn]
-    ensure(len(rest) >= 2, f"cycles: share={share} of {len(x)} cycles leaves {len(rest)} for validation and test, of 2")
+    num_cycles_total = len(x)
+    in_training = hash_to_uniform(lexicographic_rank(x), seed) < share
+    ensure(
+        bool(in_training.any()),
+        f"cycles: share={share} of {num_cycles_total} cycles leaves none to train on",
+    )
+    train = x[in_training]
+    others = x if share == 1 else x[~in_training]
+    ensure(
+        len(others) >= 2,
+        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(others)} for validation "
+        "and test, which need 2",
+    )
+    num_held_out = min(len(others), 2 * MAX_HELD_OUT_CYCLES)
+    held_out = others[torch.linspace(0, len(others) - 1, num_held_out).long()]
 
-    def judge(samples: Samples) -> Mapping[str, Tensor]:
-        """Whether samples [b, n] are one cycle, and in the training set, [b] each."""
-        cyclic = num_cycles(samples["samples"]) == 1
-        inside = cyclic & (hash_share(lexicographic_rank(samples["samples"]), seed) < share)
-        return {"cyclic": cyclic.double(), "in_train": inside.double()}
+    # 2. scores and the true distribution
+    def sample_scores(samples: Samples) -> Mapping[str, Tensor]:
+        """Return whether samples [b, n] are a single cycle, and in the training set."""
+        is_cycle = num_cycles(samples["samples"]) == 1
+        u = hash_to_uniform(lexicographic_rank(samples["samples"]), seed)
+        return {"cyclic": is_cycle.double(), "in_train": (is_cycle & (u < share)).double()}
 
-    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
-        """-log (n - 1)! of every permutation [m, n] that is one cycle, else -inf: float64 [m]
-        [Severo 2025, section 5.2].
-        """
-        log_p = torch.full((len(points),), -math.log(len(x)), dtype=torch.float64)
-        return log_p.masked_fill(num_cycles(points) != 1, -math.inf)
-
-    held_out = rest[torch.linspace(0, len(rest) - 1, min(len(rest), 2 * _HELD_OUT)).long()]
-    train = x[drawn]
+    def log_prob(context: Mapping[str, Tensor], permutations: Tensor) -> Tensor:
+        """Return -log (n - 1)! for cycles, -inf for other permutations [m, n]."""
+        log_p = torch.full((len(permutations),), -math.log(num_cycles_total), dtype=torch.float64)
+        return log_p.masked_fill(num_cycles(permutations) != 1, -math.inf)
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """Return training permutations."""
         return {"x": train[index]}
 
     return PermutationData(
-        "cycles", make, {"x": held_out[::2]}, judge=judge, truth=truth, members=x, train_size=len(train),
+        "cycles",
+        make,
+        {"x": held_out[::2]},
+        sample_scores=sample_scores,
+        log_prob=log_prob,
+        members=x,
+        train_size=len(train),
         validation={"x": held_out[1::2]},
-    )  # fmt: skip
+    )
 
 
 def all_cycles(n: int) -> Tensor:
-    """The (n - 1)! permutations that are one cycle, int64 [(n - 1)!, n]: no Fisher-Yates digit but the last is 0.
+    """Return the (n - 1)! permutations that are a single cycle, int64 [(n - 1)!, n].
 
-    [Sattolo 1986], [Severo 2025, section 5.2].
+    No Fisher-Yates digit of them but the last is 0.
+
+    References: Sattolo 1986; Severo et al. 2025, section 5.2.
     """
-    digits = torch.cartesian_prod(*(torch.arange(1, n - i) for i in range(n - 1))).reshape(-1, n - 1)
-    return FisherYates.decode(torch.cat([digits, torch.zeros(len(digits), 1, dtype=torch.int64)], 1))
+    digits = torch.cartesian_prod(*(torch.arange(1, n - i) for i in range(n - 1)))
+    digits = digits.reshape(-1, n - 1)
+    last = torch.zeros(len(digits), 1, dtype=torch.int64)
+    return FisherYates.decode(torch.cat([digits, last], 1))
 
 
 @component("dataset")
 def mallows(length: int = 8) -> PermutationData:
-    """Mallows orders [N, length] for every phi between .1 and 1, which the model is told: one network for all of them.
+    """Mallows permutations with phi uniform on [0.1, 1], which is the condition: one network for
+    all of them.
 
-    [Mallows 1957].
+    Args:
+        length: items.
 
     Raises:
-        ValueError: a length below 2.
+        ValueError: length < 2.
+
+    References: Mallows 1957.
     """
     check_length("mallows", length)
 
-    def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
-        """phi uniform on [.1, 1], `condition` [b, 1], and a draw of each law, `x` [b, n]: see `Mallows`."""
-        streams, size = SampleStreams(seed, index).step(0), len(index)
-        phi = _LEAST_PHI + (1 - _LEAST_PHI) * streams.next_draw().uniform((size, 1))
-        return {"x": Mallows(length, phi.squeeze(1)).sample(generator=streams), "condition": phi.float()}
+    def make(index: Tensor, augment: Tensor | None = None, key: int = 0) -> dict[str, Tensor]:
+        """Draw phi, the `condition` [b, 1], and a permutation `x` [b, n] for each."""
+        streams = SampleStreams(key, index).step(0)
+        phi = MIN_PHI + (1 - MIN_PHI) * streams.next_draw().uniform((len(index), 1))
+        x = Mallows(length, phi.squeeze(1)).sample(generator=streams)
+        return {"x": x, "condition": phi.float()}
 
-    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
-        """log p of permutations [m, n], float64 [m]: see `Mallows`."""
-        return Mallows(length, context["condition"].double().flatten()[0]).log_prob(points)
+    def log_prob(context: Mapping[str, Tensor], permutations: Tensor) -> Tensor:
+        """Return log p of permutations [m, n], float64 [m]."""
+        phi = context["condition"].double().flatten()[0]
+        return Mallows(length, phi).log_prob(permutations)
 
-    def judge(samples: Samples) -> Mapping[str, Tensor]:
-        """The distance of every sample [b, n] and its mean under the law, [b] each: see `Mallows.moments`."""
-        exact, _ = Mallows(length, samples["condition"].double().squeeze(1)).moments()
-        return {"distance": kendall_distance(samples["samples"]).double(), "expected_distance": exact}
+    def sample_scores(samples: Samples) -> Mapping[str, Tensor]:
+        """Return the Kendall distance of samples [b, n] from the identity, and its expectation."""
+        phi = samples["condition"].double().squeeze(1)
+        expected_distance, _ = Mallows(length, phi).moments()
+        distance = kendall_distance(samples["samples"]).double()
+        return {"distance": distance, "expected_distance": expected_distance}
 
-    test, validation = (make(torch.arange(_MADE_HELD_OUT), seed=stream) for stream in (_TEST, _VALIDATION))
-    shown = {f"phi={phi}": {"condition": torch.tensor([[phi]])} for phi in _PHIS}
+    index = torch.arange(NUM_HELD_OUT)
+    contexts = {f"phi={phi}": {"condition": torch.tensor([[phi]])} for phi in REPORTED_PHIS}
     return PermutationData(
-        "mallows", make, test, judge=judge, truth=truth, shown=shown, validation=validation
+        "mallows",
+        make,
+        make(index, key=TEST_KEY),
+        sample_scores=sample_scores,
+        log_prob=log_prob,
+        reported_contexts=contexts,
+        validation=make(index, key=VALIDATION_KEY),
     )
 
 
 @component("dataset")
 def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
-    """Orders [N, length] drawn without replacement by weights 1, ratio, ratio^2, ...: no product of digits is this law.
+    """Plackett-Luce permutations with worths 1, ratio, ratio^2, ...: no product of independent
+    digits.
 
-    [Plackett 1975].
+    Args:
+        length: items.
+        ratio: of consecutive worths.
 
     Raises:
-        ValueError: a length below 2, or a ratio that is not positive.
+        ValueError: length < 2, or a ratio that is not positive.
+
+    References: Plackett 1975.
     """
     check_length("plackett_luce", length)
-    ensure(ratio > 0 and math.isfinite(ratio), f"plackett_luce: ratio must be positive, not {ratio}")
-    law = PlackettLuce(math.log(ratio) * torch.arange(length).double())
+    ensure(
+        ratio > 0 and math.isfinite(ratio), f"plackett_luce: ratio must be positive, not {ratio}"
+    )
+    distribution = PlackettLuce(math.log(ratio) * torch.arange(length).double())
 
-    def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
-        """Draws of the law, `x` [b, n]: see `PlackettLuce`."""
-        return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).step(0))}
+    def make(index: Tensor, augment: Tensor | None = None, key: int = 0) -> dict[str, Tensor]:
+        """Draw permutations `x` [b, n]."""
+        return {"x": distribution.sample(Size([len(index)]), SampleStreams(key, index).step(0))}
 
-    test, validation = (make(torch.arange(_MADE_HELD_OUT), seed=stream) for stream in (_TEST, _VALIDATION))
+    def log_prob(context: Mapping[str, Tensor], permutations: Tensor) -> Tensor:
+        """Return log p of permutations [m, n], float64 [m]."""
+        return distribution.log_prob(permutations)
+
+    index = torch.arange(NUM_HELD_OUT)
     return PermutationData(
-        "plackett_luce", make, test, truth=lambda _, x: law.log_prob(x), validation=validation
+        "plackett_luce",
+        make,
+        make(index, key=TEST_KEY),
+        log_prob=log_prob,
+        validation=make(index, key=VALIDATION_KEY),
     )
 
 
@@ -293,31 +387,39 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
 def permutations(
     path: str | Path, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
 ) -> PermutationData:
-    """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; a `.csv` with an order of the same names in
-    every row, the best first; or votes from preflib.org, .soc .soi .toc .toi. An `.npz` with `train` and `test`, and
-    perhaps `val`, keeps these splits.
+    """Permutations or votes in a file of the user.
 
-    Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
-    last places: bits are then those of a random order that agrees with the vote.
+    An `.npy` file has permutations [N, n], rows of 0..n-1. An `.npz` with `train` and `test`, and
+    perhaps `val`, keeps these splits. A `.csv` has the same names in every row, the best first.
+    `.soc`, `.soi`, `.toc` and `.toi` are votes of preflib.org.
+
+    Ties are broken at random, differently in every training batch, and alternatives that a vote
+    leaves out are tied for the last positions: bits are then those of a random order that agrees
+    with the vote.
 
     Args:
         path: the file.
-        holdout: share of the rows, or voters, to test on; a file with `test` has its own.
+        holdout: share of the rows, or voters, for testing; a file with `test` has its own.
         seed: of the split and of broken ties.
-        validation: share or number of the rows, or voters, by which checkpoint and sharpness are chosen; 0 for none.
+        validation: share or number of the rows, or voters, by which checkpoint and sharpness are
+            chosen; 0 for none.
 
     Raises:
-        UserError: a file that is missing, damaged, or holds anything else; the message names the row.
+        UserError: a file that is missing, damaged, or in another format; the message names the row.
     """
     file = Path(path).expanduser()
     refuse(not file.is_file(), f"{file}: no such file")
-    if file.suffix in (".csv", *VOTES):
+    if file.suffix in (".csv", *VOTE_SUFFIXES):
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
-            return from_levels(file.stem, levels, split_samples(len(levels), validation, holdout, seed), seed, labels)
+            rows = split_samples(len(levels), validation, holdout, seed)
+            return from_levels(file.stem, levels, rows, seed, labels)
     with error_context(str(file)):
         x, rows = read_samples(file, "permutations", validation, holdout, seed)
-    refuse(x.is_floating_point(), f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed")
+    refuse(
+        x.is_floating_point(),
+        f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed",
+    )
     with error_context(str(file)):
         check_permutations(file.stem, x)
         return from_levels(file.stem, inverse(x), rows, seed)
@@ -326,95 +428,184 @@ def permutations(
 def from_levels(
     name: str, levels: Tensor, rows: SplitRows, seed: int, labels: tuple[str, ...] = ()
 ) -> PermutationData:
-    """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these.
+    """Return orders of items by rising level; items of one level are in random order.
 
-    Ours (tests/permutations/coded/test_data.py).
+    Args:
+        name: of the data set.
+        levels: of every item, int64 [N, n].
+        rows: of each split.
+        seed: of the random orders.
+        labels: names of the items.
+
+    References: this project; checked in tests/permutations/coded/test_data.py.
     """
-    ensure(len(levels) >= 2, f"at least 2 samples are needed, one of them to test on, not {len(levels)}")
-    train, chosen, test = rows
+    ensure(
+        len(levels) >= 2,
+        f"at least 2 samples are needed, one of them to test on, not {len(levels)}",
+    )
 
-    def orders(voters: Tensor, streams: StepStreams) -> Tensor:
-        """Orders [b, n] by levels plus uniforms, which break ties: see `from_levels`."""
-        return (levels[voters] + streams.next_draw().uniform((len(voters), levels.shape[1]))).argsort(1)
+    def draw_orders(index: Tensor, streams: StepStreams) -> Tensor:
+        """Return orders [b, n] of voters [b]; uniforms break ties."""
+        u = streams.next_draw().uniform((len(index), levels.shape[1]))
+        return (levels[index] + u).argsort(1)
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Votes `x` [b, n]: see `from_levels`."""
-        return {"x": orders(train[index], repeated(seed, index, augment))}
+        """Return training orders."""
+        streams = repetition_streams(seed, index, augment)
+        return {"x": draw_orders(rows.train[index], streams)}
 
-    held_out = [{"x": orders(part, SampleStreams(seed, -1 - part).step(0))} for part in (chosen, test)]
+    def held_out(index: Tensor) -> dict[str, Tensor]:
+        """Return validation or test orders, whose keys are negative."""
+        return {"x": draw_orders(index, SampleStreams(seed, -1 - index).step(0))}
+
     return PermutationData(
-        name, make, held_out[1], train_size=len(train), labels=labels, code="insertion",
-        validation=held_out[0] if len(chosen) else None,
-    )  # fmt: skip
+        name,
+        make,
+        held_out(rows.test),
+        train_size=len(rows.train),
+        labels=labels,
+        code="insertion",
+        validation=held_out(rows.val) if len(rows.val) else None,
+    )
 
 
-def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
-    """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
-    again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
-    return SampleStreams(seed, index * _REPETITIONS + again).step(0)
+def repetition_streams(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
+    """Return random numbers of training samples that differ between repetitions.
+
+    Args:
+        seed: of the data set.
+        index: of the samples, int64 [b].
+        augment: uniforms [b] that distinguish repetitions; None for none.
+    """
+    repetition = torch.zeros_like(index)
+    if augment is not None:
+        repetition = (augment.double() * MAX_REPETITIONS).long()
+    return SampleStreams(seed, index * MAX_REPETITIONS + repetition).step(0)
 
 
 def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
-    """A table without a head, in whose every row are the names of all items, the best first; see `read_votes`."""
-    rows = [[name.strip() for name in row] for row in csv.reader(read_text(file).rstrip().splitlines())]
-    names = {name: place for place, name in enumerate(sorted(set(rows[0]) - {""} if rows else ()))}
+    """Read a table without a header whose rows are the names of all items, the best first.
+
+    Returns:
+        Levels int64 [N, n] and names, as of `read_votes`.
+
+    Raises:
+        UserError: a row that does not have each name once; the message names the line.
+    """
+    lines = read_text(file).rstrip().splitlines()
+    rows = [[name.strip() for name in row] for row in csv.reader(lines)]
+    names = sorted(set(rows[0]) - {""}) if rows else []
+    index = {name: i for i, name in enumerate(names)}
     for line, row in enumerate(rows, 1):
-        refuse(sorted(row) != [*names], f"{file}, line {line}: each name of the first line is needed once, best first")
+        refuse(
+            sorted(row) != names,
+            f"{file}, line {line}: each name of the first line is needed once, best first",
+        )
     refuse(len(names) < 2, f"{file}: lines of at least two names are needed")
-    return inverse(torch.tensor([[names[name] for name in row] for row in rows])), tuple(names)
+    orders = torch.tensor([[index[name] for name in row] for row in rows])
+    return inverse(orders), tuple(names)
 
 
 def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
-    """Votes in a file of preflib.org, of its form since 2022: a level for every voter and alternative.
+    """Read votes in the format of preflib.org (since 2022).
 
     Returns:
-        Levels int64 [voters, n], 0 the best, the same for alternatives that are tied; and the names of alternatives.
+        The level of every alternative for every voter, int64 [voters, n], 0 for the best and equal
+        for ties; and the names of the alternatives.
 
     Raises:
-        UserError: no such file, or anything else in it; the message names the line.
+        UserError: a file that is missing or in another format; the message names the line.
     """
+    # 1. the header and the lines of votes, "count: 1,{2,3},4"
     lines = [line.strip() for line in read_text(file).splitlines()]
-    named = sorted((int(one[1]), one[2]) for line in lines if (one := _ALTERNATIVE.fullmatch(line)))
-    votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
-    if (n := len(named)) < 2 or not votes or [k for k, _ in named] != [*range(1, n + 1)]:
-        raise UserError(f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib with NAME 1, 2, ...")
-    levels, voters = torch.empty(len(votes), n, dtype=torch.int64), list[int]()
+    matches = [match for line in lines if (match := ALTERNATIVE.fullmatch(line))]
+    alternatives = sorted((int(match[1]), match[2]) for match in matches)
+    votes = [
+        (number, *line.partition(":")[::2])
+        for number, line in enumerate(lines, 1)
+        if line and line[0] != "#"
+    ]
+    n = len(alternatives)
+    if n < 2 or not votes or [number for number, _ in alternatives] != [*range(1, n + 1)]:
+        raise UserError(
+            f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib "
+            "with NAME 1, 2, ..."
+        )
+    # 2. the levels of each vote
+    levels = torch.empty(len(votes), n, dtype=torch.int64)
+    counts: list[int] = []
     for row, (line, count, vote) in enumerate(votes):
-        groups = [[a for a in one.strip("{}").split(",") if a.strip()] for one in re.findall(r"{[^{}]*}|[^,{}]+", vote)]
-        groups = [group for group in groups if group]
-        chosen = [a.strip() for group in groups for a in group]
-        whole = all(_NUMBER.fullmatch(a) and 1 <= int(a) <= n for a in chosen) and _NUMBER.fullmatch(count.strip())
-        if not whole or not chosen or len(set(chosen)) < len(chosen):
-            what = f"{count}: {vote}"[:100]
-            raise UserError(f"{file}, line {line}: not a number of voters and alternatives 1..{n}, each once: {what}")
-        levels[row] = len(groups)
+        groups = _parse_vote(vote)
+        members = [member for group in groups for member in group]
+        are_alternatives = all(INTEGER.fullmatch(a) and 1 <= int(a) <= n for a in members)
+        is_count = INTEGER.fullmatch(count.strip())
+        distinct = len(set(members)) == len(members)
+        if not (are_alternatives and is_count and members and distinct):
+            text = f"{count}: {vote}"[:100]
+            raise UserError(
+                f"{file}, line {line}: not a number of voters and alternatives 1..{n}, "
+                f"each once: {text}"
+            )
+        levels[row] = len(groups)  # alternatives that the vote leaves out
         for level, group in enumerate(groups):
             levels[row, [int(a) - 1 for a in group]] = level
-        voters.append(int(count))
-    if (total := sum(voters) * n) > _MOST_PLACES:
-        raise UserError(f"{file}: {total:,} places of all votes together are more than {_MOST_PLACES:,}")
-    return levels.repeat_interleave(torch.tensor(voters), 0), tuple(label for _, label in named)
+        counts.append(int(count))
+    # 3. one row for each voter
+    num_entries = sum(counts) * n
+    if num_entries > MAX_VOTE_ENTRIES:
+        raise UserError(
+            f"{file}: {num_entries:,} places of all votes together are more than "
+            f"{MAX_VOTE_ENTRIES:,}"
+        )
+    names = tuple(name for _, name in alternatives)
+    return levels.repeat_interleave(torch.tensor(counts), 0), names
+
+
+def _parse_vote(vote: str) -> list[list[str]]:
+    """Return the groups of tied alternatives of a vote such as "1,{2,3},4", without spaces."""
+    groups = [
+        [member.strip() for member in group.strip("{}").split(",") if member.strip()]
+        for group in re.findall(r"{[^{}]*}|[^,{}]+", vote)
+    ]
+    return [group for group in groups if group]
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:
-    """The same source for models of codes: `x` solves the puzzle `items`, [b, n] and [b, n, ...]."""
+    """Return puzzles as permutations `x` [b, n] that solve the context `items` [b, n, ...]."""
 
     def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Puzzles with the numbers int64 [b] as `x` [b, n], `items` as given [b, n, ...] and `ties` [b, n]."""
-        made = puzzles.batch(split, index)
-        given = made["given"]
-        return {"x": inverse(given), "items": rearrange(made["items"], given), "ties": made["ties"]}
+        """Return the solutions `x` [b, n], the `items` of the puzzles [b, n, ...] and their `ties`
+        [b, n]."""
+        lists = puzzles.batch(split, index)
+        puzzle_order = lists["given"]
+        return {
+            "x": inverse(puzzle_order),
+            "items": rearrange(lists["items"], puzzle_order),
+            "ties": lists["ties"],
+        }
 
-    def judge(samples: Samples) -> Mapping[str, Tensor]:
+    def sample_scores(samples: Samples) -> Mapping[str, Tensor]:
+        """Return the scores of puzzles with a known solution."""
         if "target" not in samples:
             return {}
-        ties = samples.get("ties")
-        scores = puzzle_scores(puzzles.kind, samples["items"], samples["samples"], samples["target"], ties)
+        scores = puzzle_scores(
+            puzzles.kind,
+            samples["items"],
+            samples["samples"],
+            samples["target"],
+            samples.get("ties"),
+        )
         return {name: values.double() for name, values in scores.items()}
 
-    test = batch("test", torch.arange(puzzles.held_out))
-    validation = batch("val", torch.arange(puzzles.validation)) if puzzles.validation else None
+    validation: dict[str, Tensor] | None = None
+    if puzzles.validation:
+        validation = batch("val", torch.arange(puzzles.validation))
     return PermutationData(
-        puzzles.name, partial(batch, "train"), test, kind=puzzles.kind, puzzles=puzzles, judge=judge,
+        puzzles.name,
+        partial(batch, "train"),
+        batch("test", torch.arange(puzzles.held_out)),
+        kind=puzzles.kind,
+        puzzles=puzzles,
+        sample_scores=sample_scores,
         validation=validation,
-    )  # fmt: skip
+    )

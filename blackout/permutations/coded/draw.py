@@ -1,4 +1,5 @@
-"""How samples are drawn from a model of codes: passes, order, observed digits, contexts, and files of the last two."""
+"""Samples of coded models as `sample.py` requests them: passes, order, observed digits, conditions
+and contexts."""
 
 from __future__ import annotations
 
@@ -18,176 +19,278 @@ from blackout.permutations.coded.report import exact_distribution
 from blackout.permutations.datasets import finite_numbers, read_puzzles
 from blackout.permutations.metrics import CUTOFFS
 from blackout.permutations.queries import Condition, read_integer, summarise_orders
-from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
+from blackout.protocols import (
+    Draw,
+    Drawn,
+    OutputNames,
+    References,
+    Samples,
+    Watch,
+    refuse_unknown,
+)
 from blackout.random import SampleStreams, categorical, fold_seed
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_ATTEMPTS, _DRAWS, _LEAST_DRAWS = 2000, 20_000, 1000
-"""Draws of a sample that has to fulfil a condition; passes of all draws of an answer, and draws at least."""
+MAX_ATTEMPTS = 2000  # draws of a sample until it fulfils a condition
+SUMMARY_EVALUATIONS = 20_000  # network evaluations for the samples of a summary
+MIN_SUMMARY_SAMPLES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class CodeDraw(Draw):
-    """Samples of a model, in some number of passes.
+    """Samples of a coded model.
 
     Sample k has context k, modulo their number: the held-out ones, or those of a file.
 
     Args:
-        model: drawn from.
-        passes: how.
-        given: so many first digits of the held-out sample are observed.
-        contexts: arrays [m, ...] in place of the held-out samples'; None for those.
-        top: above 1 also so many of the likeliest orders, and how likely items are at places and before others:
-            `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.queries`.
-        under: what samples have to fulfil: they are drawn from the law under it to 7 items without contexts, else again
-            and again until they do; answers are under it, too, and `given_log_prob` is its own.
+        model: trained.
+        passes: how digits are drawn.
+        num_observed: number of leading digits that are those of the held-out sample.
+        contexts: arrays [m, ...]; None for those of the held-out samples.
+        top: number of most probable orders. Above 1, `top`, `top_log_prob`, `places` and `pairs` of
+            `blackout.permutations.queries` are added.
+        requirement: a condition that samples must fulfil. Up to 7 items without contexts they are
+            drawn from the exact conditional distribution, otherwise by rejection. Summaries are
+            conditional too, and `given_log_prob` is added.
     """
 
     model: CodeModel
     passes: Passes
-    given: int = 0
+    num_observed: int = 0
     contexts: Mapping[str, Tensor] | None = None
     top: int = 1
-    under: Condition | None = None
+    requirement: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
     references = References(ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0))
     batch_size = BATCH
 
     @property
     def steps(self) -> int:
-        """Passes a batch takes: no more than there are digits to draw."""
-        return self.model.steps(self.passes, self.given)
+        """Passes of a batch: at most the number of digits to draw."""
+        return self.model.steps(self.passes, self.num_observed)
 
-    nfe = steps
-    """Network evaluations per sample."""
+    nfe = steps  # network evaluations per sample
 
     @property
     def resumable(self) -> bool:  # type: ignore[override]
-        """Only where nothing but the model decides samples: data and files may have changed since."""
-        return self.contexts is None and not self.model.conditional and not self.given
+        """Whether samples depend on the model alone: data and files may have changed between
+        runs."""
+        return self.contexts is None and not self.model.conditional and not self.num_observed
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Code, objective, passes and order, for metrics.json, and what `nll_bits` of these draws is."""
-        described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
-        described["nll_bits"] = self.model.likelihood(self.passes)
+        """Code, objective, passes and order for metrics.json, and what `nll_bits` of these samples
+        is."""
+        likelihood: str = self.model.likelihood(self.passes)
         if self.passes.greedy:
-            described["nll_bits"] += " of draws without greedy"
-        contexts = "file" if self.contexts is not None else "held out" if self.model.conditional else None
-        return {**described, "given": self.given or None, "contexts": contexts}
+            likelihood += " of draws without greedy"
+        contexts: str | None = None
+        if self.contexts is not None:
+            contexts = "file"
+        elif self.model.conditional:
+            contexts = "held out"
+        return {
+            "code": self.model.code.__name__,
+            "objective": self.model.objective,
+            **asdict(self.passes),
+            "nll_bits": likelihood,
+            "given": self.num_observed or None,
+            "contexts": contexts,
+        }
 
     @property
     def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The user's own contexts and words; held-out ones are those of what samples are compared with."""
-        own = {} if self.contexts is None else {"input": "file"}
-        return own | ({"given": self.under.text} if self.under else {})
+        """The user's contexts and condition; held-out contexts are those that samples are compared
+        with."""
+        condition: dict[str, Any] = {}
+        if self.contexts is not None:
+            condition["input"] = "file"
+        if self.requirement is not None:
+            condition["given"] = self.requirement.text
+        return condition
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """See `CodeModel.batches`."""
-        more = (self.top > 1 or self.under is not None) and self.model.conditional
-        for part, drawn in self._drawn(indices, seed, batch_size, watch):
-            samples = drawn if self.under is None else self._accepted(part, drawn, seed)
-            if more:
-                known = self.model.contexts(self.given) if self.contexts is None else self.contexts
-                own = [{name: values[k % len(values)][None] for name, values in known.items()} for k in part.tolist()]
-                told = [self._answers(seed, context) for context in own]
-                samples = {**samples, **{name: torch.cat([one[name] for one in told]) for name in told[0]}}
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Draw samples, see `CodeModel.batches`, with a summary of each context."""
+        queried = self.top > 1 or self.requirement is not None
+        for part, samples in self._unconditional(indices, seed, batch_size, watch):
+            if self.requirement is not None:
+                samples = self._fulfil(part, samples, seed)
+            if queried and self.model.conditional:
+                contexts = self.contexts
+                if contexts is None:
+                    contexts = self.model.contexts(self.num_observed)
+                summaries = [
+                    self._summarise(
+                        seed, {name: v[k % len(v)][None] for name, v in contexts.items()}
+                    )
+                    for k in part.tolist()
+                ]
+                samples = dict(samples)
+                for name in summaries[0]:
+                    samples[name] = torch.cat([summary[name] for summary in summaries])
             yield part, samples
 
     def about(self, seed: int) -> Mapping[str, Any]:
-        """The answers, of a model without contexts."""
-        if (self.top == 1 and self.under is None) or self.model.conditional:
+        """Return the summary of a model without contexts, and print its most probable orders."""
+        queried = self.top > 1 or self.requirement is not None
+        if not queried or self.model.conditional:
             return {}
-        told = {name: values[0] for name, values in self._answers(seed, {}).items()}
-        names = self.model.config.get("data", {}).get("labels")
-        for order, p in zip(told["top"].tolist(), told["top_log_prob"].exp().tolist(), strict=True):
-            if -1 not in order:  # there are fewer
-                called = " > ".join(names[i] for i in order) if names else " ".join(map(str, order))
-                print(f"order:   {called} (probability {p:.4f})")
-        return told
+        summary = {name: values[0] for name, values in self._summarise(seed, {}).items()}
+        labels = self.model.config.get("data", {}).get("labels")
+        probabilities = summary["top_log_prob"].exp().tolist()
+        for order, p in zip(summary["top"].tolist(), probabilities, strict=True):
+            if -1 in order:
+                continue  # there are fewer orders
+            text = " > ".join(labels[i] for i in order) if labels else " ".join(map(str, order))
+            print(f"order:   {text} (probability {p:.4f})")
+        return summary
 
-    def _drawn(self, indices: Tensor, seed: int, size: int | None = None, watch: Watch | None = None) -> Drawn:
-        return self.model.batches(indices, seed, size, self.passes, self.given, self.contexts, watch)
+    def _unconditional(
+        self, indices: Tensor, seed: int, size: int | None = None, watch: Watch | None = None
+    ) -> Drawn:
+        """Draw samples without a requirement."""
+        return self.model.batches(
+            indices, seed, size, self.passes, self.num_observed, self.contexts, watch
+        )
 
-    def _accepted(self, part: Tensor, drawn: Samples, seed: int) -> dict[str, Tensor]:
-        """Samples that fulfil the condition: of the law under it where that is known, else drawn until they do."""
-        assert self.under is not None
-        if not self.model.conditional and (law := self._law({})) is not None:
-            log_p = law[1].masked_fill(~self.under.is_fulfilled(law[0]), -torch.inf)
-            which = categorical(log_p.exp().expand(len(part), -1), SampleStreams(seed, part).step(0))
-            return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
-                    "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
-        samples = dict(drawn)
-        for attempt in range(1, _ATTEMPTS):
-            wrong = (~self.under.is_fulfilled(samples["samples"])).nonzero().squeeze(1)
-            if not len(wrong):
-                return samples
-            for _, again in self._drawn(part[wrong.cpu()], fold_seed(seed, attempt), len(wrong)):
-                samples = {name: values.index_copy(0, wrong, again[name]) for name, values in samples.items()}
-        raise UserError(f"given: fewer than 1 in {_ATTEMPTS:,} draws fulfil {self.under.text!r}")
+    def _fulfil(self, part: Tensor, samples: Samples, seed: int) -> dict[str, Tensor]:
+        """Return samples [b] that fulfil the requirement.
 
-    def _law(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """All permutations and their log-probabilities for one context [1, ...], where these can be gone through."""
-        if self.given or self.passes.greedy:
+        They are drawn from the exact conditional distribution if it is available. Otherwise those
+        samples that do not fulfil it are drawn again until they do.
+
+        Raises:
+            UserError: fewer than 1 in 2,000 draws fulfil it.
+        """
+        assert self.requirement is not None
+        distribution = None if self.model.conditional else self._exact_distribution({})
+        if distribution is not None:
+            orders, log_probs = distribution
+            log_probs = log_probs.masked_fill(~self.requirement.is_fulfilled(orders), -torch.inf)
+            weights = log_probs.exp().expand(len(part), -1)
+            index = categorical(weights, SampleStreams(seed, part).step(0))
+            return {
+                "samples": orders[index],
+                "code": self.model.encode(orders[index].to(self.model.device)),
+                "log_prob": log_probs[index] - log_probs.logsumexp(0),
+            }
+        accepted = dict(samples)
+        for attempt in range(1, MAX_ATTEMPTS):
+            is_fulfilled = self.requirement.is_fulfilled(accepted["samples"])
+            rejected = (~is_fulfilled).nonzero().squeeze(1)
+            if not len(rejected):
+                return accepted
+            attempt_seed = fold_seed(seed, attempt)
+            for _, new in self._unconditional(part[rejected.cpu()], attempt_seed, len(rejected)):
+                accepted = {
+                    name: values.index_copy(0, rejected, new[name])
+                    for name, values in accepted.items()
+                }
+        raise UserError(
+            f"given: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}"
+        )
+
+    def _exact_distribution(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Return all permutations and their log-probabilities for a context [1, ...]; None if they
+        are too many."""
+        if self.num_observed or self.passes.greedy:
             return None
-        return exact_distribution(self.model, context, self.passes.passes or 1, self.passes.order)
+        passes = self.passes.passes or 1
+        return exact_distribution(self.model, context, passes, self.passes.order)
 
-    def _answers(self, seed: int, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of one context [1, ...]: by all permutations, where these can be gone through, else by draws."""
-        if (law := self._law(context)) is None:
-            number = max(_LEAST_DRAWS, _DRAWS // (self.passes.passes or 1))
-            drawn = self.model.batches(torch.arange(number), seed, None, self.passes, self.given, context)
-            orders = torch.cat([samples["samples"].cpu() for _, samples in drawn])
-            law = orders, torch.full((number,), -math.log(number))
-        return summarise_orders(law[0].unsqueeze(0), law[1].unsqueeze(0), self.top, self.under)
+    def _summarise(self, seed: int, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the summary for a context [1, ...], by all permutations or by samples."""
+        distribution = self._exact_distribution(context)
+        if distribution is None:
+            passes = self.passes.passes or 1
+            num_samples = max(MIN_SUMMARY_SAMPLES, SUMMARY_EVALUATIONS // passes)
+            batches = self.model.batches(
+                torch.arange(num_samples), seed, None, self.passes, self.num_observed, context
+            )
+            orders = torch.cat([samples["samples"].cpu() for _, samples in batches])
+            distribution = orders, torch.full((num_samples,), -math.log(num_samples))
+        orders, log_weights = distribution
+        return summarise_orders(
+            orders.unsqueeze(0), log_weights.unsqueeze(0), self.top, self.requirement
+        )
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """Permutations and rankings as numbers, puzzles as what they are of."""
-        from blackout.permutations.plots import picture  # here: a model that is loaded needs no Pillow
+        """Return a picture of permutations and rankings as numbers, or of puzzles."""
+        # imported here, because loading a model does not need Pillow
+        from blackout.permutations.plots import picture
 
         return picture(samples, self.model.config.get("data", {}), columns)
 
 
 def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
-    """The draw that the settings of `sample.py` ask for.
+    """Return the draw that the settings of `sample.py` request.
+
+    Args:
+        model: trained.
+        request: `passes`, `order`, `given` (observed digits, or a condition), `input`, `sampler`,
+            `top`.
 
     Raises:
-        UserError: something that the model cannot do, or another option.
+        UserError: another option, or one that the model does not allow.
     """
     refuse_unknown(request, "passes", "order", "given", "input", "sampler", "top")
     with error_context("sampler"):
-        passes = model.passes.replaced(request).checked(model.length, model.objective)
-    given, under, data = request.get("given", 0), None, model.config.get("data", {})
+        passes = model.passes.with_settings(request).resolve(model.length, model.objective)
+    data = model.config.get("data", {})
     contexts = read_contexts(request["input"], data, model) if "input" in request else None
-    if isinstance(given, str):
-        under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), 0
-    if type(given) is not int or not 0 <= given <= model.length:
-        raise UserError(f"given must be 0..{model.length} digits of held-out samples, or words, not {given!r}")
-    return CodeDraw(model, passes, given, contexts, read_integer(request, "top"), under)
+    num_observed = request.get("given", 0)
+    requirement: Condition | None = None
+    if isinstance(num_observed, str):
+        labels = () if model.conditional else data.get("labels", ())
+        requirement = Condition.read(num_observed, model.length, labels)
+        num_observed = 0
+    if type(num_observed) is not int or not 0 <= num_observed <= model.length:
+        raise UserError(
+            f"given must be 0..{model.length} digits of held-out samples, "
+            f"or words, not {num_observed!r}"
+        )
+    top = read_integer(request, "top")
+    return CodeDraw(model, passes, num_observed, contexts, top, requirement)
 
 
 def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[str, Tensor]:
-    """The contexts in a file, by the facts of the model's data.
+    """Read contexts from a file.
 
-    Puzzles as `blackout.permutations.datasets.read_puzzles` reads them. Otherwise an `.npy` file of one array, or an
-    `.npz` with `items` or `condition`: tokens are the numbers that the user's own file gave them.
+    Puzzles are read by `blackout.permutations.datasets.read_puzzles`. Other contexts are a single
+    array in an `.npy` file, or `items` or `condition` in an `.npz`; tokens are the numbers of the
+    user's training file.
 
     Args:
         path: the setting `input`.
         data: facts of the model.
-        model: which may keep the user's numbers of tokens, `item_names`, and knows its source.
+        model: may hold the user's numbers of tokens, `item_names`, and knows its source.
+
+    Returns:
+        Arrays [m, ...] by name.
 
     Raises:
         UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
     """
-    refuse(not any(name in data for name in ("item_shape", "num_conditions")), "input: this model has no context")
+    has_context = any(name in data for name in ("item_shape", "num_conditions"))
+    refuse(not has_context, "input: this model has no context")
     file = Path(str(path)).expanduser()
     if data.get("kind") not in (None, "rankings"):
-        found = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
-        return {"x" if name == "truth" else name: values for name, values in found.items()}
-    name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
+        puzzles = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
+        return {"x" if name == "truth" else name: values for name, values in puzzles.items()}
+    if "num_conditions" in data:
+        name = "condition"
+        width = data["num_conditions"]
+    else:
+        name = "items"
+        width = data["num_items"]
     values = finite_numbers(load_array(file, name), file)
     if values.ndim == 1:
         values = values[:, None] if width == 1 else values[None]
@@ -195,9 +298,11 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
         raise UserError(f"{file}: an array [m, {width}] is needed, not {list(values.shape)}")
     if name == "condition":
         return {name: values.float()}
-    # the model's numbers of items from the user's
-    tokens, names = values.long(), model.tensors().get("item_names", torch.arange(data["num_tokens"]))
-    own = torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
-    if not bool((known := names[own] == tokens).all()):
-        raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
-    return {name: own}
+    # translate the user's numbers of items to those of the model
+    tokens = values.long()
+    item_names = model.tensors().get("item_names", torch.arange(data["num_tokens"]))
+    index = torch.searchsorted(item_names, tokens).clamp(max=len(item_names) - 1)
+    is_known = item_names[index] == tokens
+    if not bool(is_known.all()):
+        raise UserError(f"{file}: the model knows no item {int(tokens[~is_known][0])}")
+    return {name: index}

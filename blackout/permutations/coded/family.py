@@ -1,4 +1,8 @@
-"""The family of models of codes: from settings and permutations to a model, and back from its description."""
+"""The family of coded models: from settings and permutations to a model, and back from its
+description.
+
+References: Severo et al. 2025.
+"""
 
 from __future__ import annotations
 
@@ -22,110 +26,167 @@ from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset
 
-_OBJECTIVES = typing.get_args(Objective)
+MAX_ITEMS = 4096  # of a code in a model file
+
+# facts of the data that do not decide whether data fit a model
+DESCRIPTIVE_FACTS = ("name", "kind", "labels", "encoder")
 
 
 @component("family")
 @dataclass(frozen=True)
 class CodeFamily(ComponentFamily):
-    """Distributions over permutations by factorised codes [Severo 2025].
+    """Distributions on permutations by factorised codes.
 
     Args:
-        monitor: the validation metric by which the best checkpoint is chosen.
+        monitor: validation metric that chooses the best checkpoint.
+
+    References: Severo et al. 2025.
     """
 
     monitor: str = "val/nll_bits"
     parts = ("network",)
     values: ClassVar[Plain] = {
-        "data.num_items": int, "data.name": str, "data.kind": str | None, "data.labels": list[str] | None,
-        "model.code": str, "model.objective": Objective, "model.order": Order, "model.passes": int,
+        "data.num_items": int,
+        "data.name": str,
+        "data.kind": str | None,
+        "data.labels": list[str] | None,
+        "model.code": str,
+        "model.objective": Objective,
+        "model.order": Order,
+        "model.passes": int,
         "model.greedy": bool,
-    }  # fmt: skip
+    }
     title = "A distribution over permutations"
-    usage = "permutations = model.sample(16, seed=0)  # int64 [16, n]; in fewer or more passes with passes=..."
-    closing = "\nA model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.\n"
+    usage = (
+        "permutations = model.sample(16, seed=0)  # int64 [16, n]; "
+        "in fewer or more passes with passes=..."
+    )
+    closing = (
+        "\nA model with a context needs it: `model.source`, or "
+        "`python sample.py ckpt=... input=...`.\n"
+    )
 
     def source(
         self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()
     ) -> PermutationData:
-        """The dataset chosen in the settings, else the one in a model's description, which it must fit.
+        """Return the permutations of the settings, or of a model's description.
+
+        Args:
+            settings: of the run.
+            description: of a model that the data must fit; None for a new model.
+            trusted: see `make_dataset`.
 
         Raises:
-            UserError: there is none, it cannot be read, or it does not fit the model.
+            UserError: no permutations, a file that cannot be read, or data that do not fit the
+                model.
         """
         data = self.source_of(make_dataset(settings, description, trusted))
         if not isinstance(data, PermutationData):
-            raise UserError(f"dataset: permutations are needed, such as dataset=cycles, not {type(data).__name__}")
-        if description is not None and _facts(data.facts) != _facts(description["data"]):
-            theirs, mine = _facts(description["data"]), _facts(data.facts)
-            raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
+            raise UserError(
+                "dataset: permutations are needed, such as dataset=cycles, "
+                f"not {type(data).__name__}"
+            )
+        if description is not None:
+            expected = _decisive_facts(description["data"])
+            actual = _decisive_facts(data.facts)
+            refuse(
+                actual != expected,
+                f"dataset: {data.name} has {actual}, but the model is of {expected}",
+            )
         return data
 
     def source_of(self, data: Any) -> PermutationData:
-        """`PermutationData`, or `Puzzles` by their solutions."""
+        """Return puzzles as the permutations that solve them, other data unchanged."""
         return from_puzzles(data) if isinstance(data, Puzzles) else data
 
     def described_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
-        """The network with all its arguments, the code, the objective, and how samples are drawn.
+        """Return the network with all its arguments, the code, the objective, and how samples are
+        drawn.
 
         Raises:
             UserError: an unknown code, objective or order, or a number of passes outside 1..n.
         """
-        code, objective = settings["code"] or source.code, settings["objective"]
-        for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
+        code = settings["code"] or source.code
+        objective = settings["objective"]
+        choices = (
+            ("code", code, tuple(CODES)),
+            ("objective", objective, typing.get_args(Objective)),
+        )
+        for name, value, allowed in choices:
             refuse(value not in allowed, f"{name} must be one of {', '.join(allowed)}, not {value}")
         with error_context("sampler"):
-            passes = Passes().replaced(settings).checked(source.length, objective)
+            passes = Passes().with_settings(settings).resolve(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
-            stats["encoder"] = complete_description(stats["encoder"], source.facts, "network.encoder")
+            encoder = complete_description(stats["encoder"], source.facts, "network.encoder")
+            stats["encoder"] = encoder
         network = complete_description(settings["network"], stats, "network")
         return {"network": network, "code": code, "objective": objective, **asdict(passes)}
 
     def data_of(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
-        """Name and kind of the permutations, and what a model depends on."""
+        """Return the description of the data: name, kind, labels and facts."""
         labels = {"labels": list(source.labels)} if source.labels else {}
-        return {"data": {"name": source.name, "kind": source.kind, **labels, **_facts(source.facts)}}
+        facts = _decisive_facts(source.facts)
+        return {"data": {"name": source.name, "kind": source.kind, **labels, **facts}}
 
     def tensors(self, source: PermutationData) -> dict[str, Tensor]:
-        """What the data are called by the user, such as numbers of items."""
-        return dict(source.kept)
+        """Return the tensors of the data that a model holds, such as the user's numbers of
+        items."""
+        return dict(source.buffers)
 
     def training(self, settings: Plain) -> dict[str, Any]:
-        """`sharpness`."""
+        """Return the settings of training beyond the common ones: `sharpness`."""
         return {"sharpness": settings.get("sharpness")}
 
-    def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
-        """The network, with the code and how samples are drawn."""
-        parts, n = description["model"], description["data"]["num_items"]
-        refuse(parts["code"] not in CODES or not 2 <= n <= 4096, f"there is no code {parts['code']!r} of {n} items")
+    def assemble(
+        self, description: Plain, tensors: Mapping[str, Tensor], **training: Any
+    ) -> CodeModel:
+        """Return the model of a description."""
+        parts = description["model"]
+        n = description["data"]["num_items"]
+        refuse(
+            parts["code"] not in CODES or not 2 <= n <= MAX_ITEMS,
+            f"there is no code {parts['code']!r} of {n} items",
+        )
         network = instantiate(parts["network"], "network")
-        refuse(getattr(network, "num_items", None) != n, f"network: it must be of {n} digits, as the data")
+        refuse(
+            getattr(network, "num_items", None) != n,
+            f"network: it must be of {n} digits, as the data",
+        )
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
-        return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
+        return CodeModel(
+            network, parts["code"], parts["objective"], passes, dict(tensors), **training
+        )
 
     def draw(self, model: CodeModel, request: Plain) -> Draw:
-        """The draw asked for by `passes`, `order`, `given`, `input` and `sampler.greedy`."""
+        """Return the samples that `sample.py` requests, see `requested`."""
         return requested(model, request)
 
     def report(self, model: CodeModel, source: PermutationData, settings: Plain) -> dict[str, Any]:
-        """The likelihood of the model, its distance from a known law, and the baselines."""
+        """Return the likelihood of the model, see `likelihood_report`."""
         return likelihood_report(model, source, settings)
 
     def sample_values(
-        self, model: CodeModel, source: PermutationData, name: str, index: Tensor, values: Tensor
+        self,
+        model: CodeModel,
+        source: PermutationData,
+        name: str,
+        index: Tensor,
+        values: Tensor,
     ) -> SampleValues | None:
-        """Bits of each test permutation, exact or bounds as `CodeModel.likelihood` says."""
-        return SampleValues(index, values, model.likelihood()) if name == "test/nll_bits" else None
+        """Return the bits of each test permutation, for `test/nll_bits`."""
+        if name != "test/nll_bits":
+            return None
+        return SampleValues(index, values, model.likelihood())
 
     def baselines(
         self, source: PermutationData, size: int, settings: Plain
     ) -> dict[str, dict[str, Baseline]]:
-        """Bits per test permutation of classical models, which see no context."""
-        fitted = likelihood_baselines(source, size) if size else {}
-        return dict.fromkeys(("test/nll_bits", "nll_bits_test"), fitted)
+        """Return the bits per test permutation of classical models, which use no context."""
+        baselines = likelihood_baselines(source, size) if size else {}
+        return dict.fromkeys(("test/nll_bits", "nll_bits_test"), baselines)
 
 
-def _facts(data: Plain) -> dict[str, Any]:
-    """What a model depends on; the encoder is described with its network."""
-    return {name: value for name, value in data.items() if name not in ("name", "kind", "labels", "encoder")}
+def _decisive_facts(data: Plain) -> dict[str, Any]:
+    """Return the facts that data and model must share; the network describes its encoder itself."""
+    return {name: value for name, value in data.items() if name not in DESCRIPTIVE_FACTS}

@@ -1,8 +1,9 @@
-"""Rankings of films that users rated: some items of one user in a random order, and that user's order of them."""
+"""Rankings of rated items: some items of a user in random order, and the user's order of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,70 +15,110 @@ from blackout.component import component
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, refuse
 from blackout.files import check_size, opened, reading, stored_bytes
-from blackout.permutations.coded.data import PermutationData, check_length, repeated
+from blackout.permutations.coded.data import PermutationData, check_length, repetition_streams
 from blackout.permutations.metrics import MAX_RELEVANCE, ndcg_scores
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 
-_COLUMNS = ("userId", "movieId", "rating")
-_LENGTH, _RATERS = 10, 1000
-_FEWEST_USERS = 2  # one to train on and one to test on
+COLUMNS = ("userId", "movieId", "rating")
+DEFAULT_LENGTH = 10  # Severo et al. 2025, section 5.3, smallest setting
+DEFAULT_MIN_RATERS = 1000  # Severo et al. 2025, section 5.3; at most a tenth of the users
+MIN_USERS = 2  # one for training and one for testing
+
+# the synthetic ratings: mean + scale (popularity weight * popularity + taste . character + noise)
+MEAN_STARS = 2.75
+STARS_PER_SCORE = 1.1
+POPULARITY_WEIGHT = 0.7
+NOISE_DEVIATION = 0.5
+POPULARITY_BIAS = 0.5  # log-weight of popularity in which items a user rates
 
 
 class Ratings(NamedTuple):
-    """Who rated what how: int64 [N], int64 [N], float32 [N]."""
+    """Ratings of items by users: int64 [N], int64 [N], float32 [N]."""
 
     user: Tensor
     item: Tensor
     rating: Tensor
 
 
+@dataclass(frozen=True)
+class RankingOptions:
+    """How rankings are made from ratings; see `rankings` for the fields."""
+
+    length: int | None
+    min_raters: int
+    random_movies: bool
+    num_movies: int
+    holdout: float
+    validation: float
+    seed: int
+
+
 def read_ratings(file: Path) -> Ratings:
-    """A .csv with a header that names userId, movieId and rating; other columns are not looked at.
+    """Read a .csv file with a header that has userId, movieId and rating; other columns are
+    ignored.
 
     Raises:
-        UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
+        UserError: a missing file or column, or a value that is no finite number or no rating from 0
+            to 30.
     """
     with reading(file, "not a table of ratings"):
         check_size(file, file.stat().st_size, stored_bytes(file))
         with opened(file) as raw:
             header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
-        if missing := [name for name in _COLUMNS if name not in header]:
-            raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
-        columns = [header.index(name) for name in _COLUMNS]
+        missing = [name for name in COLUMNS if name not in header]
+        if missing:
+            raise UserError(
+                f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}"
+            )
+        columns = [header.index(name) for name in COLUMNS]
         table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
     refuse(not len(table), f"{file}: holds no ratings")
     finite = np.isfinite(table).all(axis=1)
     refuse(not finite.all(), f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
-    who, rating = table[:, :2], table[:, 2]
+    ids = table[:, :2]
+    rating = table[:, 2]
     if rating.min() < 0 or rating.max() > MAX_RELEVANCE:
-        raise UserError(f"{file}: ratings must be from 0 to {MAX_RELEVANCE}: {rating.min():g} to {rating.max():g}")
-    refuse((who != np.floor(who)).any(), f"{file}: userId and movieId must be whole numbers")
-    user, item = torch.from_numpy(who.T.astype(np.int64))
+        raise UserError(
+            f"{file}: ratings must be from 0 to {MAX_RELEVANCE}: "
+            f"{rating.min():g} to {rating.max():g}"
+        )
+    refuse((ids != np.floor(ids)).any(), f"{file}: userId and movieId must be whole numbers")
+    user, item = torch.from_numpy(ids.T.astype(np.int64))
     return Ratings(user, item, torch.from_numpy(rating.astype(np.float32)))
 
 
-def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
-    """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
+def draw_rankings(
+    num_ratings: Tensor, ratings: Ratings, users: Tensor, length: int, streams: StepStreams
+) -> dict[str, Tensor]:
+    """Draw rated items of users in random order, and their order of them.
 
-    [Severo 2025, section 5.3].
-
-    items[x] is the user's order: falling ratings, equal ones in a random order of their own, which the order of the
-    items given tells nothing of: else whoever keeps to it knew the ties.
+    The order is by falling rating, with ties in a random order that is independent of the order of
+    the items. Otherwise a model that keeps the order of the items would know the order of ties.
 
     Args:
-        sizes: ratings of every user, int64 [all users].
-        given: all ratings, user by user.
+        num_ratings: of every user, int64 [all users].
+        ratings: sorted by user.
         users: int64 [b].
         length: n.
-        streams: of the users.
+        streams: random numbers of the users.
+
+    Returns:
+        `items` and `ratings` [b, n], and the permutation `x` [b, n]: items[x] is the user's order.
+
+    References: Severo et al. 2025, section 5.3.
     """
-    u = streams.next_draw().uniform((len(users), int(sizes[users].max())))
-    absent = torch.arange(u.shape[1]) >= sizes[users].unsqueeze(1)
-    at = (sizes.cumsum(0) - sizes)[users].unsqueeze(1) + u.masked_fill_(absent, 2.0).argsort(dim=1)[:, :length]
-    anew = streams.next_draw().uniform(tuple(at.shape)).argsort(dim=1)
-    x = anew.gather(1, given.rating[at].gather(1, anew).argsort(dim=1, descending=True, stable=True))
-    return {"x": x, "items": given.item[at], "ratings": given.rating[at]}
+    # 1. choose items, by sorting one uniform for each rating of the user
+    u = streams.next_draw().uniform((len(users), int(num_ratings[users].max())))
+    is_padding = torch.arange(u.shape[1]) >= num_ratings[users].unsqueeze(1)
+    choice = u.masked_fill_(is_padding, 2.0).argsort(dim=1)[:, :length]
+    first_row = (num_ratings.cumsum(0) - num_ratings)[users].unsqueeze(1)
+    row = first_row + choice
+    # 2. a stable sort by rating, after a random shuffle that breaks ties
+    shuffle = streams.next_draw().uniform(tuple(row.shape)).argsort(dim=1)
+    shuffled_ratings = ratings.rating[row].gather(1, shuffle)
+    x = shuffle.gather(1, shuffled_ratings.argsort(dim=1, descending=True, stable=True))
+    return {"x": x, "items": ratings.item[row], "ratings": ratings.rating[row]}
 
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
@@ -91,94 +132,158 @@ def rankings(
     seed: int = 0,
     validation: float = 0.1,
 ) -> PermutationData:
-    """A ratings file with columns userId, movieId, rating, such as MovieLens' [Severo 2025, section 5.3].
+    """Rankings from a file of ratings with columns userId, movieId and rating, such as MovieLens'.
 
     Args:
-        path: of the .csv.
-        length: rated items in a ranking; None for 10, or as many as half of the users rated.
-        min_raters: an item needs so many; None for 1000, or a tenth of the users.
-        movies: of those, the most rated ones or random ones are kept.
-        num_movies: how many are kept.
-        holdout: share of the users to test on.
-        seed: of split and choice.
-        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for none.
+        path: the .csv file.
+        length: rated items of a ranking; None for 10, or the number that half of the users rated if
+            it is smaller.
+        min_raters: smallest number of raters of an item; None for 1000, or a tenth of the users if
+            it is smaller.
+        movies: whether the most rated of these items or random ones are used.
+        num_movies: how many are used.
+        holdout: share of the users for testing.
+        seed: of the split and the random choice of items.
+        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for
+            none.
 
     Raises:
-        UserError: a file that is missing, lacks a column or holds NaN, or in which a user rates an item twice; too few
-            items or users are left. The message says how many remain.
+        UserError: a file that is missing or damaged, a user who rates an item twice, or too few
+            items or users; the message says how many remain.
         ValueError: values out of range.
+
+    References: Severo et al. 2025, section 5.3.
     """
     check_length("rankings", 2 if length is None else length)
     if (min_raters is not None and min_raters < 1) or num_movies < (length or 2):
-        raise ValueError(f"rankings: min_raters must be positive and num_movies at least the length, {length or 2}")
+        raise ValueError(
+            "rankings: min_raters must be positive and num_movies at least the length, "
+            f"{length or 2}"
+        )
     file = Path(path).expanduser()
     ratings = read_ratings(file)
     if min_raters is None:
-        min_raters = min(_RATERS, max(1, len(ratings.user.unique()) // 10))
-    at_random = movies == "random"
-    return from_ratings(file.stem, ratings, length, min_raters, at_random, num_movies, holdout, validation, seed)
+        num_users = len(ratings.user.unique())
+        min_raters = min(DEFAULT_MIN_RATERS, max(1, num_users // 10))
+    random_movies = movies == "random"
+    options = RankingOptions(
+        length, min_raters, random_movies, num_movies, holdout, validation, seed
+    )
+    return from_ratings(file.stem, ratings, options)
 
 
-def from_ratings(
-    name: str, given: Ratings, length: int | None, min_raters: int, at_random: bool, num_movies: int, holdout: float,
-    validation: float, seed: int,
-) -> PermutationData:  # fmt: skip
-    """As `rankings`, of ratings in memory.
+def from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> PermutationData:
+    """Return the rankings of ratings.
 
-    The choices of [Severo 2025, section 5.3], of ratings [N].
+    Args:
+        name: of the data set.
+        ratings: in any order.
+        options: see `rankings`.
+
+    Raises:
+        UserError: see `rankings`.
+
+    References: Severo et al. 2025, section 5.3.
     """
-    names, item, raters = given.item.unique(return_inverse=True, return_counts=True)
-    enough = (raters >= min_raters).nonzero().squeeze(1)
-    if len(enough) < (length or 2):
-        told = f"{len(enough)} items have {min_raters} raters or more, fewer than length={length or 2}"
-        raise UserError(f"{name}: {told}: dataset.min_raters={int(raters.sort().values[-2:][0])} leaves 2")
-    order = raters[enough].argsort(descending=True, stable=True)
-    if at_random:
-        order = torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))
-    kept = enough[order[:num_movies]].sort().values
-    own = torch.isin(item, kept)
-    users, rows = given.user[own].unique(return_inverse=True)
-    order = rows.argsort(stable=True)
-    sizes = torch.bincount(rows, minlength=len(users))
-    given = Ratings(rows[order], torch.searchsorted(kept, item[own][order]), given.rating[own][order])
-    pairs = (given.user * len(kept) + given.item).sort().values
-    for pair in pairs[1:][pairs.diff() == 0].tolist()[:1]:
-        user, twice = users[pair // len(kept)], names[kept[pair % len(kept)]]
-        raise UserError(f"{name}: user {user} rates item {twice} more than once: leave one rating of each")
-    usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
-    length = usual if length is None else length
-    active = (sizes >= length).nonzero().squeeze(1)
-    if len(active) < _FEWEST_USERS:
-        told = f"{len(active)} users rated {length} or more of the {len(kept)} items; {_FEWEST_USERS} are needed"
-        raise UserError(f"{name}: {told}: dataset.length={usual} leaves {int((sizes >= usual).sum())}")
-    train, chosen, test = split_samples(len(active), validation, holdout, seed)
-    mine = active[train]
+    # 1. items
+    item_names, item, chosen_items = _choose_items(name, ratings, options)
+    num_items = len(chosen_items)
+    # 2. ratings of these items, sorted by user
+    is_chosen = torch.isin(item, chosen_items)
+    user_names, user = ratings.user[is_chosen].unique(return_inverse=True)
+    order = user.argsort(stable=True)
+    num_ratings = torch.bincount(user, minlength=len(user_names))
+    ratings = Ratings(
+        user[order],
+        torch.searchsorted(chosen_items, item[is_chosen][order]),
+        ratings.rating[is_chosen][order],
+    )
+    pairs = (ratings.user * num_items + ratings.item).sort().values
+    repeated_pairs = pairs[1:][pairs.diff() == 0].tolist()
+    if repeated_pairs:
+        pair = repeated_pairs[0]
+        user_name = user_names[pair // num_items]
+        item_name = item_names[chosen_items[pair % num_items]]
+        raise UserError(
+            f"{name}: user {user_name} rates item {item_name} more than once: "
+            "leave one rating of each"
+        )
+    # 3. users with enough ratings
+    median = int(num_ratings.sort().values[(len(num_ratings) - 1) // 2])
+    default_length = max(2, min(DEFAULT_LENGTH, median))
+    length = default_length if options.length is None else options.length
+    users = (num_ratings >= length).nonzero().squeeze(1)
+    if len(users) < MIN_USERS:
+        num_remaining = int((num_ratings >= default_length).sum())
+        raise UserError(
+            f"{name}: {len(users)} users rated {length} or more of the {num_items} items; "
+            f"{MIN_USERS} are needed: dataset.length={default_length} leaves {num_remaining}"
+        )
+    # 4. split
+    split = split_samples(len(users), options.validation, options.holdout, options.seed)
+    train_users = users[split.train]
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return user_lists(sizes, given, mine[index], length, repeated(seed, index, augment))
+        """Draw training rankings."""
+        streams = repetition_streams(options.seed, index, augment)
+        return draw_rankings(num_ratings, ratings, train_users[index], length, streams)
 
-    # numbers below 0 are those of no training sample
-    held_out = [
-        user_lists(
-            sizes,
-            given,
-            active[rows],
-            length,
-            SampleStreams(seed, -1 - first - torch.arange(len(rows))).step(0),
-        )
-        for rows, first in ((test, 0), (chosen, len(test)))
-        if len(rows)
-    ]
-    popularity = torch.bincount(given.item[torch.isin(given.user, mine)], minlength=len(kept))
+    def held_out(rows: Tensor, first_key: int) -> dict[str, Tensor]:
+        """Draw test or validation rankings, whose keys are negative."""
+        keys = -1 - first_key - torch.arange(len(rows))
+        streams = SampleStreams(options.seed, keys).step(0)
+        return draw_rankings(num_ratings, ratings, users[rows], length, streams)
+
+    is_train = torch.isin(ratings.user, train_users)
+    popularity = torch.bincount(ratings.item[is_train], minlength=num_items)
     return PermutationData(
-        name, make, held_out[0], num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
-        kept={"item_names": names[kept], "popularity": popularity}, code="insertion",
-        validation=held_out[1] if len(chosen) else None,
-    )  # fmt: skip
+        name,
+        make,
+        held_out(split.test, 0),
+        num_tokens=num_items,
+        kind="rankings",
+        sample_scores=ranking_scores,
+        train_size=len(split.train),
+        buffers={"item_names": item_names[chosen_items], "popularity": popularity},
+        code="insertion",
+        validation=held_out(split.val, len(split.test)) if len(split.val) else None,
+    )
 
 
-def judge(samples: Samples) -> Mapping[str, Tensor]:
-    """NDCG@k, [b], of rankings `samples` [b, n] of rated items [Jarvelin 2002]; nothing where there are no ratings."""
+def _choose_items(
+    name: str, ratings: Ratings, options: RankingOptions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Choose the items of rankings.
+
+    Returns:
+        Names of all items, the index of the item of every rating, and the sorted indices of the
+        chosen items.
+
+    Raises:
+        UserError: too few items with enough raters.
+    """
+    item_names, item, num_raters = ratings.item.unique(return_inverse=True, return_counts=True)
+    candidates = (num_raters >= options.min_raters).nonzero().squeeze(1)
+    min_items = options.length or 2
+    if len(candidates) < min_items:
+        second_most = int(num_raters.sort().values[-2:][0])
+        raise UserError(
+            f"{name}: {len(candidates)} items have {options.min_raters} raters or more, fewer than "
+            f"length={min_items}: dataset.min_raters={second_most} leaves 2"
+        )
+    if options.random_movies:
+        generator = torch.Generator().manual_seed(options.seed)
+        order = torch.randperm(len(candidates), generator=generator)
+    else:
+        order = num_raters[candidates].argsort(descending=True, stable=True)
+    return item_names, item, candidates[order[: options.num_movies]].sort().values
+
+
+def ranking_scores(samples: Samples) -> Mapping[str, Tensor]:
+    """Return NDCG@k, float64 [b], of rankings `samples` [b, n]; empty without `ratings`.
+
+    References: Järvelin and Kekäläinen 2002, see `ndcg`.
+    """
     return ndcg_scores(samples["samples"], samples["ratings"]) if "ratings" in samples else {}
 
 
@@ -191,35 +296,46 @@ def synthetic_rankings(
     seed: int = 0,
     validation: float = 0.1,
 ) -> PermutationData:
-    """Made up, and embedded: users with tastes of a few dimensions rate items that are also more or less popular.
+    """Synthetic rankings: users with low-dimensional tastes rate items of different popularity.
 
-    Rating = 2.75 + 1.1 (.7 popularity + taste . character + noise of deviation .5), in ten steps of a half from .5 to
-    5. Ours (tests/permutations/coded/test_data.py): normal numbers [num_movies], [users, taste] and
-    [num_movies, taste]. Each user rates 3 * length items, popular ones more often.
+    A rating is 2.75 + 1.1 (0.7 popularity + taste . character + noise of standard deviation 0.5),
+    rounded to half stars from 0.5 to 5. Each user rates 3 * length items, popular ones more often.
 
     Args:
-        length: rated items in a ranking.
-        num_movies: items in all.
-        users: of whom a fifth is tested on.
-        taste: dimensions.
+        length: rated items of a ranking.
+        num_movies: items in total.
+        users: in total, a fifth of them for testing.
+        taste: dimensions of the tastes.
         seed: of everything.
-        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for none.
+        validation: share or number of the users by which checkpoint and sharpness are chosen; 0 for
+            none.
 
     Raises:
         ValueError: values out of range.
+
+    References: this project; checked in tests/permutations/coded/test_data.py.
     """
     check_length("synthetic_rankings", length)
-    if num_movies < length or users < _FEWEST_USERS or taste < 1:
-        needed = f"at least {length} items, {_FEWEST_USERS} users and 1 dimension of taste are needed"
-        raise ValueError(f"synthetic_rankings: {needed}")
-    g = torch.Generator().manual_seed(seed)
-    popularity = torch.randn(num_movies, generator=g)
-    character = torch.randn(num_movies, taste, generator=g) / taste**0.5
-    tastes = torch.randn(users, taste, generator=g)
-    score = 0.7 * popularity + tastes @ character.T + 0.5 * torch.randn(users, num_movies, generator=g)
-    stars = (2.75 + 1.1 * score).mul(2).round().clamp(1, 10).div(2)
-    each = min(3 * length, num_movies)
-    gumbel = -torch.rand(users, num_movies, generator=g).clamp(min=1e-12).log().neg().log()
-    rated = (0.5 * popularity + gumbel).topk(each, dim=1).indices
-    made = Ratings(torch.arange(users).repeat_interleave(each), rated.flatten(), stars.gather(1, rated).flatten())
-    return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, validation, seed)
+    if num_movies < length or users < MIN_USERS or taste < 1:
+        raise ValueError(
+            f"synthetic_rankings: at least {length} items, {MIN_USERS} users and 1 dimension "
+            "of taste are needed"
+        )
+    # 1. ratings of all items by all users
+    generator = torch.Generator().manual_seed(seed)
+    popularity = torch.randn(num_movies, generator=generator)
+    character = torch.randn(num_movies, taste, generator=generator) / taste**0.5
+    tastes = torch.randn(users, taste, generator=generator)
+    noise = NOISE_DEVIATION * torch.randn(users, num_movies, generator=generator)
+    score = POPULARITY_WEIGHT * popularity + tastes @ character.T + noise
+    half_stars = (MEAN_STARS + STARS_PER_SCORE * score).mul(2).round().clamp(1, 10)
+    stars = half_stars.div(2)
+    # 2. the items that each user rates, without replacement
+    num_rated = min(3 * length, num_movies)
+    u = torch.rand(users, num_movies, generator=generator).clamp(min=1e-12)
+    gumbel = -u.log().neg().log()
+    items = (POPULARITY_BIAS * popularity + gumbel).topk(num_rated, dim=1).indices
+    user = torch.arange(users).repeat_interleave(num_rated)
+    ratings = Ratings(user, items.flatten(), stars.gather(1, items).flatten())
+    options = RankingOptions(length, 1, False, num_movies, 0.2, validation, seed)
+    return from_ratings("synthetic_rankings", ratings, options)

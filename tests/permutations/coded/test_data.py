@@ -35,11 +35,11 @@ def test_cycles_are_split_by_a_hash():
     assert not train & test and not train & validation and not validation & test
     assert len(train | validation | test) == 720 and 0.25 < len(train) / 720 < 0.35
     assert abs(len(validation) - len(test)) <= 1
-    figures = source.judge({"samples": source.members})
+    figures = source.sample_scores({"samples": source.members})
     assert float(figures["in_train"].sum()) == len(train) and float(figures["cyclic"].mean()) == 1
-    everything = source.judge({"samples": all_permutations(7)})
+    everything = source.sample_scores({"samples": all_permutations(7)})
     assert float(everything["cyclic"].sum()) == 720 and float(everything["in_train"].sum()) == len(train)
-    log_p = source.truth({}, all_permutations(7))
+    log_p = source.log_prob({}, all_permutations(7))
     assert float(log_p.exp().sum()) == pytest.approx(1)
     assert cycles(7, share=0.3).fingerprint("train") == source.fingerprint("train")
     assert cycles(7, share=0.3, seed=1).fingerprint("train") != source.fingerprint("train")
@@ -59,11 +59,11 @@ def test_cycles_refuse_what_they_cannot_be(arguments, word):
 def test_known_laws_are_drawn_from():
     source = mallows(5)
     batch = source.batch("train", torch.arange(4000))
-    figures = source.judge({"samples": batch["x"], **batch})
+    figures = source.sample_scores({"samples": batch["x"], **batch})
     assert float(figures["distance"].mean()) == pytest.approx(float(figures["expected_distance"].mean()), abs=0.15)
     alone = source.batch("train", torch.tensor([17]))
     assert torch.equal(alone["x"][0], batch["x"][17]) and torch.equal(alone["condition"][0], batch["condition"][17])
-    log_p = source.truth({"condition": torch.tensor([[0.3]])}, all_permutations(5))
+    log_p = source.log_prob({"condition": torch.tensor([[0.3]])}, all_permutations(5))
     assert float(log_p.exp().sum()) == pytest.approx(1)
     first = plackett_luce(4).batch("train", torch.arange(6000))["x"][:, 0]
     assert (first.bincount(minlength=4) / 6000).tolist() == pytest.approx([1 / 15, 2 / 15, 4 / 15, 8 / 15], abs=0.025)
@@ -129,7 +129,7 @@ def test_rankings_are_a_users_order_of_items_he_rated(tmp_path):
     path = write_ratings(tmp_path / "ratings.csv", [(u + 5, 100 + 7 * m, r, 0) for (u, m), r in stars.items()])
     source = rankings(path, length=5, min_raters=3, num_movies=10)
     assert source.facts["num_tokens"] == 10 and sum(source.size(split) for split in ("train", "val", "test")) <= 40
-    names = source.kept["item_names"]
+    names = source.buffers["item_names"]
     assert bool((names[1:] > names[:-1]).all()) and set(names.tolist()) <= {100 + 7 * m for m in range(12)}
     raters = [sum(m == (name - 100) // 7 for _, m in stars) for name in names.tolist()]
     assert min(raters) >= sorted([sum(m == i for _, m in stars) for i in range(12)])[2]  # the ten most rated
@@ -269,7 +269,7 @@ def test_puzzles_are_solved_by_their_permutation():
     made, raw = source.batch("train", torch.arange(8)), puzzles.batch("train", torch.arange(8))
     assert torch.equal(rearrange(made["items"], made["x"]), raw["items"])
     test = source.batch("test", torch.arange(12))
-    figures = source.judge({"samples": test["x"], "target": test["x"], **test})
+    figures = source.sample_scores({"samples": test["x"], "target": test["x"], **test})
     assert float(figures["accuracy"].mean()) == 1
     assert source.facts["item_shape"] == [1, 4, 4] and source.size("train") is None
 

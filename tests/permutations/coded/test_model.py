@@ -18,10 +18,10 @@ from blackout.permutations.coded.model import (
     CODES,
     Passes,
     autoregressive_loss,
+    balanced_blocks,
     code_log_prob,
     exact_mixture,
     mixture_nll,
-    partition,
 )
 from blackout.permutations.coded.report import PermutationScores, exact_distribution
 from blackout.permutations.group import is_permutation
@@ -79,7 +79,7 @@ def test_draws_follow_the_law_and_say_their_probability(code, passes, order):
     assert p_value(counts.numpy(), law.numpy()) > 1e-4
     if order == "left_to_right":
         with torch.no_grad():
-            found = code_log_prob(model.denoiser({}), samples["code"], partition(4, passes), model.support)
+            found = code_log_prob(model.denoiser({}), samples["code"], balanced_blocks(4, passes), model.support)
         assert torch.allclose(found, samples["log_prob"], atol=1e-5)
 
 
@@ -150,8 +150,8 @@ def test_above_seven_items_one_order_for_each_sample_bounds_the_law():
 
 
 def test_a_model_draws_by_default_as_it_is_scored():
-    assert Passes().checked(6, "masked") == Passes(6, "random")
-    assert Passes().checked(6, "autoregressive") == Passes(6, "left_to_right")
+    assert Passes().resolve(6, "masked") == Passes(6, "random")
+    assert Passes().resolve(6, "autoregressive") == Passes(6, "left_to_right")
     draw = requested(model_of("lehmer", n=6), {})
     assert (draw.nfe, draw.description["nll_bits"]) == (6, "exact")
     greedy = requested(model_of("lehmer", n=6), {"sampler": {"greedy": True}, "passes": 2})
@@ -169,14 +169,14 @@ def test_an_autoregressive_model_is_causal_and_exact():
             hidden = codes.clone()
             hidden[:, i:] = 5
             assert torch.allclose(denoiser(hidden)[:, : i + 1], whole[:, : i + 1], atol=1e-5)
-        by_digits = code_log_prob(denoiser, codes, partition(5, 5), model.support)
+        by_digits = code_log_prob(denoiser, codes, balanced_blocks(5, 5), model.support)
         assert torch.allclose(-autoregressive_loss(denoiser, codes, model.support), by_digits, atol=1e-4)
         other = model.denoiser({"items": torch.tensor([[3, 8, 1, 0, 6]])})(codes)
     assert not torch.allclose(other[:, 0], whole[:, 0])  # the first digit sees the last item
     _, log_p = exact_distribution(model, context, 5)
     assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match="passes=5 order=left_to_right"):
-        Passes(2).checked(5, "autoregressive")
+        Passes(2).resolve(5, "autoregressive")
 
 
 @pytest.mark.parametrize("context", ["fused", "prefix"])
