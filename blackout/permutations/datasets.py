@@ -1,25 +1,36 @@
-"""Puzzles: sets of items whose right order is known, made from (seed, split, index) and never stored.
+"""Puzzles: lists of items whose right order is known, made from (seed, split, index) and not
+stored.
 
-A puzzle source (`Puzzles`, a `blackout.protocols.Source`) has no end of training puzzles, `held_out` puzzles to test on
-and `validation` puzzles by which choices are made, the same every time. `source.batch(split, index)` with int64 numbers
-[b] gives
+A source of puzzles (`Puzzles`, a `blackout.protocols.Source`) has an unlimited number of training
+puzzles, `held_out` test puzzles and `validation` validation puzzles. `source.batch(split, index)`
+with int64 indices [b] returns
 
     items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
-    given   int64 [b, n], a uniformly random order, the puzzle: what a solver sees is items[given]
-    ties    int64 [b, n], for every place of the right order the first place whose item cannot be told from its own
+    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given] ties
+    int64 [b, n], for every position of the right order the first position with an equal item
 
-and the solution of the puzzle, the permutation that takes the items given to their right order, is inverse(given).
-Where `facts["first_fixed"]`, the first item is known to come first (any city may begin a tour): given[..., 0] = 0.
+The solution of the puzzle, which takes its items to their right order, is inverse(given). If
+`facts["first_fixed"]`, the first item is known to come first (a tour may start in any city), and
+given[..., 0] = 0.
 
-`source.facts` are what components ask for by name: num_items, item_shape, num_tokens (tokens only), first_fixed, mean
-and std (of all numbers in the items), and `encoder`, the description of the item encoder (`blackout.networks`) that
-suits them; a network with an argument `encoder` gets it unless the settings choose another. `source.kind` says what
-the items are: strips to be sorted, pieces of an image, points in the plane, tokens, or a user's own items.
+`source.facts` are the statistics that components ask for by name: num_items, item_shape, num_tokens
+(tokens only), first_fixed, mean and std (of all values of the items), and `encoder`, the
+description of the default encoder (`blackout.networks`). `source.kind` is the kind of items: strips
+to be sorted, pieces of an image, points in the plane, tokens, or items of the user. `source.scale`
+is the divisor of integers in a user's file (the largest count of images).
 
-`source.scale` is the number that whole numbers in a user's file are divided by (the largest count of the images).
-A new source subclasses `Puzzles` and implements `make`; a dataset is a function that returns one. Here are pieces of
-pictures to be put together, numbers written by hand to be sorted, and items of a user's own; tours are in
-`blackout.permutations.tours`.
+A new source is a subclass of `Puzzles` that implements `make`; a data set is a function that
+returns one. This file has jigsaws, sorting of handwritten numbers, and items of the user; tours are
+in `blackout.permutations.tours`.
+
+Example:
+    >>> import torch
+    >>> from blackout.permutations.group import inverse
+    >>> source = one_permutation(length=3, held_out=2)
+    >>> batch = source.batch("test", torch.arange(2))
+    >>> puzzle = batch["items"].gather(1, batch["given"])
+    >>> torch.equal(puzzle.gather(1, inverse(batch["given"])), batch["items"])
+    True
 """
 
 from __future__ import annotations
@@ -51,35 +62,52 @@ from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 __all__ = [
-    "Kind", "Puzzles", "items", "jigsaw_cifar10", "jigsaw_digits", "jigsaw_mnist", "one_permutation", "read_puzzles",
-    "sort_digits", "sort_mnist",
-]  # fmt: skip
+    "Kind",
+    "Puzzles",
+    "items",
+    "jigsaw_cifar10",
+    "jigsaw_digits",
+    "jigsaw_mnist",
+    "one_permutation",
+    "read_puzzles",
+    "sort_digits",
+    "sort_mnist",
+]
 
 Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
-# what a puzzle's random numbers are for
-_GIVEN, _MADE, _ORDER = 0, 1, 3
-_FINGERPRINTED = 16
-STREAMS: dict[Split, int] = {"train": 0, "test": 1, "val": 2}  # keys of the puzzles of each split
-LISTS = (".svm", ".svmlight", ".libsvm", ".txt")
+
+# keys of the random numbers of a puzzle, by their use
+ORDER_KEY = 0
+ITEMS_KEY = 1
+NOISE_KEY = 2
+PERMUTATION_KEY = 3  # of `one_permutation`
+SPLIT_KEYS: dict[Split, int] = {"train": 0, "test": 1, "val": 2}  # of puzzles
+NOISE_SPLIT_KEYS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}  # of the noise of images
+
+NUM_HASHED = 16  # puzzles in the fingerprint of a split
+LIST_SUFFIXES = (".svm", ".svmlight", ".libsvm", ".txt")
+MIN_UNIFORM = 2.0**-50  # of normal noise, so that it is finite
+MAX_DIGITS = 18  # of a number, so that it fits int64
 
 
 @dataclass(eq=False)
 class Puzzles(ABC):
-    """A source of puzzles; see `blackout.permutations.datasets` for what a batch holds.
+    """A source of puzzles; see the module for what a batch holds.
 
     Args:
         name: short, for logs and directories.
-        kind: of items.
+        kind: of the items.
         num_items: n.
         item_shape: of one item; empty for tokens.
         held_out: number of test puzzles.
-        seed: decides all puzzles.
-        facts: further ones.
-        scale: what whole numbers in a user's file are divided by.
+        seed: of all puzzles.
+        facts: further statistics.
+        scale: divisor of integers in a user's file.
         validation: number of validation puzzles; None for as many as test puzzles.
 
     Raises:
-        ValueError: fewer than two items, no test puzzle, or a negative number of validation puzzles.
+        ValueError: fewer than two items, no test puzzle, or a negative number of validation
+            puzzles.
     """
 
     name: str
@@ -94,159 +122,209 @@ class Puzzles(ABC):
 
     def __post_init__(self) -> None:
         self.validation = self.held_out if self.validation is None else self.validation
-        ensure(self.validation >= 0, f"{self.name}: validation puzzles must be at least 0, not {self.validation}")
-        ensure(self.num_items >= 2, f"{self.name}: a puzzle has at least 2 items, not {self.num_items}")
+        ensure(
+            self.validation >= 0,
+            f"{self.name}: validation puzzles must be at least 0, not {self.validation}",
+        )
+        ensure(
+            self.num_items >= 2, f"{self.name}: a puzzle has at least 2 items, not {self.num_items}"
+        )
         ensure(self.held_out >= 1, f"{self.name}: held_out must be at least 1, not {self.held_out}")
-        own = {"num_items": self.num_items, "item_shape": list(self.item_shape), "first_fixed": False}
-        self.facts = {**own, **self.facts}
+        defaults = {
+            "num_items": self.num_items,
+            "item_shape": list(self.item_shape),
+            "first_fixed": False,
+        }
+        self.facts = {**defaults, **self.facts}
 
     @abstractmethod
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b]: `items` in their right order and, where some are alike, `ties`.
+        """Make puzzles: `items` in their right order and, if some may be equal, `ties`.
 
         Args:
-            streams: each puzzle's own random numbers.
+            split: of the puzzles.
+            index: int64 [b].
+            streams: random numbers of every puzzle.
         """
 
     def __str__(self) -> str:
-        """One line for the summary of a run."""
-        of = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
+        """Return one line for the summary of a run."""
+        shape = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
         sizes = f"{self.validation:,} validation and {self.held_out:,} test puzzles"
-        return f"{self.name}: {self.num_items} {self.kind}{of}, {sizes}"
+        return f"{self.name}: {self.num_items} {self.kind}{shape}, {sizes}"
 
     def size(self, split: Split) -> int | None:
-        """No end of training puzzles, `validation` and `held_out` ones of the others."""
+        """Return the number of puzzles of a split; None for an unlimited number."""
         sizes = {"train": None, "val": self.validation, "test": self.held_out}
         return sizes[split]
 
-    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """The puzzles with these numbers [b]: items, given, ties."""
-        streams = SampleStreams(fold_seed(self.seed, STREAMS[split]), index)
-        made = self.make(split, index, streams.step(_MADE))
-        order = streams.step(_GIVEN).next_draw().uniform((len(index), self.num_items))
+    def batch(
+        self, split: Split, index: Tensor, augment: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return `items`, `given` and `ties` of puzzles, see the module.
+
+        Args:
+            split: of the puzzles.
+            index: int64 [b].
+            augment: ignored: every training index is a new puzzle.
+        """
+        streams = SampleStreams(fold_seed(self.seed, SPLIT_KEYS[split]), index)
+        puzzles = self.make(split, index, streams.step(ITEMS_KEY))
+        u = streams.step(ORDER_KEY).next_draw().uniform((len(index), self.num_items))
         if self.facts["first_fixed"]:
-            order[:, 0] = -1.0
-        given = order.argsort(-1)
-        return {"ties": identity_like(given), **made, "given": given}
+            u[:, 0] = -1.0
+        order = u.argsort(-1)
+        return {"ties": identity_like(order), **puzzles, "given": order}
 
     def fingerprint(self, split: Split) -> str:
-        """A hash of the first puzzles and of what else decides them."""
+        """Return a hash of the first puzzles, and of the data they are made from."""
         size = self.size(split)
-        number = _FINGERPRINTED if size is None else min(_FINGERPRINTED, size)
-        batch = self.batch(split, torch.arange(number))
-        return tensors_hash(f"{self} {self.seed} {self._content(split)}", batch)
+        num_puzzles = NUM_HASHED if size is None else min(NUM_HASHED, size)
+        batch = self.batch(split, torch.arange(num_puzzles))
+        return tensors_hash(f"{self} {self.seed} {self._data_hash(split)}", batch)
 
-    def _content(self, split: Split) -> str:
-        """A hash of what puzzles are made from, where that is more than random numbers."""
+    def _data_hash(self, split: Split) -> str:
+        """Return a hash of the data of a split; empty if puzzles are made from random numbers
+        alone."""
         return ""
 
     def to(self, device: torch.device) -> Puzzles:
-        """The same: puzzles are made on the CPU."""
+        """Return itself: puzzles are made on the CPU."""
         return self
 
 
-def chosen(streams: StepStreams, shape: tuple[int, ...], number: int) -> Tensor:
-    """Uniform on 0..number - 1, int64 of `shape` [b, ...]."""
-    return streams.next_draw().uniform(shape).mul_(number).long()
+def draw_integers(streams: StepStreams, shape: tuple[int, ...], size: int) -> Tensor:
+    """Draw integers uniform on 0..size - 1, int64 of a shape [b, ...]."""
+    return streams.next_draw().uniform(shape).mul_(size).long()
 
 
 def first_equal(x: Tensor) -> Tensor:
-    """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...].
+    """Return the index of the first equal entry of every entry, int64 [b, n], for x [b, n, ...].
 
-    Ours (tests/permutations/test_datasets.py).
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
     flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
 
 
 class StoredPuzzles(Puzzles):
-    """Puzzles of lists in memory, training ones in random order; see `Puzzles` for the other arguments.
+    """Puzzles of lists in memory, training lists in random order.
 
     Args:
-        values: lists [N, n, ...] in their right order, by split.
+        name: see `Puzzles`.
+        kind: see `Puzzles`.
+        lists: in their right order, [N, n, ...], by split.
+        seed: see `Puzzles`.
+        facts: see `Puzzles`.
     """
 
-    def __init__(self, name: str, kind: Kind, values: Mapping[Split, Tensor], seed: int, facts: Plain) -> None:
-        self._rows = values
-        shape, sizes = values["train"].shape, {split: len(rows) for split, rows in values.items()}
+    def __init__(
+        self, name: str, kind: Kind, lists: Mapping[Split, Tensor], seed: int, facts: Plain
+    ) -> None:
+        self._lists = lists
+        shape = lists["train"].shape
         super().__init__(
-            name, kind, shape[1], tuple(shape[2:]), sizes["test"], seed, facts, validation=sizes["val"]
+            name,
+            kind,
+            shape[1],
+            tuple(shape[2:]),
+            len(lists["test"]),
+            seed,
+            facts,
+            validation=len(lists["val"]),
         )
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
-        rows = self._rows[split]
-        lists = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
-        return {"items": lists, "ties": first_equal(lists)}
+        """Return the lists [b, n, ...] of the puzzles, and ties."""
+        lists = self._lists[split]
+        row = draw_integers(streams, (len(index),), len(lists)) if split == "train" else index
+        items = lists[row]
+        return {"items": items, "ties": first_equal(items)}
 
-    def _content(self, split: Split) -> str:
-        return tensors_hash("", {split: self._rows[split]})
+    def _data_hash(self, split: Split) -> str:
+        """Return a hash of the lists of a split."""
+        return tensors_hash("", {split: self._lists[split]})
 
 
 @component("dataset")
 def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> StoredPuzzles:
-    """A single permutation to be memorised [Zhang 2025, appendix G.1]: tokens 0..length - 1 in one random order.
+    """A single permutation to be memorised: tokens 0..length - 1 in one random order.
 
     Args:
         length: tokens.
-        held_out: number of validation and of test puzzles: the one permutation in other random orders.
+        held_out: number of validation and of test puzzles, the permutation in other random orders.
         seed: of the permutation and the puzzles.
 
     Raises:
         ValueError: values out of range.
+
+    References: Zhang et al. 2025, appendix G.1.
     """
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
-    facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.TokenEncoder"}}
-    repeated = order.repeat(max(held_out, 0), 1)
-    values: dict[Split, Tensor] = {"train": order[None], "val": repeated, "test": repeated}
-    return StoredPuzzles("one_permutation", "tokens", values, seed, facts)
+    generator = torch.Generator().manual_seed(fold_seed(seed, PERMUTATION_KEY))
+    permutation = torch.randperm(length, generator=generator)
+    facts = {
+        "num_tokens": length,
+        "mean": 0.0,
+        "std": 1.0,
+        "encoder": {"_target_": "blackout.networks.TokenEncoder"},
+    }
+    copies = permutation.repeat(max(held_out, 0), 1)
+    lists: dict[Split, Tensor] = {"train": permutation[None], "val": copies, "test": copies}
+    return StoredPuzzles("one_permutation", "tokens", lists, seed, facts)
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
 def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float = 0.1) -> Puzzles:
-    """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
+    """Lists of the user in their right order.
 
-    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers. An .npz with `train` and `test`,
-    and perhaps `val`, keeps these splits. Or an svmlight file of lists of any length, by falling relevance: see
+    An .npz file has `items` [N, n, ...], numbers of any kind. Images [N, n, C, h, w] or [N, n, h,
+    w] are pieces, and everything else plain numbers. An .npz with `train` and `test`, and perhaps
+    `val`, keeps these splits. An svmlight file has lists of any length by falling relevance, see
     `RankedLists`.
 
     Args:
-        path: of the file.
-        holdout: share of the lists to test on; a file with `test` has its own.
-        seed: of split and puzzles.
-        validation: share or number of the lists by which choices are made; 0 for none.
+        path: the file.
+        holdout: share of the lists for testing; a file with `test` has its own.
+        seed: of the split and the puzzles.
+        validation: share or number of the lists for validation; 0 for none.
 
     Raises:
-        UserError: no such file, or not of this form.
+        UserError: a file that is missing or in another format.
         ValueError: a share out of range.
     """
     file = Path(path).expanduser()
-    if file.suffix in LISTS:
+    if file.suffix in LIST_SUFFIXES:
         return RankedLists(file.stem, read_lists(file), holdout, validation, seed)
+    # 1. read
     values, rows = read_samples(file, "items", validation, holdout, seed)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
-        raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
-    if values.ndim in (2, 4):  # single numbers, and grey images without their channel
-        values = values.unsqueeze(2)
-    values = values.float().contiguous()
-    split = taken(values, rows)
-    train = split["train"]
-    image = values.ndim == 5 and values.shape[2] in (1, 3)
+        raise UserError(
+            f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}"
+        )
+    if values.ndim in (2, 4):
+        values = values.unsqueeze(2)  # single numbers, and grey images without their channel
+    lists = split_rows(values.float().contiguous(), rows)
+    # 2. describe
+    train = lists["train"]
+    are_images = train.ndim == 5 and train.shape[2] in (1, 3)
+    encoder = "PieceEncoder" if are_images else "ItemEncoder"
     std = float(train.double().std(correction=0))
     facts = {
         "mean": float(train.double().mean()),
         "std": std if std > 0 else 1.0,
-        "encoder": {"_target_": f"blackout.networks.{'PieceEncoder' if image else 'ItemEncoder'}"},
+        "encoder": {"_target_": f"blackout.networks.{encoder}"},
     }
-    return StoredPuzzles(file.stem, "pieces" if image else "items", split, seed, facts)
+    return StoredPuzzles(file.stem, "pieces" if are_images else "items", lists, seed, facts)
 
 
-def divide(values: Tensor, validation: float, holdout: float, seed: int) -> dict[Split, Tensor]:
-    """Divide rows [N, ...] into those of the splits, see `split_samples`."""
-    return taken(values, split_samples(len(values), validation, holdout, seed))
+def split_at_random(
+    values: Tensor, validation: float, holdout: float, seed: int
+) -> dict[Split, Tensor]:
+    """Divide rows [N, ...] at random into those of the splits, see `split_samples`."""
+    return split_rows(values, split_samples(len(values), validation, holdout, seed))
 
 
-def taken(values: Tensor, rows: SplitRows) -> dict[Split, Tensor]:
+def split_rows(values: Tensor, rows: SplitRows) -> dict[Split, Tensor]:
     """Return the rows [N, ...] of each split."""
     return {"train": values[rows.train], "val": values[rows.val], "test": values[rows.test]}
 
@@ -254,266 +332,389 @@ def taken(values: Tensor, rows: SplitRows) -> dict[Split, Tensor]:
 def read_samples(
     file: Path, name: str, validation: float, holdout: float, seed: int
 ) -> tuple[Tensor, SplitRows]:
-    """Return all samples in an .npy or .npz file, [N, ...], and which of them are of which split.
+    """Read all samples of an .npy or .npz file, and choose those of each split.
 
-    Splits that an .npz gives, `train`, `test` and perhaps `val`, are kept; without `val` validation samples are taken
-    from `train`. Another array is divided at random.
+    Splits of an .npz, `train`, `test` and perhaps `val`, are kept; without `val` validation samples
+    are taken from `train`. Any other array is divided at random.
 
     Args:
         file: the file.
-        name: of the array in an .npz that is to be divided.
+        name: array of an .npz that is divided.
         validation: share or number of the samples for validation; 0 for none.
-        holdout: share of the samples to test on.
+        holdout: share of the samples for testing.
         seed: of the choice.
 
+    Returns:
+        Samples [N, ...] and the rows of each split.
+
     Raises:
-        UserError: no such file or array, a split without samples or of another shape, or what is no finite number.
+        UserError: a missing file or array, a split without samples or of another shape, or values
+            that are no finite numbers.
         ValueError: shares out of range.
     """
     loaded = load_arrays(file)
     arrays = loaded if isinstance(loaded, dict) else {}
+    # 1. a single array
     if not {"train", "test"} & arrays.keys():
         values = finite_numbers(load_array(file, name), file)
-        return values, split_samples(max(1, len(values)) if values.ndim else 1, validation, holdout, seed)
+        num_samples = max(1, len(values)) if values.ndim else 1
+        return values, split_samples(num_samples, validation, holdout, seed)
+    # 2. an array for each split
     refuse(not {"train", "test"} <= arrays.keys(), f"{file}: `train` and `test` must come together")
-    parts = [finite_numbers(arrays[split], file) for split in ("train", "val", "test") if split in arrays]
+    names = [split for split in ("train", "val", "test") if split in arrays]
+    parts = [finite_numbers(arrays[split], file) for split in names]
     shapes = [list(part.shape) for part in parts]
-    alike = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
-    refuse(not alike, f"{file}: train, val and test must be [N, ...] of one shape, not {shapes}")
-    numbers = list(torch.arange(sum(map(len, parts))).split([len(part) for part in parts]))
+    same_shape = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
+    refuse(
+        not same_shape, f"{file}: train, val and test must be [N, ...] of one shape, not {shapes}"
+    )
+    sizes = [len(part) for part in parts]
+    rows = list(torch.arange(sum(sizes)).split(sizes))
     if "val" in arrays:
-        return torch.cat(parts), SplitRows(*numbers)
-    train, test = numbers
-    number = validation_size(validation, len(train))
-    rest, chosen = take_validation(len(train), number, seed) if number else (train, train[:0])
-    return torch.cat(parts), SplitRows(rest, chosen, test)
+        return torch.cat(parts), SplitRows(*rows)
+    # 3. validation samples from the training samples
+    train, test = rows
+    num_validation = validation_size(validation, len(train))
+    validation_rows = train[:0]
+    if num_validation:
+        train, validation_rows = take_validation(len(train), num_validation, seed)
+    return torch.cat(parts), SplitRows(train, validation_rows, test)
 
 
 class RankedLists(Puzzles):
-    """Items of lists of any length; the right order is by falling relevance, equals in a random order, anew each time.
+    """Lists of any length, in the order of falling relevance; equal relevances in random order.
 
-    Ours (tests/permutations/test_datasets.py).
-
-    Shorter lists are filled with zeros, which come last. Batches also hold `relevance`, int64 [b, n], of these 0.
+    Shorter lists are padded with items of zeros, which come last. Batches also hold `relevance`,
+    int64 [b, n], which is 0 for padding.
 
     Args:
-        lists: of `read_lists`.
-        holdout: share of the lists to test on.
-        validation: share or number of the lists by which choices are made.
+        name: see `Puzzles`.
+        lists: result of `read_lists`.
+        holdout: share of the lists for testing.
+        validation: share or number of the lists for validation.
+        seed: see `Puzzles`.
 
     Raises:
         ValueError: a share out of range, or no list of two items.
+
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
 
     def __init__(
-        self, name: str, lists: tuple[Tensor, Tensor, Tensor], holdout: float, validation: float, seed: int
+        self,
+        name: str,
+        lists: tuple[Tensor, Tensor, Tensor],
+        holdout: float,
+        validation: float,
+        seed: int,
     ) -> None:
-        """Means and deviations of the training items' numbers, [F] each, with which all are `scaled`."""
-        numbers, self._relevance, rows = lists
-        self._rows = divide(rows, validation, holdout, seed)
-        trained = self._rows["train"].unique()
-        known = numbers[trained[trained < len(numbers)]]  # lists are filled up with the number of all items
-        self._mean, self._std = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
-        self._items = self.scaled(numbers)
+        features, self._relevance, rows = lists
+        self._lists = split_at_random(rows, validation, holdout, seed)
+        # statistics of the training items; padding has the index of no item
+        train_items = self._lists["train"].unique()
+        train_features = features[train_items[train_items < len(features)]]
+        self._mean = train_features.mean(0)
+        self._std = train_features.std(0, correction=0).clamp(min=1e-6)
+        self._items = self.standardise(features)
         facts = {"mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.ItemEncoder"}}
-        shape, sizes = tuple(self._items.shape[1:]), {split: len(part) for split, part in self._rows.items()}
         super().__init__(
-            name, "items", rows.shape[1], shape, sizes["test"], seed, facts, validation=sizes["val"]
+            name,
+            "items",
+            rows.shape[1],
+            tuple(self._items.shape[1:]),
+            len(self._lists["test"]),
+            seed,
+            facts,
+            validation=len(self._lists["val"]),
         )
 
-    def scaled(self, numbers: Tensor) -> Tensor:
-        """Numbers [N, F] of items in units of the training items' deviation, and a 1; then zeros: [N + 1, F + 1].
+    def standardise(self, features: Tensor) -> Tensor:
+        """Return features [N, F] standardised by the training items, float32 [N + 1, F + 1].
 
-        Ours (tests/permutations/test_datasets.py).
+        A last feature of 1 distinguishes items from padding, which is the last row, all zeros.
         """
-        x = (numbers - self._mean) / self._std
+        x = (features - self._mean) / self._std
         return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...], by falling relevance: see `Puzzles.make` and the
-        class.
-        """
-        rows = self._rows[split]
-        rows = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
-        order = (streams.next_draw().uniform(tuple(rows.shape)) - self._relevance[rows]).argsort(1)
-        rows = rows.gather(1, order)
-        relevance = self._relevance[rows]
-        return {"items": self._items[rows], "ties": first_equal(relevance), "relevance": relevance.clamp(min=0)}
+        """Return the items [b, n, F + 1] of the puzzles by falling relevance, ties, and
+        relevance."""
+        lists = self._lists[split]
+        row = draw_integers(streams, (len(index),), len(lists)) if split == "train" else index
+        items = lists[row]
+        # relevances are integers, so that uniforms break ties only
+        u = streams.next_draw().uniform(tuple(items.shape))
+        items = items.gather(1, (u - self._relevance[items]).argsort(1))
+        relevance = self._relevance[items]
+        return {
+            "items": self._items[items],
+            "ties": first_equal(relevance),
+            "relevance": relevance.clamp(min=0),
+        }
 
 
-def read_lists(file: Path, features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Items of an svmlight file, `2 qid:7 1:0.5 3:1.2` on every line, which are a list where they have one qid.
+def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`; items of one qid
+    form a list.
 
     Args:
-        features: of an item; None for as many as occur.
+        file: the file.
+        num_features: of an item; None for as many as occur.
 
     Returns:
-        Numbers of items, float64 [N, features]; their relevance, int64 [N + 1], in the end -1; and the items of every
-        list, [lists, n], filled up with N.
+        Features of the items, float64 [N, num_features]; their relevance, int64 [N + 1], with a
+        last entry of -1 for padding; and the items of every list, [lists, n], padded with N.
 
     Raises:
-        UserError: no such file, or another one.
+        UserError: a file that is missing or in another format.
     """
     from sklearn.datasets import load_svmlight_file
 
+    # 1. read
     with reading(file, "not an svmlight file"):
-        sparse, labels, query = load_svmlight_file(str(file), n_features=features, query_id=True)
+        sparse, labels, query = load_svmlight_file(
+            str(file), n_features=num_features, query_id=True
+        )
         check_size(file, 16 * math.prod(sparse.shape), stored_bytes(file))
-        x = torch.from_numpy(sparse.toarray())
-    whole = (labels == np.floor(labels)) & (labels >= 0) & (labels <= MAX_RELEVANCE)
-    if not len(query) == len(labels) > 0 or not whole.all() or not bool(x.isfinite().all()):
-        raise UserError(f"{file}: every line needs a relevance, a whole number 0..{MAX_RELEVANCE}, and a qid")
-    _, own, sizes = torch.from_numpy(query).unique(return_inverse=True, return_counts=True)
-    place, rows = torch.arange(int(sizes.max())), own.argsort(stable=True)
-    at = (sizes.cumsum(0) - sizes).unsqueeze(1) + place
-    lists = torch.where(place < sizes.unsqueeze(1), rows[at.clamp(max=len(x) - 1)], len(x))
-    return x, F.pad(torch.from_numpy(labels).long(), (0, 1), value=-1), lists
+        features = torch.from_numpy(sparse.toarray())
+    is_relevance = (labels == np.floor(labels)) & (labels >= 0) & (labels <= MAX_RELEVANCE)
+    complete = len(query) == len(labels) > 0
+    if not complete or not is_relevance.all() or not bool(features.isfinite().all()):
+        raise UserError(
+            f"{file}: every line needs a relevance, a whole number 0..{MAX_RELEVANCE}, and a qid"
+        )
+    # 2. group items by list
+    _, list_of_item, sizes = torch.from_numpy(query).unique(return_inverse=True, return_counts=True)
+    position = torch.arange(int(sizes.max()))
+    items = list_of_item.argsort(stable=True)
+    first = (sizes.cumsum(0) - sizes).unsqueeze(1)
+    index = (first + position).clamp(max=len(features) - 1)
+    lists = torch.where(position < sizes.unsqueeze(1), items[index], len(features))
+    relevance = F.pad(torch.from_numpy(labels).long(), (0, 1), value=-1)
+    return features, relevance, lists
 
 
 def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
-    """Puzzles to be solved: an .npz with `items` [N, n, ...] as they lie, and `truth` [N, n] where it is known; for
-    `RankedLists` an svmlight file.
+    """Read puzzles of the user.
 
-    Whole numbers are counts, divided by the source's scale; fractions are taken as they are.
+    An .npz file has `items` [N, n, ...] as they lie, and `truth` [N, n] if it is known. Integers
+    are counts, which are divided by the source's scale; fractions are used as they are. For
+    `RankedLists` it is an svmlight file.
+
+    Args:
+        path: the file.
+        source: of the model, whose kind of puzzles the file must have.
 
     Returns:
-        `items` [N, n, *item_shape] and, if given, `truth`, the permutations that take them to their right order.
+        `items` [N, n, *item_shape] and perhaps `truth`, the permutations that take them to their
+        right order.
 
     Raises:
-        UserError: no such file, or not puzzles of the source's kind.
+        UserError: a file that is missing, or that does not hold puzzles of the source's kind.
     """
     file = Path(path).expanduser()
-    if file.suffix in LISTS and isinstance(source, RankedLists):
-        numbers, relevance, lists = read_lists(file, source.item_shape[0] - 1)
-        if (more := lists.shape[1] - source.num_items) > 0:
-            raise UserError(f"{file}: a list has {more} items more than the {source.num_items} of the model's longest")
-        lists = F.pad(lists, (0, -more), value=len(numbers))
-        known = relevance[lists]
-        best = known.argsort(dim=1, descending=True, stable=True)
-        return {"items": source.scaled(numbers)[lists], "truth": best, "relevance": known.clamp(min=0)}
+    if file.suffix in LIST_SUFFIXES and isinstance(source, RankedLists):
+        return _read_ranked_puzzles(file, source)
     loaded = load_arrays(file)
     arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
-    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
-    values = finite_numbers(arrays["items"], file)
+    names = ", ".join(arrays) or "nothing"
+    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {names}")
+    items = _read_items(arrays["items"], file, source)
+    if "truth" not in arrays:
+        return {"items": items}
+    is_integer = arrays["truth"].dtype.kind in "iu"
+    truth = torch.from_numpy(arrays["truth"].astype(np.int64)) if is_integer else None
+    if truth is None or truth.shape != items.shape[:2] or not bool(is_permutation(truth).all()):
+        raise UserError(
+            f"{file}: truth must be permutations, whole numbers {list(items.shape[:2])}"
+        )
+    return {"items": items, "truth": truth}
+
+
+def _read_ranked_puzzles(file: Path, source: RankedLists) -> dict[str, Tensor]:
+    """Read lists to be ranked, with the order of falling relevance as the truth.
+
+    Raises:
+        UserError: see `read_lists`; or a list that is longer than those of the model.
+    """
+    features, relevance_of_item, lists = read_lists(file, source.item_shape[0] - 1)
+    excess = lists.shape[1] - source.num_items
+    if excess > 0:
+        raise UserError(
+            f"{file}: a list has {excess} items more than the {source.num_items} of the "
+            "model's longest"
+        )
+    lists = F.pad(lists, (0, -excess), value=len(features))
+    relevance = relevance_of_item[lists]
+    truth = relevance.argsort(dim=1, descending=True, stable=True)
+    items = source.standardise(features)[lists]
+    return {"items": items, "truth": truth, "relevance": relevance.clamp(min=0)}
+
+
+def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
+    """Return the items of puzzles, [N, n, *item_shape].
+
+    Raises:
+        UserError: another shape, tokens that are no permutation, or pixels far outside their range.
+    """
+    values = finite_numbers(array, file)
     expected = (source.num_items, *source.item_shape)
     if values.ndim == len(expected) and source.item_shape[:1] == (1,):
         values = values.unsqueeze(2)  # grey images without their channel
     if values.ndim < 2 or tuple(values.shape[1:]) != expected or not len(values):
-        raise UserError(f"{file}: items must be [N, {', '.join(map(str, expected))}], not {list(values.shape)}")
+        shape = ", ".join(map(str, expected))
+        raise UserError(f"{file}: items must be [N, {shape}], not {list(values.shape)}")
     if source.kind == "tokens":
         if values.is_floating_point() or not bool(is_permutation(values).all()):
-            raise UserError(f"{file}: items must be tokens, each of 0..{source.num_items - 1} once in a list")
-    else:
-        values = values.float() if values.is_floating_point() else values.float() / source.scale
-        low, high = (float(end) for end in values.aminmax())
-        # noise reaches a little beyond black and white
-        if source.scale > 1 and not -0.5 <= low <= high <= 1.5:
-            allowed = f"whole numbers 0..{source.scale:.0f} or fractions of 1"
-            raise UserError(f"{file}: items must be {allowed}, but reach {low:g}..{high:g}")
-    if "truth" not in arrays:
-        return {"items": values}
-    truth = torch.from_numpy(arrays["truth"].astype(np.int64)) if arrays["truth"].dtype.kind in "iu" else None
-    if truth is None or truth.shape != values.shape[:2] or not bool(is_permutation(truth).all()):
-        raise UserError(f"{file}: truth must be permutations, whole numbers {list(values.shape[:2])}")
-    return {"items": values, "truth": truth}
+            raise UserError(
+                f"{file}: items must be tokens, each of 0..{source.num_items - 1} once in a list"
+            )
+        return values
+    are_counts = not values.is_floating_point()
+    values = values.float()
+    if are_counts:
+        values = values / source.scale
+    low, high = (float(end) for end in values.aminmax())
+    # noise reaches a little beyond black and white
+    if source.scale > 1 and not -0.5 <= low <= high <= 1.5:
+        raise UserError(
+            f"{file}: items must be whole numbers 0..{source.scale:.0f} or fractions of 1, "
+            f"but reach {low:g}..{high:g}"
+        )
+    return values
 
 
 def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
-    """The array of a file as float64 or int64, of the same shape.
+    """Return an array of a file as float64 or int64, of the same shape.
 
     Raises:
-        UserError: it holds no numbers, or some that are not finite.
+        UserError: values that are no numbers, or not finite.
     """
     refuse(array.dtype.kind not in "iufb", f"{file}: numbers are needed, not {array.dtype}")
     refuse(not np.isfinite(array).all(), f"{file}: holds numbers that are not finite")
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
 
 
-_NOISE = 2
-_NOISE_STREAMS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}
-_NORMAL_LIMIT = 2.0**-50
-_MOST_DIGITS = 18
-"""Numbers of so many digits fit int64."""
-
-
 class ImagePuzzles(Puzzles):
-    """Items cut out of images, float32 counts over the largest; those of a split come from its images alone.
+    """Items cut from images, float32 counts divided by the largest; each split has its own images.
 
     Without validation images there are no validation puzzles.
 
     Args:
-        images: training puzzles choose among the training images at random.
-        encoder: the description of the encoder of the items; see `Puzzles` for the others.
+        name: see `Puzzles`.
+        kind: see `Puzzles`.
+        num_items: see `Puzzles`.
+        item_shape: see `Puzzles`.
+        held_out: see `Puzzles`.
+        seed: see `Puzzles`.
+        images: training puzzles draw from the training images.
+        encoder: description of the encoder of the items.
     """
 
     def __init__(
-        self, name: str, kind: Kind, num_items: int, item_shape: tuple[int, ...], held_out: int, seed: int,
-        images: CountData, encoder: dict[str, Any],
-    ) -> None:  # fmt: skip
-        self._images, scale = images, images.max_count
-        facts = {"mean": images.facts["mean"] / scale, "std": images.facts["std"] / scale, "encoder": encoder}
-        validation = held_out if images.size("val") else 0
+        self,
+        name: str,
+        kind: Kind,
+        num_items: int,
+        item_shape: tuple[int, ...],
+        held_out: int,
+        seed: int,
+        images: CountData,
+        encoder: dict[str, Any],
+    ) -> None:
+        self._images = images
+        scale = images.max_count
+        facts = {
+            "mean": images.facts["mean"] / scale,
+            "std": images.facts["std"] / scale,
+            "encoder": encoder,
+        }
         super().__init__(
-            name, kind, num_items, item_shape, held_out, seed, facts, float(scale), validation
+            name,
+            kind,
+            num_items,
+            item_shape,
+            held_out,
+            seed,
+            facts,
+            float(scale),
+            validation=held_out if images.size("val") else 0,
         )
 
-    def _content(self, split: Split) -> str:
+    def _data_hash(self, split: Split) -> str:
+        """Return the fingerprint of the images of a split."""
         return self._images.fingerprint(split)
 
 
 class Jigsaws(ImagePuzzles):
-    """Images cut into pieces x pieces parts, row by row; what does not divide is cropped at the bottom and the right.
+    """Images cut into pieces, row by row; remainders at the bottom and on the right are cropped.
 
-    A piece is [C, h, w]. Pieces without noise that are equal are ties. [Zhang 2025, appendix G.2].
+    A piece is [C, h, w]. Pieces that are equal without noise are ties.
 
     Args:
         images: with a test split.
         pieces: per side.
-        held_out: number of validation and of test puzzles, of the images of these splits in turn.
-        noise: standard deviation of Gaussian noise, the same for an image each time.
+        held_out: number of validation and of test puzzles, from the images of these splits in turn.
+        noise: standard deviation of Gaussian noise, which is fixed for each image.
         seed: of everything random.
 
     Raises:
         ValueError: pieces below 2 or without pixels, or negative noise.
+
+    References: Zhang et al. 2025, section 4.2 and appendix G.2.
     """
 
-    def __init__(self, images: CountData, pieces: int, held_out: int, noise: float = 0.0, seed: int = 0) -> None:
-        """Pieces of [C, H // pieces, W // pieces]."""
+    def __init__(
+        self, images: CountData, pieces: int, held_out: int, noise: float = 0.0, seed: int = 0
+    ) -> None:
         channels, height, width = images.shape
         name = f"jigsaw_{images.name}"
-        if not 2 <= pieces <= min(height, width):
-            raise ValueError(f"{name}: pieces per side must be 2..{min(height, width)}, not {pieces}")
+        limit = min(height, width)
+        if not 2 <= pieces <= limit:
+            raise ValueError(f"{name}: pieces per side must be 2..{limit}, not {pieces}")
         ensure(0 <= noise < float("inf"), f"{name}: noise must not be negative, but is {noise}")
-        self._pieces, self._noise = pieces, noise
-        shape, encoder = (channels, height // pieces, width // pieces), {"_target_": "blackout.networks.PieceEncoder"}
+        self._pieces = pieces
+        self._noise = noise
+        shape = (channels, height // pieces, width // pieces)
+        encoder = {"_target_": "blackout.networks.PieceEncoder"}
         super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, C, h, w]: pieces and their noise as in the class."""
-        size = self._images.size(split)
-        number = chosen(streams, (len(index),), size) if split == "train" else index % size
-        images = self._images.batch(split, number)["x0"].cpu()
-        clean = self._cut(images)
-        items = clean.float() / self.scale
-        if self._noise:  # normal numbers that belong to the images
-            own = SampleStreams(fold_seed(self.seed, _NOISE, _NOISE_STREAMS[split]), number).step(0)
-            u = own.next_draw().uniform((len(number), *images.shape[1:]))
-            normal = torch.special.ndtri(u.clamp_(_NORMAL_LIMIT, 1 - _NORMAL_LIMIT)).float()
+        """Return the pieces [b, n, C, h, w] of the puzzles, and ties."""
+        num_images = self._images.size(split)
+        image_index = index
+        if split == "train":
+            image_index = draw_integers(streams, (len(index),), num_images)
+        image_index = image_index % num_images
+        images = self._images.batch(split, image_index)["x0"].cpu()
+        counts = self._cut(images)
+        items = counts.float() / self.scale
+        if self._noise:
+            # the random numbers belong to the image, not to the puzzle
+            key = fold_seed(self.seed, NOISE_KEY, NOISE_SPLIT_KEYS[split])
+            noise_streams = SampleStreams(key, image_index).step(0)
+            u = noise_streams.next_draw().uniform((len(image_index), *images.shape[1:]))
+            normal = torch.special.ndtri(u.clamp_(MIN_UNIFORM, 1 - MIN_UNIFORM)).float()
             items = items + self._noise * self._cut(normal)
-        return {"items": items, "ties": first_equal(clean)}
+        return {"items": items, "ties": first_equal(counts)}
 
     def _cut(self, images: Tensor) -> Tensor:
-        """[b, C, H, W] -> [b, pieces^2, C, h, w], row by row: see the class."""
-        (_, h, w), p = self.item_shape, self._pieces
-        cropped = images[:, :, : p * h, : p * w]
-        return cropped.unflatten(2, (p, h)).unflatten(4, (p, w)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+        """Cut images [b, C, H, W] into pieces [b, pieces^2, C, h, w], row by row."""
+        _, h, w = self.item_shape
+        p = self._pieces
+        grid = images[:, :, : p * h, : p * w].unflatten(2, (p, h)).unflatten(4, (p, w))
+        return grid.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 @component("dataset")
 def jigsaw_digits(
-    pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0, validation: float = 0.1
+    pieces: int = 2,
+    held_out: int = 1000,
+    holdout: float = 0.2,
+    seed: int = 0,
+    validation: float = 0.1,
 ) -> Jigsaws:
-    """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 test images repeat.
+    """Jigsaws of scikit-learn's 8x8 digits, which need no download; the 359 test images repeat.
 
     Args:
         pieces: per side, 2 to 8.
@@ -538,18 +739,22 @@ def jigsaw_mnist(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
-    """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
+    """Jigsaws of MNIST with pixel noise.
 
     Args:
         pieces: per side, 2 to 28.
         noise: standard deviation, of pixels in [0, 1], drawn once for every image.
         held_out: number of validation and of test puzzles.
         seed: of noise and puzzles.
-        data_dir, download, validation: as for `blackout.data.mnist`.
+        data_dir: as for `blackout.data.mnist`.
+        download: as for `blackout.data.mnist`.
+        validation: as for `blackout.data.mnist`.
 
     Raises:
-        UserError: the images cannot be had.
+        UserError: the images cannot be downloaded or read.
         ValueError: values out of range.
+
+    References: Zhang et al. 2025, section 4.2.
     """
     images = mnist(data_dir, download=download, validation=validation)
     return Jigsaws(images, pieces, held_out, noise, seed)
@@ -564,46 +769,55 @@ def jigsaw_cifar10(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
-    """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
+    """Jigsaws of CIFAR-10; arguments and errors are those of `jigsaw_mnist`.
+
+    References: Zhang et al. 2025, section 4.2.
+    """
     return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
 
 
 class Sorting(ImagePuzzles):
-    """Lists of numbers, each a strip [1, H, digits * W] of images of digits side by side; the right order is rising.
+    """Lists of numbers to be sorted, each a strip [1, H, digits * W] of images of digits.
 
-    [Zhang 2025, section 4.1]. Batches also hold `values`, int64 [b, n], the numbers; equal numbers are ties.
+    Batches also hold `values`, int64 [b, n], the numbers; equal numbers are ties.
 
     Args:
         images: of digits, with labels.
         length: numbers in a list.
-        places: digits of a number.
-        held_out: number of validation and of test lists, of images of these splits.
+        digits: of a number.
+        held_out: number of validation and of test lists, from the images of these splits.
         seed: of everything random.
 
     Raises:
-        ValueError: length below 2, or places outside 1..18.
+        ValueError: length below 2, or digits outside 1..18.
+
+    References: Zhang et al. 2025, section 4.1.
     """
 
-    def __init__(self, images: CountData, length: int, places: int, held_out: int, seed: int = 0) -> None:
+    def __init__(
+        self, images: CountData, length: int, digits: int, held_out: int, seed: int = 0
+    ) -> None:
         name = f"sort_{images.name}"
         ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
-        ensure(1 <= places <= _MOST_DIGITS, f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
-        self._places = places
+        ensure(1 <= digits <= MAX_DIGITS, f"{name}: digits must be 1..{MAX_DIGITS}, not {digits}")
+        self._digits = digits
         channels, height, width = images.shape
-        encoder = {"_target_": "blackout.networks.StripEncoder", "parts": places}
-        super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
+        shape = (channels, height, digits * width)
+        encoder = {"_target_": "blackout.networks.StripEncoder", "parts": digits}
+        super().__init__(name, "strips", length, shape, held_out, seed, images, encoder)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], strips [b, n, C, H, digits * W] by rising numbers: see the class."""
-        number = chosen(streams, (len(index), self.num_items, self._places), self._images.size(split))
-        drawn = self._images.batch(split, number.flatten())
-        labels = drawn["label"].view_as(number)
-        images = drawn["x0"].cpu().unflatten(0, number.shape)  # [b, n, places, C, H, W]
-        powers = 10 ** torch.arange(self._places - 1, -1, -1)
+        """Return strips [b, n, C, H, digits * W] by rising numbers, the numbers, and ties."""
+        shape = (len(index), self.num_items, self._digits)
+        image_index = draw_integers(streams, shape, self._images.size(split))
+        batch = self._images.batch(split, image_index.flatten())
+        labels = batch["label"].view_as(image_index)
+        images = batch["x0"].cpu().unflatten(0, image_index.shape)  # [b, n, digits, C, H, W]
+        powers = 10 ** torch.arange(self._digits - 1, -1, -1)
         values, order = (labels * powers).sum(-1).sort(stable=True)
         rows = torch.arange(len(index)).unsqueeze(1)
-        digits = images[rows, order].float() / self.scale
-        strips = digits.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, places * W]
+        sorted_images = images[rows, order].float() / self.scale
+        strips = sorted_images.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, digits * W]
         return {"items": strips, "values": values, "ties": first_equal(values)}
 
 
@@ -616,7 +830,7 @@ def sort_digits(
     seed: int = 0,
     validation: float = 0.1,
 ) -> Sorting:
-    """Numbers made of scikit-learn's 8x8 digits, which need no download.
+    """Sorting of numbers made of scikit-learn's 8x8 digits, which need no download.
 
     Args:
         length: numbers in a list.
@@ -629,7 +843,9 @@ def sort_digits(
     Raises:
         ValueError: values out of range.
     """
-    return Sorting(digit_images(holdout, validation=validation), length, digits, held_out, seed=seed)
+    return Sorting(
+        digit_images(holdout, validation=validation), length, digits, held_out, seed=seed
+    )
 
 
 @component("dataset")
@@ -642,18 +858,22 @@ def sort_mnist(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Sorting:
-    """Numbers made of MNIST's digits, four of them as published.
+    """Sorting of numbers made of MNIST's digits, four of them as in the paper.
 
     Args:
         length: numbers in a list.
         digits: of a number.
         held_out: number of validation and of test lists.
         seed: of the lists.
-        data_dir, download, validation: as for `blackout.data.mnist`.
+        data_dir: as for `blackout.data.mnist`.
+        download: as for `blackout.data.mnist`.
+        validation: as for `blackout.data.mnist`.
 
     Raises:
-        UserError: the images cannot be had.
+        UserError: the images cannot be downloaded or read.
         ValueError: values out of range.
+
+    References: Zhang et al. 2025, section 4.1.
     """
     images = mnist(data_dir, download=download, validation=validation)
     return Sorting(images, length, digits, held_out, seed)

@@ -18,7 +18,7 @@ from blackout.component import component
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
-from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, divide
+from blackout.permutations.datasets import Puzzles, StoredPuzzles, draw_integers, split_at_random
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import rearrange, tour_length
 from blackout.protocols import Split
@@ -189,7 +189,7 @@ class Tours(Puzzles):
         """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
         if self.num_items <= MOST_AT_ONCE:
             return {"items": self._new(len(index), streams)}
-        number = chosen(streams, (len(index),), self._instances) if split == "train" else index
+        number = draw_integers(streams, (len(index),), self._instances) if split == "train" else index
         tours = torch.stack([self._solve(split, k) for k in number.tolist()])
         return {"items": _varied(tours, streams) if split == "train" else tours}
 
@@ -197,7 +197,7 @@ class Tours(Puzzles):
         """Points [size, n, 2] in the order of their shortest tours, from a random city on: see `shortest_tours`."""
         n = self.num_items
         points = streams.next_draw().uniform((size, n, 2)).float()
-        first = chosen(streams, (size, 1), n)
+        first = draw_integers(streams, (size, 1), n)
         return rearrange(points, shortest_tours(points).gather(1, (torch.arange(n) + first) % n))
 
     def _solve(self, split: Split, number: int) -> Tensor:
@@ -223,13 +223,13 @@ def _varied(items: Tensor, streams: StepStreams) -> Tensor:
     Ours (tests/permutations/test_datasets.py).
     """
     n = items.shape[1]
-    turn, mirror = chosen(streams, (len(items), 1, 1), 4), chosen(streams, (len(items), 1, 1), 2) > 0
+    turn, mirror = draw_integers(streams, (len(items), 1, 1), 4), draw_integers(streams, (len(items), 1, 1), 2) > 0
     x, y = (items - 0.5).split(1, -1)
     x, y = torch.where(turn % 2 > 0, -y, x), torch.where(turn % 2 > 0, x, y)
     turned = torch.cat([x, y], -1) * torch.where(turn > 1, -1.0, 1.0)
     # a mirrored tour runs clockwise: it is walked the other way round
     mirrored = (turned * torch.tensor([-1.0, 1.0])).flip(1)
-    first = chosen(streams, (len(items), 1), n)
+    first = draw_integers(streams, (len(items), 1), n)
     return rearrange(torch.where(mirror, mirrored, turned) + 0.5, (torch.arange(n) + first) % n)
 
 
@@ -262,7 +262,7 @@ def tsp(
         return Tours(cities, instances, held_out, seed)
     points, tours = read_tours(Path(path).expanduser())
     items = rearrange(points, counter_clockwise(points, tours))
-    return FileTours("tsp", "points", divide(items, validation, holdout, seed), seed, _FACTS)
+    return FileTours("tsp", "points", split_at_random(items, validation, holdout, seed), seed, _FACTS)
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:
