@@ -1,8 +1,9 @@
-"""Jigsaws put together by the borders of their pieces, without learning, for any grid and any size of pieces.
+"""Jigsaws put together by the borders of their pieces, without learning, for any grid and any size
+of pieces.
 
-The colours on both sides of a border are extended linearly to its middle and compared there. A softmax over the other
-pieces turns the differences into scores of neighbours. A beam search, and for larger puzzles greedy merging, looks for
-the arrangement with the largest sum of scores.
+The colours on both sides of a border are extended linearly to its middle and compared there. A
+softmax over the other pieces turns the differences into scores of neighbours. A beam search, and
+for larger puzzles greedy merging, looks for the arrangement with the largest sum of scores.
 
 References: this project; checked by enumeration in tests/permutations/test_borders.py.
 """
@@ -18,26 +19,33 @@ from torch import Tensor
 from blackout.errors import refuse
 from blackout.permutations.distributions import most_probable
 
-# Of 1,000 training puzzles of CIFAR-10 in 3x3 pieces 2, 5, 10 and 20 solve 95.1, 94.6, 93.0 and 91.1 % (± 0.7 to 0.9),
+# Of 1,000 training puzzles of CIFAR-10 in 3x3 pieces 2, 5, 10 and 20 solve 95.1, 94.6, 93.0 and
+# 91.1 % (± 0.7 to 0.9),
 # of 200 in 4x4 pieces 77, 83, 83 and 81 % (± 3).
 SHARPNESS = 5.0  # logits per mean difference between two borders of the puzzle
-BEAM_WIDTH = 400  # of CIFAR-10 in 4x4 pieces 100, 400 and 1500 miss the best arrangement of 19, 9 and 6 %
-MIN_PIECES_TO_MERGE = 16  # of 9 pieces the beam alone misses the best arrangement of 1 in 1,000 puzzles
-_NOT_NEIGHBOURS = -1e4  # score of a piece as its own neighbour
+BEAM_WIDTH = (
+    400  # of CIFAR-10 in 4x4 pieces 100, 400 and 1500 miss the best arrangement of 19, 9 and 6 %
+)
+MIN_PIECES_TO_MERGE = (
+    16  # of 9 pieces the beam alone misses the best arrangement of 1 in 1,000 puzzles
+)
+SELF_SCORE = -1e4  # score of a piece as its own neighbour
 
 
 def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
     """Score every pair of pieces as right-hand neighbours and as lower neighbours.
 
-    A score is the sum of two log-softmaxes of minus the difference at the border, over all right neighbours of the one
-    piece and over all left neighbours of the other, in units of the mean difference.
+    A score is the sum of two log-softmaxes of minus the difference at the border, over all right
+    neighbours of the one piece and over all left neighbours of the other, in units of the mean
+    difference.
 
     Args:
         pieces: pixels, [b, n, C, h, w].
         sharpness: logits per mean difference.
 
     Returns:
-        float32 [b, 2, n, n]; entry [b, 0, i, j] is that of piece j to the right of piece i, [b, 1, i, j] that below it.
+        float32 [b, 2, n, n]; entry [b, 0, i, j] is that of piece j to the right of piece i, [b, 1,
+        i, j] that below it.
     """
     scores = []
     for x in (pieces.float(), pieces.float().transpose(-1, -2)):
@@ -48,13 +56,14 @@ def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
         diagonal = torch.eye(n, dtype=torch.bool, device=x.device)
         mean = difference.masked_fill(diagonal, 0.0).sum((-1, -2), keepdim=True) / (n * (n - 1))
         logits = (-sharpness * difference / mean.clamp(min=1e-9)).masked_fill(diagonal, -torch.inf)
-        both = logits.log_softmax(-1) + logits.log_softmax(-2)
-        scores.append(both.masked_fill(diagonal, _NOT_NEIGHBOURS))
+        log_probs = logits.log_softmax(-1) + logits.log_softmax(-2)
+        scores.append(log_probs.masked_fill(diagonal, SELF_SCORE))
     return torch.stack(scores, 1)
 
 
 def _extended_edge(x: Tensor, edge: int, inner: int) -> Tensor:
-    """Extend the column `edge` by half a pixel, [b, n, C, h], along the line through the column `inner`."""
+    """Extend the column `edge` by half a pixel, [b, n, C, h], along the line through the column
+    `inner`."""
     column = x[..., edge]
     if x.shape[-1] == 1:
         return column
@@ -78,7 +87,9 @@ def arrangement_scores(scores: Tensor, columns: int, orders: Tensor) -> Tensor:
     return right + below
 
 
-def search_arrangements(scores: Tensor, columns: int, width: int = BEAM_WIDTH) -> tuple[Tensor, Tensor]:
+def search_arrangements(
+    scores: Tensor, columns: int, width: int = BEAM_WIDTH
+) -> tuple[Tensor, Tensor]:
     """Search arrangements place by place, row by row, with a beam.
 
     Args:
@@ -110,7 +121,9 @@ def search_arrangements(scores: Tensor, columns: int, width: int = BEAM_WIDTH) -
     return orders, total
 
 
-def solve_by_borders(scores: Tensor, columns: int, width: int = BEAM_WIDTH) -> tuple[Tensor, Tensor]:
+def solve_by_borders(
+    scores: Tensor, columns: int, width: int = BEAM_WIDTH
+) -> tuple[Tensor, Tensor]:
     """Find the best arrangements by the beam search and, of 16 pieces or more, by greedy merging.
 
     Args:
@@ -124,8 +137,9 @@ def solve_by_borders(scores: Tensor, columns: int, width: int = BEAM_WIDTH) -> t
     orders, sums = search_arrangements(scores, columns, width)
     if scores.shape[-1] < MIN_PIECES_TO_MERGE:
         return orders, sums
-    merged = [merge_greedily(one, columns) for one in scores.detach().cpu().double().numpy()]
-    order = torch.from_numpy(np.stack(merged)).to(scores.device)
+    matrices = scores.detach().cpu().double().numpy()
+    merged_orders = [merge_greedily(matrix, columns) for matrix in matrices]
+    order = torch.from_numpy(np.stack(merged_orders)).to(scores.device)
     total = arrangement_scores(scores, columns, order)
     duplicate = (orders == order.unsqueeze(1)).all(-1)
     sums = torch.cat([total.unsqueeze(-1), sums.masked_fill(duplicate, -torch.inf)], 1)
@@ -133,10 +147,10 @@ def solve_by_borders(scores: Tensor, columns: int, width: int = BEAM_WIDTH) -> t
 
 
 def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
-    """Merge the most likely neighbours first, wherever on the grid they will come [Gallagher 2012].
+    """Merge the most likely neighbours first, wherever on the grid they will come.
 
-    Parts that would overlap or not fit the grid stay apart. In the end the pieces outside the largest part go where
-    they fit best.
+    Parts that would overlap or not fit the grid stay apart. In the end the pieces outside the
+    largest part go where they fit best.
 
     Args:
         scores: `neighbour_scores` of one picture, [2, n, n].
@@ -144,6 +158,8 @@ def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
 
     Returns:
         The piece at every place, row by row, int64 [n].
+
+    References: Gallagher 2012.
     """
     n = scores.shape[-1]
     limits = (n // columns, columns)
@@ -152,16 +168,16 @@ def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
 
     # 1. Merge parts along the most likely neighbours.
     for pair in (-scores).argsort(axis=None, kind="stable").tolist():
-        down, i, j = pair // n**2, pair // n % n, pair % n
+        direction, i, j = np.unravel_index(pair, scores.shape)
         if part[i] == part[j]:
             continue
-        moving = part == part[j]
-        moved = cell[moving] + cell[i] - cell[j] + (down, 1 - down)
+        is_moved = part == part[j]
+        moved = cell[is_moved] + cell[i] - cell[j] + (direction, 1 - direction)
         union = np.concatenate([cell[part == part[i]], moved])
         union -= union.min(0)
         if (union.max(0) < limits).all() and np.bincount(union @ (columns, 1)).max() == 1:
-            part[moving] = part[i]
-            cell[moving] = moved
+            part[is_moved] = part[i]
+            cell[is_moved] = moved
 
     # 2. Place the largest part.
     largest = part == np.bincount(part).argmax()
@@ -177,8 +193,16 @@ def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
         for r, c in zip(*np.nonzero(order < 0), strict=True):
             left_and_above = (padded[r + 1, c], padded[r, c + 1])
             right_and_below = (padded[r + 1, c + 2], padded[r + 2, c + 1])
-            terms = [scores[d, piece, candidates] for d, piece in enumerate(left_and_above) if piece >= 0]
-            terms += [scores[d, candidates, piece] for d, piece in enumerate(right_and_below) if piece >= 0]
+            terms = [
+                scores[direction, piece, candidates]
+                for direction, piece in enumerate(left_and_above)
+                if piece >= 0
+            ]
+            terms += [
+                scores[direction, candidates, piece]
+                for direction, piece in enumerate(right_and_below)
+                if piece >= 0
+            ]
             if terms:
                 fit = np.mean(terms, axis=0)
                 best = max(best, (float(fit.max()), int(r), int(c), int(candidates[fit.argmax()])))
@@ -187,12 +211,16 @@ def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
     return order.ravel()
 
 
-def grid_side(number: int) -> int:
+def grid_side(num_pieces: int) -> int:
     """Return the number of pieces per side of a square puzzle.
 
     Raises:
-        UserError: the number is not a square.
+        UserError: the number of pieces is not a square.
     """
-    side = math.isqrt(number)
-    refuse(side**2 != number, f"sampler: borders puts square grids together, and {number} pieces make no square")
+    side = math.isqrt(num_pieces)
+    refuse(
+        side**2 != num_pieces,
+        f"decoder: borders puts square grids together, and {num_pieces} pieces make no square; "
+        "choose another one, such as decoder=best",
+    )
     return side

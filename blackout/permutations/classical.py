@@ -1,15 +1,25 @@
-"""Classical families of distributions over orders, which are products, or chains, of digits of a code; and their fits.
+"""Classical distributions on permutations and their fits: consensus, Mallows, Plackett-Luce,
+mixtures.
 
-The order nearest to many others comes first, because a Mallows law is fitted about it. Then that law, whose Lehmer code
-has independent digits, so that one pass of a model on it is enough; the maximum likelihood of Plackett-Luce; mixtures.
+Orders are lists of items, the first chosen first. The Lehmer code of a Mallows permutation has
+independent digits, so that a model of codes represents it in one pass.
+
+Example:
+    >>> import torch
+    >>> from blackout.permutations import all_permutations
+    >>> distribution = Mallows(3, phi=0.5)
+    >>> round(distribution.log_prob(all_permutations(3)).exp().sum().item(), 6)
+    1.0
+    >>> consensus(torch.tensor([[0, 1, 2], [0, 2, 1], [0, 1, 2]])).tolist()
+    [0, 1, 2]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,118 +27,172 @@ from torch import Size, Tensor
 
 from blackout.errors import ensure
 from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import PermutationDistribution, PlackettLuce, independent_log_prob
+from blackout.permutations.distributions import (
+    PermutationDistribution,
+    PlackettLuce,
+    independent_log_prob,
+)
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, StepStreams, cumulative_probabilities
 
-EXACT = 14
-"""Most items for which the consensus goes through all sets of items."""
-_VOTERS, _PAIRS = 4000, 2**24
-"""Most orders that mixtures are fitted to, and numbers that say who has what before what."""
-_STARTS, _FIRST_TURNS, _TURNS, _HUNTER = 4, 8, 100, 2
-"""Of expectation-maximisation: starts for each number of laws, turns to choose between them, turns of the chosen one,
-and steps of Plackett-Luce a turn."""
-_PATIENCE = 3  # numbers of laws in a row that are no better on validation orders, after which none is tried
-_EXACT_IN_TURNS = 10  # items to which every turn finds the best centre; beyond, it improves the last one
+MAX_EXACT_CONSENSUS = 14  # items up to which `consensus` uses all sets of items
+
+# expectation-maximisation of mixtures
+MAX_FITTED_ORDERS = 4000  # orders to which mixtures are fitted
+MIN_FITTED_ORDERS = 100  # the same for many items
+MAX_PAIR_INDICATORS = 2**24  # orders x items^2 in memory
+NUM_STARTS = 4  # for each number of components
+NUM_TRIAL_ITERATIONS = 8  # by which the best start is chosen
+NUM_ITERATIONS = 100  # at most, from the best start
+MIN_GAIN = 1e-4  # in nats per order; iterations stop below it
+HUNTER_STEPS = 2  # steps of Hunter's algorithm in each iteration
+PSEUDO_COUNT = 0.1  # wins and losses added to each item in Hunter's algorithm
+MAX_EXACT_CENTRE = 10  # items up to which every iteration finds the exact centre
+PATIENCE = 3  # numbers of components in a row without an improvement, after which `choose` stops
+
+# the bisection for log phi of Mallows
+LOG_PHI_LIMIT = 50.0
+BISECTIONS = 80
+
+# (orders [N, m], pair indicators [N, n^2], n, weights [N], present component or None)
+# -> the fitted component and the log-probability of every order [N]
+MaximisationStep: TypeAlias = Callable[[Any, Any, int, Any, Any], tuple[Any, Any]]
 
 
 def consensus(orders: Tensor) -> Tensor:
-    """The order with the least sum of Kendall distances to orders int64 [N, n], int64 [n] [Kemeny 1959].
+    """Return the Kemeny consensus, the order with the smallest sum of Kendall distances to others.
 
-    Exact to 14 items, by dynamic programming over the sets of items that come first. Above that, items by mean place,
-    then moved one at a time while that helps: a local minimum.
+    It is exact up to 14 items, by dynamic programming over the sets of items that come first. Above
+    that, items are sorted by mean position, and moved one at a time while that reduces the sum: a
+    local minimum.
+
+    Args:
+        orders: int64 [N, n].
+
+    Returns:
+        int64 [n].
 
     Raises:
         ValueError: no orders.
+
+    References: Kemeny 1959.
     """
-    ensure(orders.ndim == 2 and len(orders), f"at least one order is needed, as [N, n], not {list(orders.shape)}")
-    places, n = inverse(orders), orders.shape[1]
-    before = torch.stack([(places[:, a : a + 1] < places).sum(0) for a in range(n)]).cpu().numpy()
-    return torch.tensor(_kemeny(before), dtype=torch.int64, device=orders.device)
+    ensure(
+        orders.ndim == 2 and len(orders),
+        f"at least one order is needed, as [N, n], not {list(orders.shape)}",
+    )
+    ranks = inverse(orders)
+    n = orders.shape[1]
+    wins = torch.stack([(ranks[:, a : a + 1] < ranks).sum(0) for a in range(n)]).cpu().numpy()
+    return torch.tensor(_kemeny(wins), dtype=torch.int64, device=orders.device)
 
 
-def _kemeny(before: np.ndarray) -> list[int]:
-    """The order, n integers, of `consensus` [Kemeny 1959]; items with fewest objections first where not exact.
+def _kemeny(wins: np.ndarray) -> list[int]:
+    """Return the consensus of pairwise wins.
 
-    `before[a, b]` orders, or their weights, of [n, n], have a before b.
+    Args:
+        wins: wins[a, b] is the number, or weight, of orders with a before b, [n, n].
     """
-    return _exact(before) if len(before) <= EXACT else _improved(before, before.sum(1).argsort()[::-1].tolist())
+    if len(wins) <= MAX_EXACT_CONSENSUS:
+        return _exact_kemeny(wins)
+    by_wins = wins.sum(1).argsort()[::-1].tolist()
+    return _improve_order(wins, by_wins)
 
 
-def _exact(before: np.ndarray) -> list[int]:
-    """The n items in the order of `consensus` [Kemeny 1959], by the sets of items that come first, as in [Held 1962].
+def _exact_kemeny(wins: np.ndarray) -> list[int]:
+    """Return the exact consensus of pairwise wins [n, n], by dynamic programming over sets of
+    items.
 
-    `before[a, b]` orders, of [n, n], have a before b. The cost of x after the set S is the number of orders that have x
-    before a member, summed over the members. Checked by enumeration in tests/permutations/test_families.py.
+    The cost of x after the set S is the number of orders with x before a member of S, summed over
+    the members.
+
+    References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
+    tests/permutations/test_families.py.
     """
-    n = len(before)
+    n = len(wins)
+    items = np.arange(n)
     sets = np.arange(2**n)
-    member = (sets[:, None] >> np.arange(n)) & 1
-    objections = member @ before.T  # [S, x]: x comes before members of S
-    cost, last = np.zeros(2**n), np.zeros(2**n, dtype=np.int64)
-    size = member.sum(1)
-    for m in range(1, n + 1):
-        layer = sets[size == m]
-        rest = layer[:, None] & ~(1 << np.arange(n))
-        candidates = np.where(member[layer] == 1, cost[rest] + objections[rest, np.arange(n)], np.inf)
-        last[layer], cost[layer] = candidates.argmin(1), candidates.min(1)
-    order, left = list[int](), 2**n - 1
-    while left:
-        order.append(int(last[left]))
-        left &= ~(1 << order[-1])
+    is_member = (sets[:, None] >> items) & 1
+    set_size = is_member.sum(1)
+    # 1. smallest cost of every set, and its last item
+    disagreements = is_member @ wins.T  # [S, x]: orders with x before members of S
+    cost = np.zeros(2**n)
+    last_item = np.zeros(2**n, dtype=np.int64)
+    for size in range(1, n + 1):
+        layer = sets[set_size == size]
+        without = layer[:, None] & ~(1 << items)
+        candidates = np.where(
+            is_member[layer] == 1, cost[without] + disagreements[without, items], np.inf
+        )
+        last_item[layer] = candidates.argmin(1)
+        cost[layer] = candidates.min(1)
+    # 2. trace the order back from the set of all items
+    order: list[int] = []
+    remaining = 2**n - 1
+    while remaining:
+        item = int(last_item[remaining])
+        order.append(item)
+        remaining &= ~(1 << item)
     return order[::-1]
 
 
-def _improved(before: np.ndarray, order: list[int]) -> list[int]:
-    """Every item in turn to its best place, until none moves: a local minimum of the distance of [Kemeny 1959].
+def _improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
+    """Move every item to its best position until none moves, a local minimum of the Kemeny sum.
 
-    Ours (tests/permutations/test_families.py); `before` [n, n] as in `_exact`, and orders of n integers.
+    Args:
+        wins: see `_kemeny`.
+        order: of n items.
+
+    References: this project; checked in tests/permutations/test_families.py.
     """
-    moved = True
-    while moved:
-        moved = False
+    improved = True
+    while improved:
+        improved = False
         for item in list(order):
             others = [other for other in order if other != item]
-            # at place p, those in front of it object as often as they come after it, the others the other way round
-            ahead = np.concatenate([[0], np.cumsum(before[item, others])])
-            behind = np.concatenate([np.cumsum(before[others, item][::-1])[::-1], [0]])
-            cost = ahead + behind
+            # disagreements of the item at position p with the items before it and behind it
+            with_previous = np.concatenate([[0], np.cumsum(wins[item, others])])
+            with_following = np.concatenate([np.cumsum(wins[others, item][::-1])[::-1], [0]])
+            cost = with_previous + with_following
             best = int(cost.argmin())
             if cost[best] < cost[order.index(item)]:
-                order, moved = [*others[:best], item, *others[best:]], True
+                order = [*others[:best], item, *others[best:]]
+                improved = True
     return order
 
 
 class Mallows(PermutationDistribution):
-    """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957].
+    """The Mallows distribution, p(order) = phi^d / Z, with the Kendall distance d from the centre.
 
-    Its Lehmer digits are independent [Severo 2025, eq. 2 with one block]. No `top`: to phi 1 its mode is the centre.
+    Its Lehmer digits are independent. There is no `top`; for phi < 1 the mode is the centre.
 
     Args:
         n: items.
-        phi: not negative, a number or a tensor [...]: 0 is the centre alone, 1 uniform.
-        centre: an order int64 [n], the `reference`; None is 0, 1, 2, ...
+        phi: dispersion, a non-negative number or tensor [...]; 0 is the centre alone, 1 is uniform.
+        centre: reference order int64 [n]; None for 0, 1, 2, ...
 
     Raises:
-        ValueError: n < 1, a negative phi, or a centre that does not fit.
+        ValueError: n < 1, a negative phi, or a centre that is no order of n items.
+
+    References: Mallows 1957; Severo et al. 2025, section 3.2 and eq. 2 with one block.
     """
 
     def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
-        """Of digit i the weight phi^v of every value v up to n - 1 - i, normalised, float64 [*batch, n, n]: see the
-        class.
-        """
-        self.phi, self.reference = torch.as_tensor(phi, dtype=torch.float64), centre
+        self.phi = torch.as_tensor(phi, dtype=torch.float64)
+        self.reference = centre
         if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
             raise ValueError(f"phi must be a number that is not negative, not {phi}")
-        exponents = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
-        super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), 2)
+        # digit i has the weight phi^v for each value v up to n - 1 - i
+        values = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
+        super().__init__(torch.special.xlogy(values, self.phi[..., None, None]), 2)
         if centre is not None and (centre.shape != (n,) or not bool(is_permutation(centre))):
             raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
-        self.digit_log_probs = self.scores.masked_fill(~Lehmer.support(n, self.phi.device), -math.inf).log_softmax(-1)
-        """Of every digit's values, float64 [*batch, n, n]."""
+        support = Lehmer.support(n, self.phi.device)
+        # of the values of every digit, float64 [*batch, n, n]
+        self.digit_log_probs = self.scores.masked_fill(~support, -math.inf).log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], float64.
+        """Return the log-probability of orders [..., n], float64 [...].
 
         Raises:
             ValueError: a value is no permutation.
@@ -136,138 +200,166 @@ class Mallows(PermutationDistribution):
         return independent_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
 
     def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Orders [..., n] by digits, each drawn by inversion of its law: see the class."""
+        """Draw the digits by inversion of their distribution functions."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
         digits = torch.searchsorted(cumulative_probabilities(self.digit_log_probs.exp()), rows, right=True)
         return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the distance, float64 [*batch] each: digits add up to it.
+        """Return mean and variance of the distance from the centre, float64 [*batch] each.
 
-        Ours (tests/permutations/test_families.py).
+        The distance is the sum of the digits.
+
+        References: this project; checked in tests/permutations/test_families.py.
         """
-        p, digit = self.digit_log_probs.exp(), torch.arange(self._n, device=self.digit_log_probs.device).double()
-        mean = (p * digit).sum(-1)
-        return mean.sum(-1), ((p * digit**2).sum(-1) - mean**2).sum(-1)
+        p = self.digit_log_probs.exp()
+        value = torch.arange(self._n, device=p.device).double()
+        mean = (p * value).sum(-1)
+        variance = (p * value**2).sum(-1) - mean**2
+        return mean.sum(-1), variance.sum(-1)
 
     @classmethod
     def fit(cls, orders: Tensor) -> Mallows:
-        """The maximum likelihood of orders int64 [N, n].
+        """Return the maximum-likelihood fit to orders int64 [N, n].
 
-        The centre minimises the total distance (`consensus`: exactly to 14 items, above that a local minimum); phi
-        makes the mean distance that of the data, which is where the likelihood, concave in log phi, is largest. Ours
-        (tests/permutations/test_families.py).
+        The centre is the `consensus`, exact up to 14 items. phi makes the expected distance that of
+        the data, where the likelihood, which is concave in log phi, is largest.
 
         Raises:
             ValueError: no orders.
+
+        References: this project; checked in tests/permutations/test_families.py.
         """
-        n, centre = orders.shape[-1], consensus(orders)
-        wanted = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
-        return cls(n, math.exp(_log_phi(n, wanted)) if wanted else 0.0, centre)
+        n = orders.shape[-1]
+        centre = consensus(orders)
+        mean_distance = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
+        phi = math.exp(_log_phi(n, mean_distance)) if mean_distance else 0.0
+        return cls(n, phi, centre)
 
 
-def _log_phi(n: int, wanted: float) -> float:
-    """log phi of the Mallows law of n items whose mean distance is `wanted`, by bisection, from -50 to 50.
+def _log_phi(n: int, mean_distance: float) -> float:
+    """Return log phi of the Mallows distribution of n items with an expected distance, in -50..50.
 
-    A float: the mean of digits as in `Mallows.moments`. Ours (tests/permutations/test_families.py).
+    References: this project; checked in tests/permutations/test_families.py.
     """
-    digits, least, most = np.arange(n, dtype=np.float64), -50.0, 50.0
-    for _ in range(80):
-        middle = (least + most) / 2
-        # of the digits 0..k, relative to the largest of these weights
-        weights = np.exp(middle * (digits - (0 if middle < 0 else n)))
-        low = (np.cumsum(weights * digits) / np.cumsum(weights)).sum() < wanted
-        least, most = (middle, most) if low else (least, middle)
-    return (least + most) / 2
+    values = np.arange(n, dtype=np.float64)
+    low = -LOG_PHI_LIMIT
+    high = LOG_PHI_LIMIT
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        # weights of the values of a digit, relative to the largest of them
+        weights = np.exp(middle * (values - (0 if middle < 0 else n)))
+        digit_means = np.cumsum(weights * values) / np.cumsum(weights)
+        if digit_means.sum() < mean_distance:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:
-    """Scores of items, float64 [num_items], by maximum likelihood of orders int64 [N, m] of some of them.
-
-    The likelihood is that of [Plackett 1975]; checked against known weights in `tests.permutations.coded.test_data`.
+    """Return log-worths of items, float64 [num_items], by penalised maximum likelihood.
 
     Args:
-        orders: items, the first chosen first.
-        num_items: how many there are; None for m.
-        prior: of a normal law around 0 on the scores, which keeps them finite.
+        orders: of some of the items, int64 [N, m].
+        num_items: total; None for m.
+        prior: precision of a normal prior on the log-worths, which keeps them finite.
+
+    References: Plackett 1975; checked in tests/permutations/coded/test_data.py.
     """
-    scores = torch.zeros(num_items or orders.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
+    size = num_items or orders.shape[1]
+    log_worths = torch.zeros(size, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_worths], max_iter=300, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        """Minus the mean log-likelihood with the prior of `fit_plackett_luce`: a scalar."""
+    def closure() -> Tensor:
+        """Return the negative mean log-likelihood plus the penalty, a scalar."""
         optimizer.zero_grad()
-        value = prior * scores.square().sum() - PlackettLuce(scores).log_prob(orders).mean()
-        value.backward()
-        return value
+        penalty = prior * log_worths.square().sum()
+        loss = penalty - PlackettLuce(log_worths).log_prob(orders).mean()
+        loss.backward()
+        return loss
 
-    optimizer.step(loss)
-    return scores.detach()
+    optimizer.step(closure)
+    return log_worths.detach()
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Orders of several kinds of voters: of kind k with probability weights[k].
-
-    Ours (tests/permutations/test_families.py).
+    """A mixture of Mallows or Plackett-Luce distributions.
 
     Args:
         weights: float64 [K], with sum 1.
-        laws: K of them, of orders of the same items.
+        components: K distributions on orders of the same items.
+
+    References: this project; checked in tests/permutations/test_families.py.
     """
 
     weights: Tensor
-    laws: Sequence[Mallows | PlackettLuce]
+    components: Sequence[Mallows | PlackettLuce]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log sum_k w_k p_k of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...].
+        """Return the log-probability of orders [..., n], float64 [...].
 
-        See the class.
+        Components of Plackett-Luce also accept orders [..., m] of some of the items.
         """
-        each = torch.stack([law.log_prob(value) for law in self.laws], -1).double()
-        return (each + self.weights.log()).logsumexp(-1)
+        log_probs = [component.log_prob(value) for component in self.components]
+        return (torch.stack(log_probs, -1).double() + self.weights.log()).logsumexp(-1)
 
-    def sample(self, number: int, streams: StepStreams) -> Tensor:
-        """Orders of all items, int64 [number, n]: a kind by its weight, then an order of its law, as in the class."""
-        u = streams.next_draw().uniform((number, 1))
-        kind = torch.searchsorted(self.weights.cumsum(0)[:-1], u.double())
-        each = torch.stack([law.sample(Size([number]), streams) for law in self.laws], 1)
-        return each[torch.arange(number), kind.squeeze(1)]
+    def sample(self, num_samples: int, streams: StepStreams) -> Tensor:
+        """Draw orders of all items, int64 [num_samples, n]."""
+        u = streams.next_draw().uniform((num_samples, 1))
+        index = torch.searchsorted(self.weights.cumsum(0)[:-1], u.double())
+        size = Size([num_samples])
+        orders = torch.stack([component.sample(size, streams) for component in self.components], 1)
+        return orders[torch.arange(num_samples), index.squeeze(1)]
 
     @classmethod
     def fit(
-        cls, orders: Tensor, family: type[Mallows | PlackettLuce], number: int, num_items: int | None = None
+        cls,
+        orders: Tensor,
+        family: type[Mallows | PlackettLuce],
+        num_components: int,
+        num_items: int | None = None,
     ) -> Mixture:
-        """Fit so many Mallows or Plackett-Luce laws by expectation-maximisation.
+        """Fit a mixture by expectation-maximisation.
 
-        It is tried from several starts, kinds about orders of the data that are far from each other, and
-        the likeliest goes on. A turn of Plackett-Luce takes steps of Hunter's algorithm, with a tenth of
-        a voter in every win and loss.
+        The best of several starts, with components about distant orders of the data, is continued.
+        Each iteration of Plackett-Luce takes steps of Hunter's algorithm, with a pseudo-count of
+        0.1 for every win and loss.
 
         Args:
-            orders: items, the first chosen first, int64 [N, m]; at most the first 4,000 are fitted to.
-            family: of the laws; Mallows orders all items, Plackett-Luce any m of them.
-            number: of laws, at least 1.
-            num_items: how many there are; None for m.
+            orders: int64 [N, m]; the first 4,000 at most are used.
+            family: of the components; Mallows orders all items, Plackett-Luce any m of them.
+            num_components: at least 1.
+            num_items: total; None for m.
 
         Raises:
-            ValueError: no laws, no orders, orders with no such items or one item twice, or more items
-                than Mallows laws order.
+            ValueError: no components, no orders, or orders with an item twice or out of range, or
+                of some items only for Mallows.
 
         References: Dempster et al. 1977; Hunter 2004; Arthur and Vassilvitskii 2007.
         """
-        ensure(number >= 1, f"a mixture has at least one law, not {number}")
-        orders, n = _checked_orders(orders, family, num_items)
+        ensure(num_components >= 1, f"a mixture has at least one component, not {num_components}")
+        orders, n = _check_orders(orders, family, num_items)
         rng = np.random.default_rng(0)
-        data = orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
-        before = _pairs(data, n)
+        max_orders = min(MAX_FITTED_ORDERS, MAX_PAIR_INDICATORS // n**2)
+        data = orders[: max(MIN_FITTED_ORDERS, max_orders)].cpu().numpy()
+        pairs = _pair_indicators(data, n)
         step = _mallows_step if family is Mallows else _plackett_luce_step
-        starts = [_far_apart(before, n, number, rng) for _ in range(1 if number == 1 else _STARTS)]
-        tried = [_maximised(data, before, n, step, shares, _FIRST_TURNS) for shares in starts]
-        shares, _, _ = max(tried, key=lambda one: one[2])
-        shares, laws, _ = _maximised(data, before, n, step, shares, _TURNS)
-        return cls(torch.from_numpy(shares.mean(0)), laws)
+        # 1. short runs from several starts
+        num_starts = 1 if num_components == 1 else NUM_STARTS
+        starts = [_distant_start(pairs, n, num_components, rng) for _ in range(num_starts)]
+        trials = [
+            _maximise_expectation(data, pairs, n, step, start, NUM_TRIAL_ITERATIONS)
+            for start in starts
+        ]
+        # 2. a long run from the best of them
+        responsibilities, _, _ = max(trials, key=lambda trial: trial[2])
+        responsibilities, components, _ = _maximise_expectation(
+            data, pairs, n, step, responsibilities, NUM_ITERATIONS
+        )
+        return cls(torch.from_numpy(responsibilities.mean(0)), components)
 
     @classmethod
     def choose(
@@ -277,33 +369,39 @@ class Mixture:
         family: type[Mallows | PlackettLuce],
         num_items: int | None = None,
     ) -> Mixture:
-        """Fit 1, 2, 3, ... laws to orders and return the mixture that is likeliest on validation orders.
+        """Fit mixtures of 1, 2, 3, ... components, and return the best on validation orders.
 
-        It stops when several numbers in a row are no better, or when there is a law for every order.
+        It stops when three numbers in a row are no better, or when there is a component for every
+        order.
 
         Args:
-            orders, family, num_items: as for `fit`.
-            validation: orders of the same kind, int64 [M, m], which none is fitted to.
+            orders: as for `fit`.
+            validation: orders for the choice, int64 [M, m].
+            family: as for `fit`.
+            num_items: as for `fit`.
 
         Raises:
             ValueError: see `fit`; or no validation orders.
 
         References: this project; checked in tests/permutations/test_families.py.
         """
-        validation, _ = _checked_orders(validation, family, num_items)
+        validation, _ = _check_orders(validation, family, num_items)
         best = cls.fit(orders, family, 1, num_items)
         best_score = float(best.log_prob(validation).mean())
-        number, last_better = 1, 1
-        while number < len(orders) and number - last_better < _PATIENCE:
+        best_number = 1
+        number = 1
+        while number < len(orders) and number - best_number < PATIENCE:
             number += 1
             mixture = cls.fit(orders, family, number, num_items)
             score = float(mixture.log_prob(validation).mean())
             if score > best_score:
-                best, best_score, last_better = mixture, score, number
+                best = mixture
+                best_score = score
+                best_number = number
         return best
 
 
-def _checked_orders(orders: Tensor, family: type, num_items: int | None) -> tuple[Tensor, int]:
+def _check_orders(orders: Tensor, family: type, num_items: int | None) -> tuple[Tensor, int]:
     """Return orders int64 [N, m] as a tensor, and the number of items n.
 
     Raises:
@@ -313,86 +411,138 @@ def _checked_orders(orders: Tensor, family: type, num_items: int | None) -> tupl
     n = num_items or orders.shape[-1]
     if not orders.numel() or orders.ndim != 2 or (family is Mallows and n != orders.shape[1]):
         raise ValueError(f"orders [N, m] of all {n} items are needed, not {list(orders.shape)}")
-    ordered = orders.sort(1).values
-    whole = not orders.is_floating_point() and int(ordered.min()) >= 0 and int(ordered.max()) < n
-    ensure(whole and bool((ordered.diff() > 0).all()), f"each order must name different items of 0..{n - 1} once")
+    rows = orders.sort(1).values
+    in_range = not orders.is_floating_point() and int(rows.min()) >= 0 and int(rows.max()) < n
+    ensure(
+        in_range and bool((rows.diff() > 0).all()),
+        f"each order must name different items of 0..{n - 1} once",
+    )
     return orders, n
 
 
-def _pairs(orders: np.ndarray, n: int) -> np.ndarray:
-    """Whether an order of [N, m] has item a before item b, float32 [N, n * n]; 0 both ways where one is missing."""
-    places = np.full((len(orders), n), n)
-    np.put_along_axis(places, orders, np.arange(orders.shape[1])[None], 1)
-    before = (places[:, :, None] < places[:, None, :]) & (places < n)[:, None, :]
+def _pair_indicators(orders: np.ndarray, n: int) -> np.ndarray:
+    """Return whether an order [N, m] has item a before item b, float32 [N, n * n]; 0 if one is
+    missing."""
+    ranks = np.full((len(orders), n), n)
+    np.put_along_axis(ranks, orders, np.arange(orders.shape[1])[None], 1)
+    before = (ranks[:, :, None] < ranks[:, None, :]) & (ranks < n)[:, None, :]
     return before.reshape(len(orders), -1).astype(np.float32)
 
 
-def _far_apart(before: np.ndarray, n: int, number: int, rng: np.random.Generator) -> np.ndarray:
-    """Shares [N, number] of every order in kinds about some of them, drawn far from each other [Arthur 2007]."""
-    distances = list[np.ndarray]()
-    chances = np.full(len(before), 1 / len(before))
-    for _ in range(number):
-        seed = before[rng.choice(len(before), p=chances)].reshape(n, n)
-        distances.append(before @ seed.T.ravel())
-        nearest = np.minimum.reduce(distances).astype(np.float64) + 1e-9
-        chances = nearest / nearest.sum()
-    near = np.exp(np.minimum.reduce(distances)[:, None] - np.stack(distances, 1).astype(np.float64))
-    return np.asarray(near / near.sum(1, keepdims=True))
+def _distant_start(
+    pairs: np.ndarray, n: int, num_components: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return responsibilities [N, num_components] about orders that are drawn far from each other
+    (k-means++).
 
+    Args:
+        pairs: indicators [N, n * n].
+        n: items.
+        num_components: how many.
+        rng: source of random numbers.
 
-def _maximised(
-    orders: np.ndarray, before: np.ndarray, n: int, step: Any, shares: np.ndarray, turns: int
-) -> tuple[np.ndarray, list[Any], float]:
-    """Shares, laws and the log-likelihood after so many turns, or where they gain less than 1e-4 a voter.
-
-    Expectation-maximisation [Dempster 1977], of orders [N, m], `before` [N, n * n] and shares [N, K].
+    References: Arthur and Vassilvitskii 2007.
     """
-    laws: list[Any] = [None] * shares.shape[1]
-    likelihood = -math.inf
-    for _ in range(turns):
-        both = [step(orders, before, n, share, law) for share, law in zip(shares.T, laws, strict=True)]
-        laws = [law for law, _ in both]
-        joint = np.stack([log_p for _, log_p in both], 1) + np.log(shares.mean(0) + 1e-12)
-        each = np.logaddexp.reduce(joint, axis=1)
-        shares, last, likelihood = np.exp(joint - each[:, None]), likelihood, float(each.sum())
-        if likelihood - last < 1e-4 * len(orders):
+    distances: list[np.ndarray] = []
+    probabilities = np.full(len(pairs), 1 / len(pairs))
+    for _ in range(num_components):
+        centre = pairs[rng.choice(len(pairs), p=probabilities)].reshape(n, n)
+        distances.append(pairs @ centre.T.ravel())
+        nearest = np.minimum.reduce(distances).astype(np.float64) + 1e-9
+        probabilities = nearest / nearest.sum()
+    nearest = np.minimum.reduce(distances)
+    weights = np.exp(nearest[:, None] - np.stack(distances, 1).astype(np.float64))
+    return np.asarray(weights / weights.sum(1, keepdims=True))
+
+
+def _maximise_expectation(
+    orders: np.ndarray,
+    pairs: np.ndarray,
+    n: int,
+    step: MaximisationStep,
+    responsibilities: np.ndarray,
+    num_iterations: int,
+) -> tuple[np.ndarray, list[Any], float]:
+    """Run expectation-maximisation until the log-likelihood gains less than 1e-4 nats per order.
+
+    Args:
+        orders: [N, m].
+        pairs: indicators [N, n * n].
+        n: items.
+        step: maximisation step of a component.
+        responsibilities: [N, K].
+        num_iterations: at most.
+
+    Returns:
+        Responsibilities, components, and the log-likelihood.
+
+    References: Dempster et al. 1977.
+    """
+    components: list[Any] = [None] * responsibilities.shape[1]
+    log_likelihood = -math.inf
+    for _ in range(num_iterations):
+        # 1. maximisation
+        fits = [
+            step(orders, pairs, n, weights, component)
+            for weights, component in zip(responsibilities.T, components, strict=True)
+        ]
+        components = [component for component, _ in fits]
+        # 2. expectation
+        log_weights = np.log(responsibilities.mean(0) + 1e-12)
+        joint = np.stack([log_probs for _, log_probs in fits], 1) + log_weights
+        marginal = np.logaddexp.reduce(joint, axis=1)
+        responsibilities = np.exp(joint - marginal[:, None])
+        previous = log_likelihood
+        log_likelihood = float(marginal.sum())
+        if log_likelihood - previous < MIN_GAIN * len(orders):
             break
-    return shares, laws, likelihood
+    return responsibilities, components, log_likelihood
 
 
 def _mallows_step(
-    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: Mallows | None
+    orders: np.ndarray, pairs: np.ndarray, n: int, weights: np.ndarray, component: Mallows | None
 ) -> tuple[Mallows, np.ndarray]:
-    """The law of orders [N, n] that count by their share [N], and the log-probability of every order [N].
+    """Return the Mallows distribution of weighted orders, and the log-probability of every order.
 
-    As `Mallows.fit`, with weights: the maximisation of [Dempster 1977].
+    It is `Mallows.fit` with weights [N], the maximisation step of Dempster et al. 1977.
     """
-    wins = (share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)
-    if law is None or law.reference is None or n <= _EXACT_IN_TURNS:
+    wins = (weights.astype(np.float32) @ pairs).reshape(n, n).astype(np.float64)
+    if component is None or component.reference is None or n <= MAX_EXACT_CENTRE:
         centre = np.array(_kemeny(wins))
     else:
-        centre = np.array(_improved(wins, law.reference.tolist()))
-    places = centre.argsort()
-    against = before @ (places[:, None] > places[None]).astype(np.float32).ravel()
-    log_phi = _log_phi(n, float(share @ against / max(share.sum(), 1e-12)))
-    normaliser = np.logaddexp.accumulate(log_phi * np.arange(n)).sum()
-    return Mallows(n, math.exp(log_phi), torch.from_numpy(centre)), log_phi * against - normaliser
+        centre = np.array(_improve_order(wins, component.reference.tolist()))
+    ranks = centre.argsort()
+    distance = pairs @ (ranks[:, None] > ranks[None]).astype(np.float32).ravel()
+    log_phi = _log_phi(n, float(weights @ distance / max(weights.sum(), 1e-12)))
+    log_normaliser = np.logaddexp.accumulate(log_phi * np.arange(n)).sum()
+    fit = Mallows(n, math.exp(log_phi), torch.from_numpy(centre))
+    return fit, log_phi * distance - log_normaliser
 
 
 def _plackett_luce_step(
-    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, law: PlackettLuce | None
+    orders: np.ndarray,
+    pairs: np.ndarray,
+    n: int,
+    weights: np.ndarray,
+    component: PlackettLuce | None,
 ) -> tuple[PlackettLuce, np.ndarray]:
-    """The law, with strengths of mean 1, and the log-probability of every order [N].
+    """Return the Plackett-Luce distribution of weighted orders [N, m], and the log-probability of
+    every order.
 
-    Strength of an item = wins / sum over the choices it was in of 1 / the strength of all there [Hunter 2004], of
-    orders [N, m] that count by their share [N].
+    The worth of an item is its wins, divided by the sum over its choices of 1 / the total worth of
+    the alternatives. Worths have mean 1.
+
+    References: Hunter 2004.
     """
-    strength, m = np.ones(n) if law is None else law.scores.exp().numpy(), orders.shape[1]
-    wins = np.bincount(orders[:, :-1].ravel(), np.repeat(share, m - 1), n) + 0.1
-    for _ in range(_HUNTER):
-        left = strength[orders][:, ::-1].cumsum(1)[:, ::-1]
-        lost = np.cumsum(np.append(1 / left[:, :-1], np.zeros((len(orders), 1)), 1), 1)
-        strength = wins / (np.bincount(orders.ravel(), (share[:, None] * lost).ravel(), n) + 0.1)
-        strength = strength / strength.mean()
-    chosen = strength[orders]
-    return PlackettLuce(torch.from_numpy(np.log(strength))), np.log(chosen / chosen[:, ::-1].cumsum(1)[:, ::-1]).sum(1)
+    m = orders.shape[1]
+    worths = np.ones(n) if component is None else component.scores.exp().numpy()
+    wins = np.bincount(orders[:, :-1].ravel(), np.repeat(weights, m - 1), n) + PSEUDO_COUNT
+    for _ in range(HUNTER_STEPS):
+        total_worth = worths[orders][:, ::-1].cumsum(1)[:, ::-1]  # of the items left
+        inverse_totals = np.append(1 / total_worth[:, :-1], np.zeros((len(orders), 1)), 1)
+        exposure = weights[:, None] * np.cumsum(inverse_totals, 1)
+        worths = wins / (np.bincount(orders.ravel(), exposure.ravel(), n) + PSEUDO_COUNT)
+        worths = worths / worths.mean()
+    order_worths = worths[orders]
+    probabilities = order_worths / order_worths[:, ::-1].cumsum(1)[:, ::-1]
+    return PlackettLuce(torch.from_numpy(np.log(worths))), np.log(probabilities).sum(1)

@@ -1,15 +1,25 @@
-"""Codes of permutations whose digits are free: every choice of digits within their supports is one permutation.
+"""Factorised codes of permutations: every choice of digits within their supports is a permutation.
 
-A permutation x of n items becomes n integers c; digit i may be any value of its support, whatever the others are, and
-each of the n! choices is reached. So independent digits make a distribution over permutations. Definitions are 0-based:
+A permutation x of n items becomes n integers c. Digit i may have any value of its support, whatever
+the other digits are, and each of the n! choices occurs once. So independent digits define a
+distribution on permutations. Definitions are 0-based:
 
-    Lehmer       c_i = #{j > i: x_j < x_i}           0 .. n - 1 - i   sum: inversions
-    Insertion    c_k = #{j < k: p_j < p_k}, p = x^-1 0 .. k           k minus the left Lehmer digit of the inverse
-    FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles
-    Inline       x itself                            0 .. n - 1       not free: the counter-example
+    Lehmer       c_i = #{j > i: x_j < x_i}           0 .. n - 1 - i   sum: inversions Insertion
+    c_k = #{j < k: p_j < p_k}, p = x^-1 0 .. k           k minus the left Lehmer digit of the
+    inverse FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles Inline
+    x itself                            0 .. n - 1       not factorised: the counter-example
 
-[Severo 2025, sections 3.1-3.2, appendix D]. Work is done with the places first and in the narrowest integers, where one
-step compares or moves a whole batch at once.
+Computations have the positions first and use the narrowest integers, so that one step compares or
+moves a whole batch.
+
+Example:
+    >>> import torch
+    >>> Lehmer.encode(torch.tensor([2, 0, 1])).tolist()
+    [2, 0, 0]
+    >>> Lehmer.decode(torch.tensor([2, 0, 0])).tolist()
+    [2, 0, 1]
+
+References: Severo et al. 2025, sections 3.1 and 3.2, appendix D.
 """
 
 from __future__ import annotations
@@ -32,25 +42,29 @@ from blackout.permutations.group import (
 
 
 class Code(ABC):
-    """A one-to-one map between permutations int64 [..., n] and digits int64 [..., n], used by its class methods.
+    """A bijection between permutations int64 [..., n] and digits int64 [..., n], as class methods.
 
-    With a `reference` order of items, [n] or broadcastable, what is coded is the permutation that takes the reference
-    to the order given: reference[x].
+    With a `reference` order of items, [n] or broadcastable, the permutation x is encoded for which
+    reference[x] is the order.
     """
 
     @classmethod
     def encode(cls, x: Tensor, reference: Tensor | None = None) -> Tensor:
-        """Digits int64 [..., n] of permutations x, or of orders x relative to a reference.
+        """Return the digits of permutations x, or of orders x relative to a reference, int64 [...,
+        n].
 
         Raises:
             ValueError: x is no permutation.
         """
-        ensure(bool(is_permutation(x).all()), f"only permutations of 0..{x.shape[-1] - 1} have a code")
+        ensure(
+            bool(is_permutation(x).all()),
+            f"only permutations of 0..{x.shape[-1] - 1} have a code",
+        )
         return cls._encode(x if reference is None else compose(inverse(reference), x))
 
     @classmethod
     def decode(cls, code: Tensor, reference: Tensor | None = None) -> Tensor:
-        """The permutations int64 [..., n] that digits stand for, or the orders, given a reference.
+        """Return the permutations of digits, or the orders relative to a reference, int64 [..., n].
 
         Raises:
             ValueError: a digit outside its support, or no integers.
@@ -61,38 +75,51 @@ class Code(ABC):
 
     @classmethod
     def support(cls, n: int, device: torch.device | str = "cpu") -> Tensor:
-        """Whether digit i may be v, bool [n, n]: [Severo 2025, section 4.2]."""
-        return torch.arange(n, device=device) <= cls._largest(n, device).unsqueeze(-1)
+        """Return whether digit i may have the value v, bool [n, n].
+
+        References: Severo et al. 2025, section 4.2.
+        """
+        return torch.arange(n, device=device) <= cls._max_digits(n, device).unsqueeze(-1)
 
     @classmethod
     def _check(cls, code: Tensor) -> None:
+        """Refuse digits outside their supports."""
         ensure(not code.dtype.is_floating_point, f"digits must be integers, not {code.dtype}")
-        if code.numel():
-            largest = cls._largest(n := code.shape[-1], code.device)
-            least, most = code.reshape(-1, n).aminmax(dim=0)
-            if bool((outside := (least < 0) | (most > largest)).any()):
-                i = int(outside.nonzero()[0])
-                value = int(least[i] if least[i] < 0 else most[i])
-                raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{int(largest[i])}, not {value}")
+        if not code.numel():
+            return
+        n = code.shape[-1]
+        limits = cls._max_digits(n, code.device)
+        smallest, largest = code.reshape(-1, n).aminmax(dim=0)
+        is_outside = (smallest < 0) | (largest > limits)
+        if bool(is_outside.any()):
+            i = int(is_outside.nonzero()[0])
+            value = int(smallest[i] if smallest[i] < 0 else largest[i])
+            raise ValueError(
+                f"digit {i} of a {cls.__name__} code must be 0..{int(limits[i])}, not {value}"
+            )
 
     @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        """The largest value of every digit, int64 [n]: n - 1 - i unless a code says otherwise."""
+    def _max_digits(n: int, device: torch.device | str) -> Tensor:
+        """Return the largest value of every digit, int64 [n]: n - 1 - i unless a code says
+        otherwise."""
         return torch.arange(n - 1, -1, -1, device=device)
 
     @staticmethod
     @abstractmethod
-    def _encode(x: Tensor) -> Tensor: ...
+    def _encode(x: Tensor) -> Tensor:
+        """Return the digits of permutations [..., n]."""
 
     @staticmethod
     @abstractmethod
-    def _decode(code: Tensor) -> Tensor: ...
+    def _decode(code: Tensor) -> Tensor:
+        """Return the permutations of digits [..., n]."""
 
 
-def from_lehmer_digits(code: Tensor) -> Tensor:
-    """Return permutations [..., n] of digits [..., n]: entry i is the c_i-th smallest value not used before.
+def decode_lehmer(code: Tensor) -> Tensor:
+    """Return permutations of Lehmer digits, int64 [..., n]: entry i is the c_i-th smallest unused
+    value.
 
-    References: Severo 2025, appendix D.1.
+    References: Severo et al. 2025, appendix D.1.
     """
     y = to_positions_first(code)
     for i in reversed(range(len(y) - 1)):
@@ -102,93 +129,108 @@ def from_lehmer_digits(code: Tensor) -> Tensor:
 
 
 class Lehmer(Code):
-    """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
+    """The Lehmer code: digit i counts the smaller entries after x_i.
+
+    References: Severo et al. 2025, eq. 1.
+    """
 
     _encode = staticmethod(count_smaller_after)
-
-    @staticmethod
-    def _decode(code: Tensor) -> Tensor:
-        return from_lehmer_digits(code)
+    _decode = staticmethod(decode_lehmer)
 
 
 class Insertion(Code):
-    """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items.
+    """The insertion code: item k is inserted at position c_k of the list of items 0..k-1.
 
-    [Severo 2025, section 3.2]; by theorem 4.3, eq. 6, how many smaller values come before each of the inverse.
+    The first r digits are the order of the first r items. Digit k counts the smaller entries before
+    entry k of the inverse.
+
+    References: Severo et al. 2025, section 3.2; theorem 4.3, eq. 6.
     """
 
     @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        """k, int64 [n]: see the head of this file."""
+    def _max_digits(n: int, device: torch.device | str) -> Tensor:
+        """Return k for digit k, int64 [n]."""
         return torch.arange(n, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        """#{j < k: p_j < p_k}, p = x^-1, of x [..., n]: digits of that shape [Severo 2025, eq. 6]."""
+        """Return #{j < k: p_j < p_k} with p = x^-1, [..., n]."""
         return count_smaller_after(inverse(x).flip(-1)).flip(-1)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """Digits [..., n] -> permutations of that shape, by theorem 4.3 [Severo 2025, eq. 6]."""
-        return inverse(from_lehmer_digits(code.flip(-1)).flip(-1))
+        """Return the permutations of digits [..., n]."""
+        return inverse(decode_lehmer(code.flip(-1)).flip(-1))
 
 
 class FisherYates(Code):
-    """From 0, 1, 2, ... swap entry i with entry i + c_i, i rising. A single cycle iff no digit but the last is 0.
+    """The draws of a Fisher-Yates shuffle: from 0, 1, 2, ... swap entry i with entry i + c_i, for
+    rising i.
 
-    [Severo 2025, section 3.1, appendix D.2], [Sattolo 1986].
+    A permutation is a single cycle if and only if no digit but the last is 0.
+
+    References: Severo et al. 2025, section 3.1 and appendix D.2; Sattolo 1986.
     """
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        """The draws that lead to x [..., n], digits of that shape: swap after swap, with the place of every value.
-
-        [Severo 2025, appendix D.2].
-        """
+        """Return the draws that lead to x [..., n], swap by swap, with a table of the positions of
+        values."""
         values = x.reshape(-1, x.shape[-1]).T.contiguous()
-        deck = torch.arange(len(values), device=x.device).unsqueeze(-1).repeat(1, values.shape[1])
-        first, place, swaps = deck.clone(), deck.clone(), deck.clone()
-        for i in range(len(values) - 1):
-            j, displaced = swaps[i : i + 1], deck[i : i + 1].clone()
-            torch.gather(place, 0, values[i : i + 1], out=j)
-            deck.scatter_(0, j, displaced)  # entry i itself is never asked for again
-            place.scatter_(0, displaced, j)
-        return swaps.sub_(first).T.reshape(x.shape).contiguous()
+        n, size = values.shape
+        identity = torch.arange(n, device=x.device).unsqueeze(-1).repeat(1, size)
+        deck = identity.clone()
+        position_of = identity.clone()
+        swaps = identity.clone()
+        for i in range(n - 1):
+            j = swaps[i : i + 1]
+            displaced = deck[i : i + 1].clone()
+            torch.gather(position_of, 0, values[i : i + 1], out=j)
+            deck.scatter_(0, j, displaced)  # entry i of the deck is not needed again
+            position_of.scatter_(0, displaced, j)
+        return swaps.sub_(identity).T.reshape(x.shape).contiguous()
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """Digits [..., n] -> permutations of that shape, swap after swap [Severo 2025, appendix D.2]."""
+        """Return the permutations of digits [..., n], swap by swap.
+
+        NumPy takes and puts single rows in a third of torch's time.
+        """
         n = code.shape[-1]
         swaps = code.reshape(-1, n).T.cpu().long()
         size = swaps.shape[1]
-        # numpy takes and puts single rows in a third of torch's time; places count through the whole deck, row by row
-        rows = torch.add(torch.arange(n).unsqueeze(-1), swaps).contiguous()
-        places = rows.mul_(size).add_(torch.arange(size)).numpy()
-        deck = np.repeat(np.arange(n, dtype=np.int16 if n <= 2**15 else np.int32)[:, None], size, 1)
-        flat, drawn = deck.reshape(-1), np.empty_like(deck)
-        for own, place, taken in zip(deck, places, drawn, strict=True):
-            flat.take(place, out=taken, mode="clip")  # which needs no buffer; all places are there
-            flat[place] = own
-        return from_positions_first(torch.from_numpy(drawn), code).to(code.device)
+        # indices of the swapped entries in the flattened deck [n, size]
+        targets = torch.add(torch.arange(n).unsqueeze(-1), swaps).contiguous()
+        indices = targets.mul_(size).add_(torch.arange(size)).numpy()
+        dtype = np.int16 if n <= 2**15 else np.int32
+        deck = np.repeat(np.arange(n, dtype=dtype)[:, None], size, 1)
+        flat_deck = deck.reshape(-1)  # a view
+        x = np.empty_like(deck)
+        for deck_row, index, x_row in zip(deck, indices, x, strict=True):
+            # mode="clip" needs no buffer; all indices are valid
+            flat_deck.take(index, out=x_row, mode="clip")
+            flat_deck[index] = deck_row
+        return from_positions_first(torch.from_numpy(x), code).to(code.device)
 
 
 class Inline(Code):
-    """The permutation itself, value by value [Severo 2025, section 3.1].
+    """The permutation itself, value by value. It is not factorised: most choices of digits repeat a
+    value.
 
-    Its supports are not free: most choices of digits repeat a value.
+    References: Severo et al. 2025, section 3.1.
     """
 
     @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        """n - 1, int64 [n]: see the class."""
+    def _max_digits(n: int, device: torch.device | str) -> Tensor:
+        """Return n - 1 for every digit, int64 [n]."""
         return torch.full((n,), n - 1, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        """x [..., n] itself."""
+        """Return a copy of x [..., n]."""
         return x.clone()
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        """The digits [..., n] as they are, permutation or not."""
+        """Return a copy of the digits [..., n], whether they are a permutation or not."""
         return code.long().clone()

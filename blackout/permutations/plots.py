@@ -1,4 +1,4 @@
-"""Pictures of permutations and what they put in order: jigsaws, strips, tours, numbers."""
+"""Pictures of permutations and of the items that they order: jigsaws, strips, tours, numbers."""
 
 from __future__ import annotations
 
@@ -15,140 +15,212 @@ from blackout.files import laid_out
 from blackout.permutations.metrics import rearrange, wrong_positions
 from blackout.protocols import Samples
 
+# kind of items -> name of the picture of solved puzzles
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
-"""Kind of items -> what the picture of solved puzzles is called."""
-_RED, _GREY, _WHITE, _INK = (220, 30, 30), (64, 64, 64), (255, 255, 255), (40, 40, 40)
-_LEAST_SIDE = 64
-"""Pixels of a puzzle's picture at least: small images are enlarged by a whole factor."""
-_TOUR_SIDE = 128
-_MARGIN = 3
-_CELL = 22
-_MOST_ITEMS = 24
-"""Whose wins are shown, the foremost."""
+
+# colours, red, green and blue from 0 to 255
+RED = (220, 30, 30)
+GREY = (64, 64, 64)
+LIGHT_GREY = (225, 225, 225)
+WHITE = (255, 255, 255)
+TEXT_COLOUR = (40, 40, 40)
+TOUR_COLOUR = (20, 20, 20)
+SHORTEST_TOUR_COLOUR = (170, 205, 255)
+
+MIN_PUZZLE_SIDE = 64  # pixels; small images are enlarged by an integer factor
+TOUR_SIDE = 128  # pixels
+TOUR_MARGIN = 3  # pixels
+NUMBER_SIDE = 22  # pixels of the cell of a number
+MAX_LABEL_LENGTH = 16  # characters
+MAX_PRECEDENCE_ITEMS = 24  # items in the figure of precedence, those that win most
 
 
-def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
-    """Samples of a model of permutations, by what they are of; None for items that cannot be shown.
+def picture(
+    samples: Samples, data: Mapping[str, Any], columns: int | None = None
+) -> Image.Image | None:
+    """Return a picture of samples of a model of permutations; None for items that cannot be shown.
 
-    Bare permutations and rankings as numbers; puzzles and their solutions in a grid, jigsaws before and after.
+    Bare permutations and rankings are shown as numbers, puzzles as their solutions in a grid,
+    jigsaws before and after.
 
     Args:
-        samples: `samples` [b, n], with `items` [b, n, ...] as they were given where there are any; or, without, items
-            in their order. With `target` or `truth`, int64 [b, n], wrong pieces and strips are framed, but not items
-            that are alike by `ties` (see `blackout.permutations.metrics.order_scores`), and tours drawn over the
-            shortest ones.
+        samples: `samples` [b, n] and the `items` of the puzzles [b, n, ...]; or `samples` as items
+            in their order. With `target` or `truth`, int64 [b, n], wrong pieces and strips are
+            framed, unless they equal the right ones by `ties` (see
+            `blackout.permutations.metrics.order_scores`), and tours are drawn over the shortest
+            ones.
         data: facts of the model's data, with their `kind`.
         columns: of the grid; None for about a square.
     """
-    here = {name: values.cpu() for name, values in samples.items()}
-    kind, shown, items = data.get("kind"), here["samples"], here.get("items")
+    batch = {name: values.cpu() for name, values in samples.items()}
+    kind = data.get("kind")
+    solution = batch["samples"]
+    items = batch.get("items")
     if kind in (None, "rankings"):
-        rows = shown if items is None else rearrange(items, shown)
+        rows = solution if items is None else rearrange(items, solution)
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
-        return lists(kind, shown, columns)
-    after, wrong, right = rearrange(items, shown), None, None
-    if (truth := here.get("target", here.get("truth"))) is not None:
-        wrong, right = wrong_positions(shown, truth, here.get("ties")), rearrange(items, truth)
+        return lists(kind, solution, columns)
+    solved_items = rearrange(items, solution)
+    truth = batch.get("target", batch.get("truth"))
+    is_wrong: Tensor | None = None
+    true_items: Tensor | None = None
+    if truth is not None:
+        is_wrong = wrong_positions(solution, truth, batch.get("ties"))
+        true_items = rearrange(items, truth)
     if kind != "pieces":
-        return lists(kind, after, columns, wrong, right)
-    pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)
-    return laid_out([laid_out(pair, 2, 4, 0, _WHITE) for pair in pairs], columns, 6, 3, _WHITE)
+        return lists(kind, solved_items, columns, is_wrong, true_items)
+    pairs = zip(_tiles(kind, items), _tiles(kind, solved_items, is_wrong), strict=True)
+    return laid_out([laid_out(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE)
 
 
 def lists(
-    kind: str, items: Tensor, columns: int | None = None, wrong: Tensor | None = None, right: Tensor | None = None
+    kind: str,
+    items: Tensor,
+    columns: int | None = None,
+    is_wrong: Tensor | None = None,
+    true_items: Tensor | None = None,
 ) -> Image.Image | None:
-    """Lists of items [b, n, ...] as they lie, in a grid; None for items that cannot be shown.
+    """Return a picture of lists of items in a grid; None for items that cannot be shown.
 
     Args:
-        wrong: bool [b, n], places to be framed.
-        right: [b, n, 2], tours to be drawn below.
+        kind: of the items.
+        items: [b, n, ...].
+        columns: of the grid; None for about a square.
+        is_wrong: positions to be framed, bool [b, n].
+        true_items: tours to be drawn below, [b, n, 2].
     """
     if kind == "tokens":
-        return _numbers(items, items.shape[1], columns, wrong)
-    return laid_out(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None
+        return _numbers(items, items.shape[1], columns, is_wrong)
+    if kind not in NAMES:
+        return None
+    return laid_out(_tiles(kind, items, is_wrong, true_items), columns, 6, 3, WHITE)
 
 
-def precedence(orders: Tensor, n: int) -> Tensor:
-    """The share of the orders [N, m] that hold both of n items in which one (row) comes before the other: [n, n].
+def precedence(orders: Tensor, num_items: int) -> Tensor:
+    """Return the share of orders with both items in which one (row) precedes the other (column).
 
-    Ours (tests/permutations/test_datasets.py).
+    Args:
+        orders: int64 [N, m].
+        num_items: n.
+
+    Returns:
+        float64 [n, n]; nan for pairs that no order has.
+
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
+    n = num_items
     i, j = torch.triu_indices(orders.shape[1], orders.shape[1], 1)
-    before = torch.bincount((orders[:, i] * n + orders[:, j]).flatten(), minlength=n * n).view(n, n).double()
-    return before / (before + before.T)
+    pairs = (orders[:, i] * n + orders[:, j]).flatten()
+    wins = torch.bincount(pairs, minlength=n * n).view(n, n).double()
+    return wins / (wins + wins.T)
 
 
-def precedence_figure(sets: Mapping[str, Tensor], names: Sequence[str]) -> Any:
-    """Matrices of pairwise wins by what they are of, in the order of the first one's means."""
+def precedence_figure(shares: Mapping[str, Tensor], names: Sequence[str]) -> Any:
+    """Return a figure of matrices of `precedence`, with the items sorted by the mean of the first
+    one.
+
+    Args:
+        shares: [n, n] by title.
+        names: of the items.
+    """
     from matplotlib.figure import Figure
 
-    order = next(iter(sets.values())).nanmean(1).nan_to_num(-1).argsort(descending=True)[:_MOST_ITEMS]
-    shortened = [names[k][:16] for k in order]
-    figure = Figure(figsize=(2 + 4.6 * len(sets), 4.8), layout="constrained")
-    panels = figure.subplots(1, len(sets))
-    for axes, (title, matrix) in zip(panels, sets.items(), strict=True):
-        shown = axes.imshow(matrix[order][:, order], vmin=0, vmax=1, cmap="RdBu_r")
+    mean_share = next(iter(shares.values())).nanmean(1).nan_to_num(-1)
+    order = mean_share.argsort(descending=True)[:MAX_PRECEDENCE_ITEMS]
+    labels = [names[k][:MAX_LABEL_LENGTH] for k in order]
+    figure = Figure(figsize=(2 + 4.6 * len(shares), 4.8), layout="constrained")
+    panels = figure.subplots(1, len(shares))
+    for axes, (title, matrix) in zip(panels, shares.items(), strict=True):
+        image = axes.imshow(matrix[order][:, order], vmin=0, vmax=1, cmap="RdBu_r")
         axes.set_title(f"pairwise wins, {title}")
-        axes.set_xticks(range(len(order)), shortened, rotation=90)
-        axes.set_yticks(range(len(order)), shortened)
+        axes.set_xticks(range(len(order)), labels, rotation=90)
+        axes.set_yticks(range(len(order)), labels)
         axes.set(xlabel="is behind", ylabel="is ahead")
-    figure.colorbar(shown, ax=panels, label="share of the orders", shrink=0.8)
+    figure.colorbar(image, ax=panels, label="share of the orders", shrink=0.8)
     return figure
 
 
-def _tiles(kind: str, items: Tensor, wrong: Tensor | None = None, right: Tensor | None = None) -> list[Image.Image]:
-    """A picture of every list: pieces row by row, the nearest to square; strips, the first on top; or a tour."""
+def _tiles(
+    kind: str,
+    items: Tensor,
+    is_wrong: Tensor | None = None,
+    true_items: Tensor | None = None,
+) -> list[Image.Image]:
+    """Return a picture of every list: pieces in a grid, strips from the top, or a tour."""
     if kind == "points":
-        return [_tour(points, None if right is None else right[i]) for i, points in enumerate(items)]
-    root = math.isqrt(n := items.shape[1])
-    columns = 1 if kind == "strips" else root if root**2 == n else n
-    return [_cells(images, columns, None if wrong is None else wrong[i]) for i, images in enumerate(items)]
+        return [
+            _tour(points, None if true_items is None else true_items[i])
+            for i, points in enumerate(items)
+        ]
+    n = items.shape[1]
+    side = math.isqrt(n)
+    columns = side if side**2 == n else n
+    if kind == "strips":
+        columns = 1
+    return [
+        _cells(images, columns, None if is_wrong is None else is_wrong[i])
+        for i, images in enumerate(items)
+    ]
 
 
-def _cells(images: Tensor, columns: int, wrong: Tensor | None) -> Image.Image:
-    """Images [n, C, h, w] in [0, 1], enlarged, with a pixel of grey round them, of red where they are wrong."""
+def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image:
+    """Return images [n, C, h, w] in [0, 1], enlarged, framed in grey, or in red where they are
+    wrong."""
     n, channels, h, w = images.shape
-    factor = max(1, math.ceil(_LEAST_SIDE / max(math.ceil(n / columns) * h, columns * w)))
+    rows = math.ceil(n / columns)
+    factor = max(1, math.ceil(MIN_PUZZLE_SIDE / max(rows * h, columns * w)))
     pixels = (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
-    pixels = (pixels if channels == 3 else pixels[:, :1].expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)
+    if channels != 3:
+        pixels = pixels[:, :1].expand(-1, 3, -1, -1)
+    arrays = pixels.permute(0, 2, 3, 1).contiguous().numpy()
     cells = []
-    for i, one in enumerate(pixels.contiguous().numpy()):
-        cell = Image.fromarray(one).resize((w * factor, h * factor), Image.Resampling.NEAREST)
-        cells.append(ImageOps.expand(cell, 1, _RED if wrong is not None and bool(wrong[i]) else _GREY))
-    return laid_out(cells, columns, 0, 0, _GREY)
+    for i, array in enumerate(arrays):
+        cell = Image.fromarray(array).resize((w * factor, h * factor), Image.Resampling.NEAREST)
+        colour = RED if is_wrong is not None and bool(is_wrong[i]) else GREY
+        cells.append(ImageOps.expand(cell, 1, colour))
+    return laid_out(cells, columns, 0, 0, GREY)
 
 
-def _tour(points: Tensor, right: Tensor | None) -> Image.Image:
-    """A closed tour through points [n, 2], black, over the right one, wide and pale."""
-    tile = Image.new("RGB", (_TOUR_SIDE, _TOUR_SIDE), _WHITE)
+def _tour(points: Tensor, shortest: Tensor | None) -> Image.Image:
+    """Return a closed tour through points [n, 2] in black, over the shortest one, wide and pale."""
+    tile = Image.new("RGB", (TOUR_SIDE, TOUR_SIDE), WHITE)
     draw = ImageDraw.Draw(tile)
-    low, high = points.amin(), points.amax()
-    span = float((high - low).clamp(min=1e-6))
+    low = points.amin()
+    span = float((points.amax() - low).clamp(min=1e-6))
 
-    def path(tour: Tensor) -> list[tuple[float, float]]:
-        place = _MARGIN + (tour - low) / span * (_TOUR_SIDE - 1 - 2 * _MARGIN)
-        return [(float(x), _TOUR_SIDE - 1 - float(y)) for x, y in torch.cat([place, place[:1]])]
+    def to_pixels(tour: Tensor) -> list[tuple[float, float]]:
+        """Return the closed tour in pixels, with y upwards."""
+        pixels = TOUR_MARGIN + (tour - low) / span * (TOUR_SIDE - 1 - 2 * TOUR_MARGIN)
+        return [(float(x), TOUR_SIDE - 1 - float(y)) for x, y in torch.cat([pixels, pixels[:1]])]
 
-    if right is not None:
-        draw.line(path(right), fill=(170, 205, 255), width=5)
-    draw.line(path(points), fill=(20, 20, 20), width=1)
-    for x, y in path(points):
-        draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=_RED)
+    if shortest is not None:
+        draw.line(to_pixels(shortest), fill=SHORTEST_TOUR_COLOUR, width=5)
+    draw.line(to_pixels(points), fill=TOUR_COLOUR, width=1)
+    for x, y in to_pixels(points):
+        draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=RED)
     return tile
 
 
-def _numbers(rows: Tensor, most: int, columns: int | None = None, wrong: Tensor | None = None) -> Image.Image:
-    """Rows of numbers below `most`, each on a colour of its own, of red where it is wrong."""
+def _numbers(
+    rows: Tensor,
+    num_values: int,
+    columns: int | None = None,
+    is_wrong: Tensor | None = None,
+) -> Image.Image:
+    """Return rows of integers below `num_values`, each with its colour, red where it is wrong."""
+    side = NUMBER_SIDE
     cells = []
     for i, row in enumerate(rows.tolist()):
-        image = Image.new("RGB", (_CELL * len(row), _CELL), _WHITE)
-        pen = ImageDraw.Draw(image)
+        image = Image.new("RGB", (side * len(row), side), WHITE)
+        draw = ImageDraw.Draw(image)
         for k, item in enumerate(row):
-            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(item / most, 0.35, 0.95))
-            bad = wrong is not None and bool(wrong[i, k])
-            pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=_RED if bad else colour)
-            pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
+            rgb = colorsys.hsv_to_rgb(item / num_values, 0.35, 0.95)
+            colour = tuple(round(255 * part) for part in rgb)
+            if is_wrong is not None and bool(is_wrong[i, k]):
+                colour = RED
+            draw.rectangle((k * side, 0, (k + 1) * side - 2, side - 2), fill=colour)
+            centre = ((k + 0.5) * side - 1, side / 2 - 1)
+            draw.text(centre, str(item), fill=TEXT_COLOUR, anchor="mm")
         cells.append(image)
-    return laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
+    return laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, LIGHT_GREY)

@@ -1,8 +1,14 @@
-"""Cities in the unit square, to be visited on the shortest closed tour: exact solvers, 2-opt, puzzles of tours.
+"""Tours: shortest closed tours through points in the plane, by exact solvers and by 2-opt, and
+puzzles of them.
 
-First what is found without learning: shortest tours, exactly (dynamic programming for batches of few cities, integer
-programming for one of many), and tours by polar angle, mended by exchanging two edges. Then puzzles of them: made and
-solved here, or read from a file.
+The exact solvers are dynamic programming (Held and Karp) for batches of few cities, and integer
+programming for a single instance of many. Puzzles are made and solved here, or read from a file.
+
+Example:
+    >>> import torch
+    >>> square = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
+    >>> shortest_tours(square).tolist()
+    [[0, 2, 1, 3]]
 """
 
 from __future__ import annotations
@@ -18,7 +24,12 @@ from blackout.component import component
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import read_text
-from blackout.permutations.datasets import Puzzles, StoredPuzzles, draw_integers, split_at_random
+from blackout.permutations.datasets import (
+    Puzzles,
+    StoredPuzzles,
+    draw_integers,
+    split_at_random,
+)
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import rearrange, tour_length
 from blackout.protocols import Split
@@ -27,77 +38,112 @@ from blackout.random import SampleStreams, StepStreams, fold_seed
 __all__ = ["tsp"]
 
 Array = npt.NDArray[np.float64]
-MOST_AT_ONCE = 13
-"""Cities that `held_karp` takes: time and memory quadruple with each one more."""
-_LEAST_GAIN = 1e-6
-"""Of the largest distance: more than rounding makes of nothing, or moves could undo each other for ever."""
-_MOST_CITIES = 200
-_INSTANCES = 4
-_INSTANCE_STREAMS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}
-_FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_target_": "blackout.networks.PointEncoder"}}
+
+MAX_HELD_KARP_CITIES = 13  # each more city takes twice the time and memory
+MIN_GAIN = (
+    1e-6  # relative to the largest distance; smaller gains may be rounding and cycle for ever
+)
+MAX_CITIES = 200  # that integer programming solves in seconds
+
+# keys of the random numbers of instances
+INSTANCE_KEY = 4
+INSTANCE_SPLIT_KEYS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}
+
+POINT_FACTS = {
+    "first_fixed": True,
+    "mean": 0.5,
+    "std": 12**-0.5,  # of the uniform distribution on [0, 1]
+    "encoder": {"_target_": "blackout.networks.PointEncoder"},
+}
 
 
 def shortest_tours(points: Tensor) -> Tensor:
-    """The shortest closed tours through points float [b, n, 2], int64 [b, n], from point 0 on, counter-clockwise.
+    """Return the shortest closed tours from point 0, counter-clockwise, int64 [b, n].
 
-    By `held_karp` [Held 1962], and beyond its cities `integer_programme`.
+    Args:
+        points: float [b, n, 2].
+
+    References: Held and Karp 1962 up to 13 cities, Dantzig et al. 1954 above.
     """
-    distances = np.linalg.norm(points.double().numpy()[:, :, None] - points.double().numpy()[:, None], axis=-1)
-    few = points.shape[1] <= MOST_AT_ONCE
-    tours = held_karp(distances) if few else np.stack([integer_programme(one) for one in distances])
+    coordinates = points.double().numpy()
+    distances = np.linalg.norm(coordinates[:, :, None] - coordinates[:, None], axis=-1)
+    if points.shape[1] <= MAX_HELD_KARP_CITIES:
+        tours = held_karp(distances)
+    else:
+        tours = np.stack([integer_programme(matrix) for matrix in distances])
     return counter_clockwise(points, torch.from_numpy(tours))
 
 
 def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
-    """Tours int64 [b, n] or their reverses, from the same first city on, such that the polygon's area is positive.
+    """Return tours in the direction in which their polygon has a positive area (shoelace formula).
 
-    By the shoelace formula. Ours (tests/permutations/test_datasets.py).
+    Args:
+        points: [b, n, 2].
+        tours: int64 [b, n]; the first city stays first.
+
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
     x, y = rearrange(points.double(), tours).unbind(-1)
     area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
-    reverse = torch.cat([tours[:, :1], tours[:, 1:].flip(1)], 1)
-    return torch.where((area < 0).unsqueeze(1), reverse, tours)
+    reversed_tours = torch.cat([tours[:, :1], tours[:, 1:].flip(1)], 1)
+    return torch.where((area < 0).unsqueeze(1), reversed_tours, tours)
 
 
 def held_karp(distances: Array) -> npt.NDArray[np.int64]:
-    """Shortest tours [b, n] for distances [b, n, n], n from 2 to 13: from city 0 through every set of others.
+    """Return shortest tours from city 0, int64 [b, n], by dynamic programming over sets of cities.
 
-    [Held 1962].
+    Args:
+        distances: [b, n, n], n from 2 to 13.
 
     Raises:
-        ValueError: more cities.
+        ValueError: another number of cities.
+
+    References: Held and Karp 1962.
     """
     batch, n, _ = distances.shape
-    ensure(2 <= n <= MOST_AT_ONCE, f"tours of 2 to {MOST_AT_ONCE} cities are found at once, not of {n}")
-    m, d = n - 1, np.moveaxis(distances, 0, -1)
+    ensure(
+        2 <= n <= MAX_HELD_KARP_CITIES,
+        f"dynamic programming solves tours of 2 to {MAX_HELD_KARP_CITIES} cities, not of {n}",
+    )
+    m = n - 1  # cities other than 0; bit j of a set is city j + 1
+    d = np.moveaxis(distances, 0, -1)
     sets = np.arange(2**m)
     sizes = np.array([int(s).bit_count() for s in sets])
+    # 1. shortest path from 0 through a set to its last city, and the city before that
     cost = np.full((2**m, m, batch), np.inf)
-    before = np.zeros((2**m, m, batch), dtype=np.int8)
+    previous = np.zeros((2**m, m, batch), dtype=np.int8)
     for j in range(m):
         cost[1 << j, j] = d[0, j + 1]
     for size in range(2, n):
         for j in range(m):
-            ends = sets[(sizes == size) & (sets >> j & 1 == 1)]
-            through = cost[ends ^ (1 << j)] + d[1:, j + 1]
-            before[ends, j] = through.argmin(1)
-            cost[ends, j] = through.min(1)
-    rows, tours = np.arange(batch), np.zeros((batch, n), dtype=np.int64)
+            with_j = sets[(sizes == size) & (sets >> j & 1 == 1)]
+            candidates = cost[with_j ^ (1 << j)] + d[1:, j + 1]
+            previous[with_j, j] = candidates.argmin(1)
+            cost[with_j, j] = candidates.min(1)
+    # 2. trace the tours back from the set of all cities
+    rows = np.arange(batch)
+    tours = np.zeros((batch, n), dtype=np.int64)
     last = (cost[-1] + d[1:, 0]).argmin(0)
-    left = np.full(batch, 2**m - 1)
+    remaining = np.full(batch, 2**m - 1)
     for i in range(n - 1, 0, -1):
         tours[:, i] = last + 1
-        last, left = before[left, last, rows].astype(np.int64), left ^ (1 << last)
+        before_last = previous[remaining, last, rows].astype(np.int64)
+        remaining = remaining ^ (1 << last)
+        last = before_last
     return tours
 
 
 def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
-    """The shortest tour [n] for distances [n, n]: two edges at every city, and cuts against tours of a part.
+    """Return the shortest tour from city 0, int64 [n], by integer programming with subtour cuts
+    added as needed.
 
-    [Dantzig 1954]; only the cuts that are needed.
+    Args:
+        distances: [n, n].
 
     Raises:
-        ValueError: fewer than three cities, or the solver failed.
+        ValueError: fewer than three cities, or a failure of the solver.
+
+    References: Dantzig et al. 1954.
     """
     from scipy.optimize import LinearConstraint, milp
     from scipy.sparse import coo_array
@@ -105,68 +151,100 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
 
     n = len(distances)
     ensure(n >= 3, f"a tour needs at least three cities, not {n}")
-    i, j = np.triu_indices(n, 1)
-    degrees = (np.arange(n)[:, None] == i) | (np.arange(n)[:, None] == j)
-    constraints = [LinearConstraint(degrees.astype(float), 2, 2)]
+    i, j = np.triu_indices(n, 1)  # the edges
+    num_edges = len(i)
+    incidence = (np.arange(n)[:, None] == i) | (np.arange(n)[:, None] == j)
+    constraints = [LinearConstraint(incidence.astype(float), 2, 2)]
     while True:
-        found = milp(distances[i, j], integrality=np.ones(len(i)), bounds=(0, 1), constraints=constraints)
-        ensure(found.x is not None, f"no tour of {n} cities was found")
-        edges = found.x > 0.5
-        graph = coo_array((np.ones(n), (i[edges], j[edges])), shape=(n, n))
-        parts, part = connected_components(graph, directed=False)
-        if parts == 1:
-            return depth_first_order(graph, 0, directed=False, return_predecessors=False).astype(np.int64)
-        cuts = [(part[i] == k) != (part[j] == k) for k in range(parts)]
+        # 1. solve
+        solution = milp(
+            distances[i, j],
+            integrality=np.ones(num_edges),
+            bounds=(0, 1),
+            constraints=constraints,
+        )
+        ensure(solution.x is not None, f"no tour of {n} cities was found")
+        # 2. a single cycle is the tour
+        selected = solution.x > 0.5
+        graph = coo_array((np.ones(n), (i[selected], j[selected])), shape=(n, n))
+        num_cycles, cycle = connected_components(graph, directed=False)
+        if num_cycles == 1:
+            tour = depth_first_order(graph, 0, directed=False, return_predecessors=False)
+            return tour.astype(np.int64)
+        # 3. otherwise at least two edges must leave each cycle
+        cuts = [(cycle[i] == k) != (cycle[j] == k) for k in range(num_cycles)]
         constraints.append(LinearConstraint(np.array(cuts, dtype=float), 2, np.inf))
 
 
 def polar_tours(points: Tensor) -> Tensor:
-    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]. Ours
-    (tests/permutations/test_datasets.py).
-    """
+    """Return points [b, n, 2] sorted by angle about their centre, from the first point, int64 [b,
+    n]."""
     x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
     angle = torch.atan2(y, x)
-    turned = (angle - angle[:, :1]) % (2 * torch.pi)
-    turned[:, 0] = -1.0
-    return turned.argsort(1)
+    from_first = (angle - angle[:, :1]) % (2 * torch.pi)
+    from_first[:, 0] = -1.0
+    return from_first.argsort(1)
 
 
 def two_opt(points: Tensor, tours: Tensor) -> Tensor:
-    """Tours [b, n] through points [b, n, 2] after the best exchange of two edges, until none is shorter [Croes 1958].
+    """Improve tours by the best exchange of two edges, until none is shorter.
 
-    A move reverses the stretch from place i to place j, 0 < i <= j, so that the first point stays first.
+    A move reverses the stretch from position i to position j, 0 < i <= j, so that the first point
+    stays first.
+
+    Args:
+        points: [b, n, 2].
+        tours: int64 [b, n].
+
+    Returns:
+        int64 [b, n].
+
+    References: Croes 1958.
     """
     n = points.shape[1]
     i, j = torch.triu_indices(n - 1, n - 1, 1) + 1
-    place = torch.arange(n)
+    following = (j + 1) % n
+    position = torch.arange(n)
     while True:
-        visited, k = rearrange(points, tours), (j + 1) % n
+        visited = rearrange(points, tours)
         d = torch.cdist(visited, visited, compute_mode="donot_use_mm_for_euclid_dist")
-        most, which = (d[:, i - 1, i] + d[:, j, k] - d[:, i - 1, j] - d[:, i, k]).max(1)
-        moves = most > _LEAST_GAIN * d.amax((1, 2))
-        if not bool(moves.any()):
+        gains = d[:, i - 1, i] + d[:, j, following] - d[:, i - 1, j] - d[:, i, following]
+        gain, move = gains.max(1)
+        improves = gain > MIN_GAIN * d.amax((1, 2))
+        if not bool(improves.any()):
             return tours
-        start, end = i[which].unsqueeze(1), j[which].unsqueeze(1)
-        inside = (place >= start) & (place <= end) & moves.unsqueeze(1)
-        tours = tours.gather(1, torch.where(inside, start + end - place, place))
+        start = i[move].unsqueeze(1)
+        end = j[move].unsqueeze(1)
+        is_reversed = (position >= start) & (position <= end) & improves.unsqueeze(1)
+        tours = tours.gather(1, torch.where(is_reversed, start + end - position, position))
 
 
 def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
-    """Relative excess of both over the shortest tours, in whose order the points [b, n, 2] are: float32 [b] each.
+    """Return the relative gaps of polar tours, and of these after 2-opt, to the shortest tours,
+    float32 [b] each.
 
-    Ours (tests/permutations/test_datasets.py).
+    Args:
+        points: in the order of their shortest tours, [b, n, 2].
+
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
     polar = polar_tours(points)
-    found = {"gap_of_polar_tour": polar, "gap_of_polar_tour_with_two_opt": two_opt(points, polar)}
-    return {name: tour_length(rearrange(points, tours)) / tour_length(points) - 1 for name, tours in found.items()}
+    improved = two_opt(points, polar)
+    shortest = tour_length(points)
+    return {
+        "gap_of_polar_tour": tour_length(rearrange(points, polar)) / shortest - 1,
+        "gap_of_polar_tour_with_two_opt": tour_length(rearrange(points, improved)) / shortest - 1,
+    }
 
 
 class Tours(Puzzles):
-    """Uniform points [n, 2]; the right order is the shortest tour, counter-clockwise, from any city on.
+    """Uniform points [n, 2] in the unit square; the right order is the shortest tour,
+    counter-clockwise.
 
-    [Zhang 2025, section 4.3], but that the direction is fixed: by geometry, because an order of indices would be lost
-    in the shuffle. The first city is known. To 13 cities every puzzle is new; with more there are `instances` of them,
-    each solved when it is first needed, shown from any city on and in the plane's eight symmetries.
+    The tour starts in a random city, which is known. Unlike in the paper the direction is fixed, by
+    geometry, because an order of indices would be lost in the shuffle. Up to 13 cities every puzzle
+    is new. With more there are `instances` of them, each solved when it is first needed, and shown
+    from random cities in the eight symmetries of the square.
 
     Args:
         cities: n.
@@ -176,61 +254,73 @@ class Tours(Puzzles):
 
     Raises:
         ValueError: cities outside 3..200, or no instances.
+
+    References: Zhang et al. 2025, section 4.3.
     """
 
     def __init__(self, cities: int, instances: int, held_out: int, seed: int) -> None:
-        ensure(3 <= cities <= _MOST_CITIES, f"tsp: cities must be 3..{_MOST_CITIES}, not {cities}")
+        ensure(3 <= cities <= MAX_CITIES, f"tsp: cities must be 3..{MAX_CITIES}, not {cities}")
         ensure(instances >= 1, f"tsp: instances must be at least 1, not {instances}")
         self._instances = instances
         self._solved: dict[tuple[Split, int], Tensor] = {}
-        super().__init__("tsp", "points", cities, (2,), held_out, seed, _FACTS)
+        super().__init__("tsp", "points", cities, (2,), held_out, seed, POINT_FACTS)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
-        if self.num_items <= MOST_AT_ONCE:
-            return {"items": self._new(len(index), streams)}
-        number = draw_integers(streams, (len(index),), self._instances) if split == "train" else index
-        tours = torch.stack([self._solve(split, k) for k in number.tolist()])
-        return {"items": _varied(tours, streams) if split == "train" else tours}
+        """Return the points [b, n, 2] of the puzzles in the order of their shortest tours."""
+        if self.num_items <= MAX_HELD_KARP_CITIES:
+            return {"items": self._make_tours(len(index), streams)}
+        if split != "train":
+            return {"items": self._stored_tours(split, index)}
+        instance = draw_integers(streams, (len(index),), self._instances)
+        return {"items": _apply_symmetry(self._stored_tours(split, instance), streams)}
 
-    def _new(self, size: int, streams: StepStreams) -> Tensor:
-        """Points [size, n, 2] in the order of their shortest tours, from a random city on: see `shortest_tours`."""
+    def _make_tours(self, size: int, streams: StepStreams) -> Tensor:
+        """Draw points [size, n, 2], in the order of their shortest tours from a random city."""
         n = self.num_items
         points = streams.next_draw().uniform((size, n, 2)).float()
-        first = draw_integers(streams, (size, 1), n)
-        return rearrange(points, shortest_tours(points).gather(1, (torch.arange(n) + first) % n))
+        start = draw_integers(streams, (size, 1), n)
+        tours = shortest_tours(points).gather(1, (torch.arange(n) + start) % n)
+        return rearrange(points, tours)
 
-    def _solve(self, split: Split, number: int) -> Tensor:
-        if (split, number) not in self._solved:
-            seed = fold_seed(self.seed, _INSTANCES, _INSTANCE_STREAMS[split])
-            streams = SampleStreams(seed, torch.tensor([number])).step(0)
-            self._solved[split, number] = self._new(1, streams)[0]
-        return self._solved[split, number]
+    def _stored_tours(self, split: Split, instances: Tensor) -> Tensor:
+        """Return instances [b] of a split, [b, n, 2], solving those that are new."""
+        seed = fold_seed(self.seed, INSTANCE_KEY, INSTANCE_SPLIT_KEYS[split])
+        tours: list[Tensor] = []
+        for instance in instances.tolist():
+            if (split, instance) not in self._solved:
+                streams = SampleStreams(seed, torch.tensor([instance])).step(0)
+                self._solved[split, instance] = self._make_tours(1, streams)[0]
+            tours.append(self._solved[split, instance])
+        return torch.stack(tours)
 
 
 class FileTours(StoredPuzzles):
-    """Tours of a file, shown from any city on and, for training, in the plane's symmetries."""
+    """Tours of a file; training tours start in random cities, in the symmetries of the square."""
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Puzzles with the numbers index [b], arrays [b, n, ...]: see `Puzzles.make`."""
+        """Return the points [b, n, 2] of the puzzles in the order of their tours."""
         items = super().make(split, index, streams)["items"]
-        return {"items": _varied(items, streams) if split == "train" else items}
+        return {"items": _apply_symmetry(items, streams) if split == "train" else items}
 
 
-def _varied(items: Tensor, streams: StepStreams) -> Tensor:
-    """The same tours [b, n, 2] from another city on, turned and mirrored: still counter-clockwise.
+def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
+    """Return tours [b, n, 2] from random cities, rotated and reflected at random, still
+    counter-clockwise.
 
-    Ours (tests/permutations/test_datasets.py).
+    References: this project; checked in tests/permutations/test_datasets.py.
     """
-    n = items.shape[1]
-    turn, mirror = draw_integers(streams, (len(items), 1, 1), 4), draw_integers(streams, (len(items), 1, 1), 2) > 0
-    x, y = (items - 0.5).split(1, -1)
-    x, y = torch.where(turn % 2 > 0, -y, x), torch.where(turn % 2 > 0, x, y)
-    turned = torch.cat([x, y], -1) * torch.where(turn > 1, -1.0, 1.0)
-    # a mirrored tour runs clockwise: it is walked the other way round
-    mirrored = (turned * torch.tensor([-1.0, 1.0])).flip(1)
-    first = draw_integers(streams, (len(items), 1), n)
-    return rearrange(torch.where(mirror, mirrored, turned) + 0.5, (torch.arange(n) + first) % n)
+    size, n, _ = points.shape
+    quarter_turns = draw_integers(streams, (size, 1, 1), 4)
+    is_reflected = draw_integers(streams, (size, 1, 1), 2) > 0
+    x, y = (points - 0.5).split(1, -1)
+    is_odd = quarter_turns % 2 > 0
+    rotated = torch.cat([torch.where(is_odd, -y, x), torch.where(is_odd, x, y)], -1)
+    rotated = rotated * torch.where(quarter_turns > 1, -1.0, 1.0)
+    # a reflected tour runs clockwise, and is therefore reversed
+    reflected = (rotated * torch.tensor([-1.0, 1.0])).flip(1)
+    start = draw_integers(streams, (size, 1), n)
+    order = (torch.arange(n) + start) % n
+    return rearrange(torch.where(is_reflected, reflected, rotated) + 0.5, order)
 
 
 @component("dataset")
@@ -246,61 +336,77 @@ def tsp(
     """Shortest tours: instances made and solved here, or those of a file.
 
     Args:
-        cities: in a tour made here, 3 to 200.
-        path: of a file with a tour on every line, "x1 y1 x2 y2 ... output 1 5 ... 1"; None makes them.
-        instances: training tours made here with more than 13 cities; with fewer there is no end of them.
-        held_out: validation and test tours made here, so many of each.
-        holdout: share of a file's tours to test on.
+        cities: of tours made here, 3 to 200.
+        path: of a file with a tour on every line, "x1 y1 x2 y2 ... output 1 5 ... 1"; None makes
+            tours.
+        instances: number of training tours made here with more than 13 cities; with fewer their
+            number is unlimited.
+        held_out: number of validation and of test tours made here.
+        holdout: share of a file's tours for testing.
         seed: of everything random.
-        validation: share or number of a file's tours by which choices are made; 0 for none.
+        validation: share or number of a file's tours for validation; 0 for none.
 
     Raises:
         UserError: a file that is missing, damaged or impossible.
         ValueError: values out of range.
+
+    References: Zhang et al. 2025, section 4.3.
     """
     if path is None:
         return Tours(cities, instances, held_out, seed)
     points, tours = read_tours(Path(path).expanduser())
     items = rearrange(points, counter_clockwise(points, tours))
-    return FileTours("tsp", "points", split_at_random(items, validation, holdout, seed), seed, _FACTS)
+    lists = split_at_random(items, validation, holdout, seed)
+    return FileTours("tsp", "points", lists, seed, POINT_FACTS)
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:
-    """Points float32 [N, n, 2] and tours int64 [N, n] that begin at point 0.
+    """Read tours, one per line: "x1 y1 x2 y2 ... output 1 5 ... 1". Cities count from 1, and the
+    first comes twice.
 
-    A line holds one, "x1 y1 x2 y2 ... output 1 5 ... 1": cities are counted from 1, the first one comes twice.
+    Returns:
+        Points float32 [N, n, 2] and tours int64 [N, n] from point 0.
 
     Raises:
-        UserError: unreadable, or a line that is no tour; the message names the line.
+        UserError: an unreadable file, or a line that is no tour; the message names the line.
     """
     refuse(not path.is_file(), f"{path}: no such file")
     lines = [line for line in read_text(path).splitlines() if line.strip()]
     refuse(len(lines) < 2, f"{path}: at least two tours are needed, found {len(lines)}")
-    points, tours = list[list[float]](), list[list[int]]()
+    points: list[list[float]] = []
+    tours: list[list[int]] = []
     for number, line in enumerate(lines, 1):
         with error_context(f"{path}: line {number}"):
-            numbers, tour = _parse(line)
+            coordinates, tour = _parse_tour(line)
         if points and len(tour) != len(tours[0]):
-            raise UserError(f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}")
-        points.append(numbers)
+            raise UserError(
+                f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}"
+            )
+        points.append(coordinates)
         tours.append(tour)
     return torch.tensor(points).view(len(points), -1, 2), torch.tensor(tours)
 
 
-def _parse(line: str) -> tuple[list[float], list[int]]:
-    """Coordinates and the tour from city 0 on.
+def _parse_tour(line: str) -> tuple[list[float], list[int]]:
+    """Return the coordinates of a line, and its tour from city 0.
 
     Raises:
-        ValueError: this is no tour.
+        ValueError: the line is no tour.
     """
-    before, word, after = line.partition("output")
-    ensure(word, "the word 'output' between points and tour is missing")
-    points, tour = list(map(float, before.split())), [int(k) - 1 for k in after.split()]
-    if len(points) < 6 or len(points) % 2 or not bool(torch.tensor(points).isfinite().all()):
-        raise ValueError(f"two finite coordinates of at least three cities are needed, found {len(points)} numbers")
-    n = len(points) // 2
-    closed = tour[:-1] if len(tour) == n + 1 and tour[0] == tour[-1] else tour
-    if len(closed) != n or not bool(is_permutation(torch.tensor(closed))):
+    before, keyword, after = line.partition("output")
+    ensure(keyword, "the word 'output' between points and tour is missing")
+    coordinates = [float(number) for number in before.split()]
+    tour = [int(city) - 1 for city in after.split()]
+    are_finite = bool(torch.tensor(coordinates).isfinite().all())
+    if len(coordinates) < 6 or len(coordinates) % 2 or not are_finite:
+        raise ValueError(
+            "two finite coordinates of at least three cities are needed, "
+            f"found {len(coordinates)} numbers"
+        )
+    n = len(coordinates) // 2
+    if len(tour) == n + 1 and tour[0] == tour[-1]:
+        tour = tour[:-1]
+    if len(tour) != n or not bool(is_permutation(torch.tensor(tour))):
         raise ValueError(f"the tour does not visit each of the {n} cities once")
-    first = closed.index(0)
-    return points, closed[first:] + closed[:first]
+    start = tour.index(0)
+    return coordinates, tour[start:] + tour[:start]

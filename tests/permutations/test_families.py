@@ -102,7 +102,7 @@ def test_plackett_luce_through_any_code(code, n):
     digits = code.encode(perms)
     sums = family.conditionals(digits).exp().sum(-1)
     assert torch.allclose(sums, torch.ones_like(sums), atol=1e-12)
-    passes = code_log_prob(family.conditionals, digits, partition(n, n), code.support(n))
+    passes = code_log_prob(family.conditionals, digits, balanced_blocks(n, n), code.support(n))
     assert torch.allclose(passes, family.log_prob(perms), atol=1e-9)
     assert torch.allclose(autoregressive_loss(family.conditionals, digits, code.support(n)), -passes, atol=1e-9)
 
@@ -110,7 +110,7 @@ def test_plackett_luce_through_any_code(code, n):
 def test_plackett_luce_drawn_digit_by_digit():
     family = PlackettLuceCodes(torch.tensor([0.0, 1.0, 2.0, 0.5]), Insertion)
     generator = torch.Generator().manual_seed(0)
-    drawn = draw_codes(family.conditionals, 4, 30_000, partition(4, 4), Insertion.support(4), generator=generator)
+    drawn = draw_codes(family.conditionals, 4, 30_000, balanced_blocks(4, 4), Insertion.support(4), generator=generator)
     assert_draws(Insertion.decode(drawn), family.log_prob(all_permutations(4)).exp())
 
 
@@ -118,7 +118,7 @@ def test_plackett_luce_drawn_digit_by_digit():
 def test_what_one_pass_loses_of_plackett_luce(code, bits):
     perms = all_permutations(5)
     law = PlackettLuce(torch.tensor([1, 2, 4, 8, 16]).double().log()).log_prob(perms).exp()
-    fitted = product_law(code.encode(perms), partition(5, 1), weights=law)
+    fitted = product_law(code.encode(perms), balanced_blocks(5, 1), weights=law)
     assert float((law * (law / fitted).log2()).sum()) == pytest.approx(bits, abs=5e-5)
 
 
@@ -199,15 +199,15 @@ def test_mixtures_are_found_by_expectation_maximisation():
         orders = torch.where(torch.rand(3000, 1, generator=generator) < 0.5, first, second)
         truth, found = Mixture(half, laws), Mixture.choose(orders[:2000], orders[2000:], type(laws[0]))
         perms = all_permutations(6)
-        assert len(found.laws) >= 2 and float(found.log_prob(perms).exp().sum()) == pytest.approx(1)
+        assert len(found.components) >= 2 and float(found.log_prob(perms).exp().sum()) == pytest.approx(1)
         log_p = truth.log_prob(perms)
         assert 0 <= float((log_p.exp() * (log_p - found.log_prob(perms))).sum()) / math.log(2) < 0.01
     of_one = PlackettLuce(strengths / 2).sample(Size([150]), torch.Generator().manual_seed(2))
     with pytest.raises(ValueError, match="orders"):
         Mixture.fit(orders[:, :3], Mallows, 1, 6)
-    with pytest.raises(ValueError, match="at least one law"):
+    with pytest.raises(ValueError, match="at least one component"):
         Mixture.fit(orders, Mallows, 0)
-    assert len(Mixture.fit(of_one.numpy(), PlackettLuce, 2).laws) == 2
+    assert len(Mixture.fit(of_one.numpy(), PlackettLuce, 2).components) == 2
     for wrong in ([[0, 0, 1]], [[0, 1, 3]], [[0.0, 1.0, 2.0]], [[0, 1, -1]]):
         with pytest.raises(ValueError, match="each order must name different items"):
             Mixture.fit(torch.tensor(wrong), PlackettLuce, 1)
@@ -220,7 +220,7 @@ def test_the_number_of_laws_is_that_of_the_validation_orders():
     truth = Mixture(torch.full((6,), 1 / 6).double(), [Mallows(7, 0.2, centre) for centre in centres])
     orders = truth.sample(1200, SampleStreams(0, torch.arange(1200)).step(0))
     mixture = Mixture.choose(orders[:900], orders[900:], Mallows)
-    assert len(mixture.laws) >= 6
+    assert len(mixture.components) >= 6
     perms = all_permutations(7)
     log_p = truth.log_prob(perms)
     assert float((log_p.exp() * (log_p - mixture.log_prob(perms))).sum()) / math.log(2) < 0.1
@@ -228,7 +228,7 @@ def test_the_number_of_laws_is_that_of_the_validation_orders():
         other = Mixture.fit(orders[:900], Mallows, number).log_prob(orders[900:]).mean()
         assert mixture.log_prob(orders[900:]).mean() >= other
     single = Mixture.choose(orders[:1], orders[900:], PlackettLuce)
-    assert len(single.laws) == 1
+    assert len(single.components) == 1
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -238,7 +238,7 @@ def test_laws_of_many_items_are_fitted_about_centres_that_are_only_improved(numb
     truth = Mixture(torch.full((number,), 1 / number).double(), [Mallows(12, 0.4, centre) for centre in centres])
     orders = truth.sample(600, SampleStreams(0, torch.arange(600)).step(0))
     mixture = Mixture.fit(orders, Mallows, number)
-    found = {tuple(law.reference.tolist()) for law in mixture.laws}
+    found = {tuple(law.reference.tolist()) for law in mixture.components}
     assert found == {tuple(centre.tolist()) for centre in centres}
 
 
