@@ -60,7 +60,8 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
         kind: of items, see `blackout.permutations.datasets.Puzzles`.
         truth: int64 [1, n], the right order, which is marked.
     """
-    if denoiser.num_free > MOST_ITEMS or isinstance(denoiser(truth.new_zeros(1, 0, denoiser.num_free), times[0]), Matching):
+    law = denoiser(truth.new_zeros(1, 0, denoiser.num_free), times[0])
+    if denoiser.num_free > MOST_ITEMS or isinstance(law, Matching):
         return
     states, items, fixed = list[Tensor](), denoiser.items, denoiser.first_fixed
     assert items is not None

@@ -37,7 +37,7 @@ def forward(quick: bool) -> Iterator[Case]:
         yield (
             f"walk and targets, n = {n}, {schedule}",
             partial(direct.walk_with_targets, n, 192, schedule),
-            partial(ForwardProcess(Riffle(), schedule).walks, n, 192, 1, None),
+            partial(ForwardProcess(Riffle(), schedule).sample_walks, n, 192, 1, None),
         )
 
 
@@ -97,7 +97,7 @@ def layers(quick: bool) -> Iterator[Case]:
         yield (
             f"walk, n = {n}",
             partial(direct.plain_walk, n, 192, schedule),
-            partial(ForwardProcess(Riffle(), schedule).walks, n, 192, 1, None),
+            partial(ForwardProcess(Riffle(), schedule).sample_walks, n, 192, 1, None),
         )
         yield (
             f"greedy mode, n = {n}",

@@ -41,7 +41,8 @@ def made_up(lists: int = 1000, seed: int = 0) -> str:
 def judged(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
     """Mean NDCG of lists of items [L, n], the last item filling them up, by scores of the others, [N]."""
     order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(dim=1, descending=True, stable=True)
-    return {name: round(float(each.mean()), 4) for name, each in ndcg_scores(order, relevance[lists].clamp(min=0)).items()}
+    scores = ndcg_scores(order, relevance[lists].clamp(min=0))
+    return {name: round(float(values.mean()), 4) for name, values in scores.items()}
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
     x, labels, _ = load_svmlight_file(str(options.file), query_id=True)
     numbers, relevance, _ = found = read_lists(options.file)
     source = RankedLists(options.file.stem, found, 0.1, 0.1, 0)
-    train, validation, test = (source._rows[split] for split in ("train", "val", "test"))
+    train, validation, test = (source._lists[split] for split in ("train", "val", "test"))
     by_one = [judged(sign * numbers[:, k], relevance, test) for k in range(x.shape[1]) for sign in (1, -1)]
     print("best number of an item:", max(by_one, key=lambda one: one["ndcg_at_5"]))
     begun = time.process_time()

@@ -46,7 +46,8 @@ def cycles(n):
 
 
 def test_blocks_are_balanced():
-    assert [len(b) for b in balanced_blocks(10, 4)] == [3, 3, 2, 2] and torch.cat(balanced_blocks(10, 4)).tolist() == list(
+    blocks = balanced_blocks(10, 4)
+    assert [len(b) for b in blocks] == [3, 3, 2, 2] and torch.cat(blocks).tolist() == list(
         range(10)
     )
     order = torch.rand(5, 7).argsort()
@@ -83,7 +84,9 @@ def test_all_draws_are_permutations_whatever_the_weights(code, passes):
 def test_inline_is_not_a_distribution_over_permutations():
     perms, network = all_permutations(4), Network(4)
     with torch.no_grad():
-        mass = [float(code_log_prob(network, perms, balanced_blocks(4, k), Inline.support(4)).exp().sum()) for k in (1, 4)]
+        support = Inline.support(4)
+        log_p = [code_log_prob(network, perms, balanced_blocks(4, k), support) for k in (1, 4)]
+        mass = [float(each.exp().sum()) for each in log_p]
     assert mass[0] < 0.5 and mass[1] < 0.5
     generator = torch.Generator().manual_seed(0)
     drawn = draw_codes(network, 4, 20_000, balanced_blocks(4, 1), Inline.support(4), generator=generator)

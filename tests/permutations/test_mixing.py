@@ -32,7 +32,8 @@ def test_distances_are_those_of_the_enumerated_laws(n):
     for shuffle in (Riffle(), RandomInsertion(), RandomTransposition()):
         laws = [shuffle.log_prob(perms, t).exp() for t in range(6)]
         for t, law in enumerate(laws):
-            assert shuffle.total_variation(n, t) == pytest.approx(float((law - 1 / len(perms)).abs().sum() / 2), abs=1e-12)
+            distance = float((law - 1 / len(perms)).abs().sum() / 2)
+            assert shuffle.total_variation(n, t) == pytest.approx(distance, abs=1e-12)
         for s, p in enumerate(laws):
             for t, q in enumerate(laws):
                 assert shuffle.total_variation(n, s, t) == pytest.approx(float((p - q).abs().sum() / 2), abs=1e-12)

@@ -181,7 +181,7 @@ def _codes(n: int) -> Iterator[Claim]:
         yield Claim(f"{code.__name__}: one to one onto its supports, n = {n}", missed, 0)
         # logits that move with what is shown
         law = code_log_prob(
-            lambda shown: logits * (1 + shown[:, :, None] % 3), digits, partition(n, 3), code.support(n)
+            lambda shown: logits * (1 + shown[:, :, None] % 3), digits, balanced_blocks(n, 3), code.support(n)
         ).exp()
         yield Claim(f"{code.__name__}: a network's law sums to 1 in 3 passes", abs(float(law.sum()) - 1), 1e-10)
     inversions = kendall_distance(perms)
