@@ -41,8 +41,8 @@ def made_up(lists: int = 1000, seed: int = 0) -> str:
 def judged(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
     """Mean NDCG of lists of items [L, n], the last item filling them up, by scores of the others, [N]."""
     order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(dim=1, descending=True, stable=True)
-    scores = ndcg_scores(order, relevance[lists].clamp(min=0))
-    return {name: round(float(values.mean()), 4) for name, values in scores.items()}
+    figures = ndcg_scores(order, relevance[lists].clamp(min=0))
+    return {name: round(float(values.mean()), 4) for name, values in figures.items()}
 
 
 def main() -> None:

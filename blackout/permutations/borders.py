@@ -172,12 +172,12 @@ def merge_greedily(scores: np.ndarray, columns: int) -> np.ndarray:
         if part[i] == part[j]:
             continue
         is_moved = part == part[j]
-        moved = cell[is_moved] + cell[i] - cell[j] + (direction, 1 - direction)
-        union = np.concatenate([cell[part == part[i]], moved])
+        moved_cells = cell[is_moved] + cell[i] - cell[j] + (direction, 1 - direction)
+        union = np.concatenate([cell[part == part[i]], moved_cells])
         union -= union.min(0)
         if (union.max(0) < limits).all() and np.bincount(union @ (columns, 1)).max() == 1:
             part[is_moved] = part[i]
-            cell[is_moved] = moved
+            cell[is_moved] = moved_cells
 
     # 2. Place the largest part.
     largest = part == np.bincount(part).argmax()

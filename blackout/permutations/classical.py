@@ -203,7 +203,8 @@ class Mallows(PermutationDistribution):
         """Draw the digits by inversion of their distribution functions."""
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
-        digits = torch.searchsorted(cumulative_probabilities(self.digit_log_probs.exp()), rows, right=True)
+        cumulative = cumulative_probabilities(self.digit_log_probs.exp())
+        digits = torch.searchsorted(cumulative, rows, right=True)
         return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
 
     def moments(self) -> tuple[Tensor, Tensor]:

@@ -436,12 +436,12 @@ def _positions_and_num_labels(
 
     The type of the positions, int32 or int64 [n], holds a key of label and position.
     """
-    least = min(times)
-    most = max(times)
-    if not 0 <= least <= most <= MAX_RIFFLES:
-        refused = least if least < 0 else most
+    smallest = min(times)
+    largest = max(times)
+    if not 0 <= smallest <= largest <= MAX_RIFFLES:
+        refused = smallest if smallest < 0 else largest
         raise ValueError(f"riffles are drawn 0 to {MAX_RIFFLES} at once, not {refused}")
-    dtype = torch.int32 if n << most < 2**31 else torch.int64
+    dtype = torch.int32 if n << largest < 2**31 else torch.int64
     positions = torch.arange(n, dtype=dtype, device=device)
     return positions, torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
 

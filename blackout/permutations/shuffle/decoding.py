@@ -432,8 +432,8 @@ def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
                 distribution = list_denoiser(every[part].unsqueeze(0), t)
                 log_probs = distribution.log_prob(every[:, None, None]).squeeze(1)
                 target = lexicographic_rank(compose(every[part], every.unsqueeze(1)))
-                moved = log_probs.double().exp() * previous[i, part]
-                mass[i].index_add_(0, target.flatten(), moved.flatten())
+                new_mass = log_probs.double().exp() * previous[i, part]
+                mass[i].index_add_(0, target.flatten(), new_mass.flatten())
     return every.expand(b, -1, -1), mass.log()
 
 
