@@ -122,7 +122,7 @@ def signature(path: Path) -> str:
     return ""
 
 
-def digest(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
