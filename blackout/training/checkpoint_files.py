@@ -27,7 +27,7 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
 """Of checkpoints and exported models; raised when an older program could no longer read them."""
 _SIGNATURE = b"blackout sha256 "
-SIGNED = len(_SIGNATURE) + 64
+SIGNATURE_BYTES = len(_SIGNATURE) + 64
 """Bytes at the end of a checkpoint that tell it from all others."""
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
 """Parts of a model's description that may differ in a continued run."""
@@ -73,7 +73,7 @@ def find_checkpoint(directory: Path) -> Path | None:
     return None
 
 
-def set_damaged_aside(directory: Path) -> None:
+def rename_damaged_checkpoint(directory: Path) -> None:
     """Rename a `last.ckpt` from which a run could not continue, so that the next save does not keep it as the previous.
 
     Only the run itself may do so.
@@ -117,7 +117,7 @@ def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | 
 def signature(path: Path) -> str:
     """The end of a checkpoint, which holds its hash; nothing of one that is not there."""
     with suppress(OSError), path.open("rb") as file:  # not there: nothing
-        file.seek(-min(SIGNED, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        file.seek(-min(SIGNATURE_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
         return file.read().decode(errors="replace")
     return ""
 

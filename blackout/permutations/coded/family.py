@@ -53,7 +53,7 @@ class CodeFamily(ComponentFamily):
         Raises:
             UserError: there is none, it cannot be read, or it does not fit the model.
         """
-        data = self.source_of(make_dataset(settings, description, trusted))
+        data = self.to_source(make_dataset(settings, description, trusted))
         if not isinstance(data, PermutationData):
             raise UserError(f"dataset: permutations are needed, such as dataset=cycles, not {type(data).__name__}")
         if description is not None and _facts(data.facts) != _facts(description["data"]):
@@ -61,11 +61,11 @@ class CodeFamily(ComponentFamily):
             raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
         return data
 
-    def source_of(self, data: Any) -> PermutationData:
+    def to_source(self, data: Any) -> PermutationData:
         """`PermutationData`, or `Puzzles` by their solutions."""
         return from_puzzles(data) if isinstance(data, Puzzles) else data
 
-    def described_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """The network with all its arguments, the code, the objective, and how samples are drawn.
 
         Raises:
@@ -82,7 +82,7 @@ class CodeFamily(ComponentFamily):
         network = complete_description(settings["network"], stats, "network")
         return {"network": network, "code": code, "objective": objective, **asdict(passes)}
 
-    def data_of(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """Name and kind of the permutations, and what a model depends on."""
         labels = {"labels": list(source.labels)} if source.labels else {}
         return {"data": {"name": source.name, "kind": source.kind, **labels, **_facts(source.facts)}}

@@ -27,7 +27,7 @@ from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import SHARPNESS, arranged, checked_sharpness, read_sharpness
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
-from blackout.training.model import Model, finite_output
+from blackout.training.model import Model, check_finite_output
 
 MOST_ITEMS = 7
 """Most items for which all partly masked codes are looked at."""
@@ -517,7 +517,7 @@ class CodeModel(Model):
             if len(codes) > 1 and not shown and bool((codes == codes[:1]).all()):
                 return logits(codes[:1]).expand(len(codes), -1, -1)  # nothing is known yet: one evaluation says it
             here = {name: values.expand(len(codes), *values.shape[1:]) for name, values in shown.items()}
-            return finite_output(net(codes, here)) * sharpness
+            return check_finite_output(net(codes, here)) * sharpness
 
         return logits
 

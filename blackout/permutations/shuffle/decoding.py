@@ -30,7 +30,7 @@ from blackout.permutations.group import all_permutations, compose, identity_like
 from blackout.permutations.queries import merged
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
-from blackout.training.model import finite_output
+from blackout.training.model import check_finite_output
 
 _WIDTH, _ALL = 16, 5
 """Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
@@ -94,9 +94,9 @@ class Denoiser:
         times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
         if self.reverse.prefix:
             pointers = self.network.pointers(lists, times)  # type: ignore[operator]
-            finite_output(pointers.items)
+            check_finite_output(pointers.items)
             return PointerLaw(pointers, pointers.items.new_zeros(b, r, self.free), width)
-        scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
+        scores = check_finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
         return self.reverse(scores * self.sharpness, width)

@@ -73,7 +73,7 @@ class ShuffleFamily(ComponentFamily):
             refuse(mine != theirs, f"the model puts {theirs} in order, but {source.name} has {mine}")
         return source
 
-    def described_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """Every component with all its arguments, the schedule among them.
 
         Raises:
@@ -98,7 +98,7 @@ class ShuffleFamily(ComponentFamily):
             raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
         return parts
 
-    def data_of(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """What the puzzles are; no dataset where they came from the user's own file."""
         own_file = bool((settings.get("dataset") or {}).get("path"))
         kept = {name: source.facts[name] for name in _FACTS if name != "kind"}
@@ -114,7 +114,7 @@ class ShuffleFamily(ComponentFamily):
         data = description["data"]
         possible = min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
         refuse(not possible, "the description of the puzzles a model is of is impossible")
-        parts = self.made_parts(description, *self.parts)
+        parts = self.build_parts(description, *self.parts)
         return ShuffleDiffusion(data=data, fitted_sharpness=read_sharpness(tensors), **parts, **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
