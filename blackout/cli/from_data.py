@@ -21,7 +21,7 @@ from blackout.random import fold_seed
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import Standalone
-from blackout.training.model import INITIALISATION, Model, check_asked
+from blackout.training.model import INITIALISATION, Model, check_sampling_arguments
 from blackout.training.optimization import Optimization, ema_decay
 
 DEFAULT_RECIPES = {"blackout": "counts", "energy": "counts"}
@@ -89,7 +89,7 @@ def from_data(
         >>> model.sample(16).shape
         torch.Size([16, 5])
     """
-    check_asked(1, seed)
+    check_sampling_arguments(1, seed)
     optimization_settings = {
         name: settings.pop(name) for name in OPTIMIZATION_SETTINGS if name in settings
     }
@@ -103,7 +103,7 @@ def from_data(
     if validation is not None:
         data = model_family.divide(data, validation)
     is_flow = family == "flow"  # whose data are its target, an energy
-    source = model_family.source(config) if is_flow else model_family.source_of(data)
+    source = model_family.source(config) if is_flow else model_family.to_source(data)
     with torch.random.fork_rng():
         model = make_model(model_family, config, source)
     model_family.check_sampler(model, scored=False)

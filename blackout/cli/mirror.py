@@ -14,7 +14,7 @@ from filelock import FileLock
 from blackout.distributed import is_first
 from blackout.errors import Unobtainable, UserError, refuse
 from blackout.files import PART, replacing, working_folder
-from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNED, signature
+from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNATURE_BYTES, signature
 
 LAST_CHECKPOINT = f"checkpoints/{LAST}"
 KNOWN_SIGNATURES = ".pushed"
@@ -154,7 +154,7 @@ class Mirror:
         """
         self._store.invalidate_cache()
         try:
-            end = self._store.cat_file(f"{self._root}/{LAST_CHECKPOINT}", start=-SIGNED)
+            end = self._store.cat_file(f"{self._root}/{LAST_CHECKPOINT}", start=-SIGNATURE_BYTES)
         except FileNotFoundError:
             return
         known = [signature(self._folder / LAST_CHECKPOINT)]

@@ -62,7 +62,7 @@ from blackout.training.checkpoint_files import (
     check_fits,
     find_checkpoint,
     read_checkpoint,
-    set_damaged_aside,
+    rename_damaged_checkpoint,
 )
 from blackout.training.data_module import SourceDataModule
 from blackout.training.export import check_loadable, start_from
@@ -217,7 +217,7 @@ def find_start(directory: Path, other: str | None) -> tuple[Path | None, dict[st
         return None, None
     checkpoint = read_checkpoint(path)
     if path.name == PREVIOUS and path.is_relative_to(directory) and is_first():
-        set_damaged_aside(path.parent)
+        rename_damaged_checkpoint(path.parent)
     return path, checkpoint
 
 

@@ -127,7 +127,7 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
     """
     if config["trainer"]["max_steps"] is not None:
         return config
-    steps = family.length(config, source)
+    steps = family.default_steps(config, source)
     optimizer = config["optimizer"]
     decays = "decay_steps" in optimizer and optimizer["decay_steps"] is None
     if decays and not is_overridden("optimizer.decay_steps"):

@@ -165,7 +165,7 @@ class Distillation(CountDiffusion):
     title = "A student of a diffusion model"
     model_class: ClassVar[type[BlackoutDiffusion]] = Student
 
-    def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """The teacher's, with noise; raises UserError for a teacher that is none for images."""
         description, _ = _teacher(settings)
         self.check(description)
@@ -181,7 +181,7 @@ class Distillation(CountDiffusion):
         planes = settings["sampler"]["kernel"].get("planes", JointBridge.planes)
         network = {**found["network"], "body": {**body, "noise": planes, "dropout": 0.0}}
         taught = {name: found[name] for name in ("head", "process", "loss")}
-        return super().described_parts({**settings, **taught, "network": network}, source)
+        return super().describe_parts({**settings, **taught, "network": network}, source)
 
     def build(
         self, description: Plain, tensors: Mapping[str, Tensor], settings: Plain | None = None, **training: Any

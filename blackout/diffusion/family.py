@@ -115,7 +115,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
-    def source_of(self, data: Any) -> CountData:
+    def to_source(self, data: Any) -> CountData:
         """Return `CountData`, from itself or from the argument of `CountData.from_array`."""
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
@@ -123,7 +123,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """See `split_array`."""
         return split_array(data, validation)
 
-    def data_of(self, settings: Plain, source: CountData) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """Return the facts of the data that components depend on; of classes only if conditional.
 
         Raises:
@@ -184,7 +184,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
 
     # --- building
 
-    def described_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
         """Return the description of every component with all its arguments.
 
         Process and head come first, since they decide the network's outputs.
@@ -192,7 +192,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         Raises:
             UserError: a component that does not exist, or does not fit the data.
         """
-        facts = self.data_of(settings, source)["data"]
+        facts = self.describe_data(settings, source)["data"]
         facts = {name: fact for name, fact in facts.items() if name != "name"}
         stats = _component_stats(settings, source, facts)
         refuse(
@@ -216,7 +216,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             for name in self.parts
         }
 
-    def length(self, settings: Plain, source: CountData) -> int:
+    def default_steps(self, settings: Plain, source: CountData) -> int:
         """Return the number of optimiser steps if `trainer.max_steps` is null.
 
         References: this project; checked in tests/cli/test_configs.py.
@@ -255,7 +255,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         # 1. Components that need no data.
         shape = checked_facts(description)["shape"]
         configs = description["model"]
-        parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
+        parts = self.build_parts(description, "process", "schedule", "loss", "sampler")
         network = instantiate(configs["network"], "network")
 
         # 2. Statistics of the data, for inputs that measure counts by them.

@@ -39,7 +39,7 @@ from blackout.diffusion.user_batches import read_batch
 from blackout.errors import ensure
 from blackout.protocols import Drawn
 from blackout.random import SampleStreams, fold_seed, low_discrepancy
-from blackout.training.model import Model, check_asked
+from blackout.training.model import Model, check_sampling_arguments
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 TIMES_KEY = 0
@@ -142,9 +142,9 @@ class BlackoutDiffusion(Model):
         kinds = ", ".join(f"{name}={type(part).__name__}" for name, part in parts.items())
         return f"{facts}, {super().extra_repr()}, {kinds}, num_steps={self.sampler.num_steps}"
 
-    def batch_of(self, given: Any) -> dict[str, Any]:
+    def to_batch(self, batch: Any) -> dict[str, Any]:
         """Return a batch of a user's DataLoader by name; see `read_batch`."""
-        return read_batch(given, self.shape, self.process.max_count)
+        return read_batch(batch, self.shape, self.process.max_count)
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
@@ -294,7 +294,7 @@ class BlackoutDiffusion(Model):
             >>> model = load_model("runs/digits/model")  # doctest: +SKIP
             >>> counts = model.sample(16, seed=0)  # doctest: +SKIP
         """
-        check_asked(num_samples, seed)
+        check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
         if sampler.kernel is not self.sampler.kernel:
             try_sampler(self, sampler)

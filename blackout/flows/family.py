@@ -78,7 +78,7 @@ class FlowFamily(ComponentFamily):
         num_chains = settings.get("validation_samples", DEFAULT_VALIDATION_CHAINS)
         return TargetSource(make_target(target), int(num_chains))
 
-    def described_parts(self, settings: Plain, source: TargetSource) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: TargetSource) -> dict[str, Any]:
         """Return the descriptions of target, network and simulation with all their arguments.
 
         A target from a file is described by its shape.

@@ -1,1 +1,1 @@
-"""What every family's models train with: optimisation, averages, checkpoints, guards, loggers, export."""
+"""Training shared by all families: optimisation, averages, checkpoints, guards, loggers, export."""

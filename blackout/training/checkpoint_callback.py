@@ -1,9 +1,12 @@
-"""When a run is saved, and how it continues, with a warning if elsewhere: only at boundaries between optimiser steps,
-after previews due there.
+"""When a run is saved and how it continues.
+
+Checkpoints are saved at boundaries between optimiser steps, after the previews due there. A run
+that continues with other versions or devices prints a warning.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
@@ -26,45 +29,63 @@ from blackout.training.loggers import MetricsCSV, Wandb
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """How the trainer stores checkpoints: a thread writes a copy, and no step waits for the disk.
+    """Checkpoint storage of the trainer: a thread writes a copy, so no step waits for the disk.
 
-    Lightning's `AsyncCheckpointIO` raises an error in the first process alone, which is the one that writes, and the
-    other processes would wait forever. Here a failure is told by `failure`, and `Checkpoints` broadcasts it.
+    Lightning's `AsyncCheckpointIO` raises an error only in the first process, which writes, and the
+    other processes would wait forever. Here `failure` returns the error, and `Checkpoints`
+    broadcasts it.
 
     Args:
-        saved: called by the thread after each.
+        saved: called by the thread after each checkpoint.
     """
 
     def __init__(self, saved: Callable[[], None] = lambda: None) -> None:
-        self._saved = saved
-        self._writer = ThreadPoolExecutor(max_workers=1)  # whose thread ends with the program, not before
-        self._writing: dict[Path, Future[None]] = {}
+        self._on_save = saved
+        self._executor = ThreadPoolExecutor(max_workers=1)  # its thread ends with the program
+        self._futures: dict[Path, Future[None]] = {}
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically, beside what follows; `last.ckpt` becomes `previous.ckpt` first."""
-        copied = apply_to_collection(checkpoint, torch.Tensor, lambda x: x.detach().to("cpu", copy=True))
-        self._writing[Path(path)] = self._writer.submit(self._write, copied, Path(path))
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint atomically in the thread, see `write_checkpoint`."""
+        copy = apply_to_collection(
+            checkpoint, torch.Tensor, lambda x: x.detach().to("cpu", copy=True)
+        )
+        self._futures[Path(path)] = self._executor.submit(self._write, copy, Path(path))
 
     def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
         write_checkpoint(checkpoint, path)
-        self._saved()
+        self._on_save()
 
     def failure(self, *paths: Path) -> str | None:
-        """Why what was last saved there, or anywhere, could not be written; waits until it is."""
-        for path in paths or tuple(self._writing):
+        """Wait for the last writes to these paths, and return the reason if one has failed.
+
+        Args:
+            paths: of checkpoints; none for all.
+
+        Returns:
+            The file and the reason; None if all checkpoints are written.
+        """
+        for path in paths or tuple(self._futures):
+            future = self._futures.pop(path, None)
+            if future is None:
+                continue
             try:
-                if (writing := self._writing.pop(path, None)) is not None:
-                    writing.result()
-            except (OSError, UserError) as error:  # the caller tells all processes, which stop together
-                return str(error) if isinstance(error, UserError) else f"{path}: {error.strerror or error}"
+                future.result()
+            except UserError as error:  # `Checkpoints` stops all processes together
+                return str(error)
+            except OSError as error:
+                return f"{path}: {error.strerror or error}"
         return None
 
     def teardown(self) -> None:
-        """Wait for what is being written, before the run directory is anybody else's."""
-        wait(self._writing.values())
+        """Wait for all writes, before another process may use the run directory."""
+        wait(self._futures.values())
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Tensors and plain containers, on the CPU, whatever Lightning asks for."""
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return tensors and plain containers, on the CPU, whatever Lightning asks for."""
         return read_checkpoint(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:
@@ -73,17 +94,18 @@ class AtomicCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(StepCallback, Checkpoint):
-    """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
+    """Saves `last.ckpt` regularly, at the end and on a signal, and `best.ckpt` by a metric.
 
-    Lightning's `ModelCheckpoint` saves within a step, before the validation and the previews due at it, which a run
-    that goes on from there would leave out.
+    Lightning's `ModelCheckpoint` saves within a step, before the validation and the previews due at
+    it. A run that continues from there would leave these out.
 
     Args:
-        directory: where they go.
+        directory: of the checkpoints.
         every_n_steps: optimiser steps between two saves of `last.ckpt`.
-        monitor: the metric by which the best is chosen; None for no best.
-        mode: whether less ("min") or more ("max") of it is better.
-        restore_best: whether the best of the weights, not the last, are the model at the end (early stopping).
+        monitor: the metric by which the best checkpoint is chosen; None for no best checkpoint.
+        mode: "min" if smaller values are better, "max" if larger ones are.
+        restore_best: whether the model has the best weights at the end, not the last ones (early
+            stopping).
 
     Raises:
         ValueError: every_n_steps below 1, or an unknown mode.
@@ -101,134 +123,169 @@ class Checkpoints(StepCallback, Checkpoint):
     ) -> None:
         check_at_least_one(every_n_steps=every_n_steps)
         ensure(mode in ("min", "max"), f"mode must be min or max, not {mode}")
-        self._directory, self.every, self._monitor = Path(directory), every_n_steps, monitor
-        self._better = operator.lt if mode == "min" else operator.gt
-        self._restores = restore_best
+        self._directory = Path(directory)
+        self.every = every_n_steps
+        self._monitor = monitor
+        self._is_better = operator.lt if mode == "min" else operator.gt
+        self._restore_best = restore_best
         self._best: float | None = None
-        self._saved_at = -1  # step of the last save
-        self._validating = False  # a validation within training is going on
-        self._warned = False
+        self._last_saved_step = -1  # of last.ckpt
+        self._is_validating = False  # in a validation within training
+        self._has_warned = False
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
 
     @property
     def best(self) -> dict[str, float]:
-        """The best value so far of the monitored metric, as `best/<its name>`."""
+        """The best value so far of the monitored metric, as `best/<metric>`; empty without one."""
         return {} if self._best is None else {f"best/{self._monitor}": self._best}
 
     def restore_best(self, model: pl.LightningModule, last: Mapping[str, float]) -> int | None:
-        """Load the weights of `best.ckpt` where its score is better than that of the last ones, where that is wanted.
+        """Load the weights of `best.ckpt`, if this is wanted and their score is better.
 
         Args:
             model: in training.
             last: metrics of its present weights.
 
         Returns:
-            The step of the weights; None where the present ones stay.
+            The step of the loaded weights; None if the present weights stay.
         """
-        path, now, best = self._directory / BEST, last.get(self._monitor or ""), self._best
-        if not self._restores or best is None or now is None or not path.exists() or not self._better(best, now):
+        path = self._directory / BEST
+        last_score = last.get(self._monitor or "")
+        if not self._restore_best or self._best is None or last_score is None:
             return None
-        saved = read_checkpoint(path)
-        model.load_state_dict(saved["state_dict"])
-        return int(saved["global_step"])
+        if not path.exists() or not self._is_better(self._best, last_score):
+            return None
+        checkpoint = read_checkpoint(path)
+        model.load_state_dict(checkpoint["state_dict"])
+        return int(checkpoint["global_step"])
+
+    # --- content of checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The best score so far, and whether a validation is going on."""
-        return {"best": self._best, "validating": self._validating}
+        """Return the best score so far, and whether a validation is running."""
+        return {"best": self._best, "validating": self._is_validating}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; any other content raises, and the checkpoint is then refused."""
-        self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
+        """Restore the state; other content raises an error, and the checkpoint is then refused."""
+        self._best = state_dict["best"]
+        self._validation_is_due = bool(state_dict["validating"])
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Record versions, devices and the W&B run, and count batches as at a boundary."""
-        checkpoint["made_with"] = circumstances(trainer)
+        checkpoint["made_with"] = environment(trainer)
         for logger in trainer.loggers:
             if isinstance(logger, Wandb) and trainer.is_global_zero:
                 checkpoint["wandb_run"] = logger.version
         # at a boundary Lightning already counts the batch that is about to start
-        for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        for counts in progress.values():
             if isinstance(counts, dict):
-                counts["ready"] = counts["started"] = counts["processed"] = counts["completed"]
+                num_completed = counts["completed"]
+                counts["ready"] = num_completed
+                counts["started"] = num_completed
+                counts["processed"] = num_completed
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Warn where versions or devices have changed."""
-        made, here = checkpoint.get("made_with", {}), circumstances(trainer)
-        changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
-        if changed and trainer.is_global_zero:
-            print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Warn if versions or devices have changed."""
+        old = checkpoint.get("made_with", {})
+        changes = []
+        for name, value in environment(trainer).items():
+            if name in old and old[name] != value:
+                changes.append(f"{name} {old[name]} -> {value}")
+        if changes and trainer.is_global_zero:
+            print(f"warning: not continued bit for bit: {', '.join(changes)}", file=sys.stderr)
+
+    # --- training
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the signals, and repeat a validation in the middle of which the checkpoint was saved."""
+        """Install the signal handlers, and repeat a validation that the checkpoint interrupted."""
         super().on_train_start(trainer, pl_module)
         signals.install()
-        self._saved_at = trainer.global_step
+        self._last_saved_step = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
-        # a checkpoint is always of a boundary, so that Lightning need not guess where within a step it was saved
+        # Every checkpoint is of a boundary, so Lightning need not guess its place within a step.
         loop.restarting = False
         if self._validation_is_due:
             self._validation_is_due = False
             trainer.validating = True
             loop.val_loop.run()
             trainer.training = True
-            # Lightning counts the step after its validation, at which the checkpoint was saved.
+            # Lightning counts a step after its validation, at which the checkpoint was saved.
             state = loop.on_save_checkpoint()
-            loop.on_load_checkpoint({**state, "_batches_that_stepped": state["_batches_that_stepped"] + 1})
+            num_steps = state["_batches_that_stepped"] + 1
+            loop.on_load_checkpoint({**state, "_batches_that_stepped": num_steps})
 
     def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save when it is time to or a signal asks for it, and then leave."""
+        """Save if it is due or a signal has arrived, and stop the run on a signal."""
         signum = signals.agreed()
         if signum or self.boundary % self.every == 0:
             self._save(trainer, LAST)
         if signum:
-            self._leave(trainer, signum)
+            self._wait_and_stop(trainer, signum)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Know a validation within training from others."""
-        self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
+        """Store whether this validation is one within training."""
+        self._is_validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Leave if a signal asks for it: validation changes no weights, and is repeated when the run continues.
+        """Stop the run on a signal: validation changes no weights, and is repeated on resume.
 
-        The run's last validation is finished first: Lightning would see nothing left to do, and never repeat it.
+        The last validation of a run is completed first. Lightning would find nothing left to do,
+        and never repeat it.
         """
-        last = 0 < trainer.max_steps <= trainer.global_step
-        if self._validating and not last and (signum := signals.agreed()):
+        is_last_step = 0 < trainer.max_steps <= trainer.global_step
+        if not self._is_validating or is_last_step:
+            return
+        signum = signals.agreed()
+        if signum:
             self._save(trainer, LAST)
-            self._leave(trainer, signum)
+            self._wait_and_stop(trainer, signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the best, or say once that there is no such metric to choose it by."""
-        validated, self._validating = self._validating, False
-        if not validated or self._monitor is None:
+        """Save the best checkpoint; warn once if the metric to choose it by does not exist."""
+        was_validating = self._is_validating
+        self._is_validating = False
+        if not was_validating or self._monitor is None:
             return
-        if self._monitor in trainer.callback_metrics:
-            score = float(trainer.callback_metrics[self._monitor])
-            if score == score and (self._best is None or self._better(score, self._best)):
+        metrics = trainer.callback_metrics
+        if self._monitor in metrics:
+            score = float(metrics[self._monitor])
+            is_best = self._best is None or self._is_better(score, self._best)
+            if is_best and not math.isnan(score):
                 self._best = score
                 self._save(trainer, BEST)
-        elif not self._warned and trainer.is_global_zero:
-            self._warned = True
-            there = f"{self._monitor} is not among the metrics {', '.join(sorted(trainer.callback_metrics)) or 'none'}"
-            print(f"warning: no best checkpoint is kept: {there}", file=sys.stderr)
+        elif not self._has_warned and trainer.is_global_zero:
+            self._has_warned = True
+            names = ", ".join(sorted(metrics)) or "none"
+            print(
+                f"warning: no best checkpoint is kept: {self._monitor} is not among the metrics "
+                f"{names}",
+                file=sys.stderr,
+            )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the last step, and leave if a signal asked for it."""
-        if trainer.global_step != self._saved_at:
+        """Save the last step, and stop the run if a signal has arrived."""
+        if trainer.global_step != self._last_saved_step:
             self._save(trainer, LAST)
-        self._leave(trainer, signals.agreed())
+        self._wait_and_stop(trainer, signals.agreed())
 
-    def _leave(self, trainer: pl.Trainer, signum: int | None) -> None:
-        """Wait for the disk, and leave if a signal asked for it."""
+    # --- writing
+
+    def _wait_and_stop(self, trainer: pl.Trainer, signum: int | None) -> None:
+        """Wait until all checkpoints are on the disk, then stop the run if there was a signal."""
         self._check_written(trainer)
         if signum:
             signals.leave(signum, trainer.global_step)
 
     def _save(self, trainer: pl.Trainer, name: str) -> None:
-        """Save on all processes together; the first one writes, while training goes on.
+        """Save on all processes together; the first one writes while training goes on.
 
         Raises:
-            UserError: see `_check_written`, of the file before.
+            UserError: the earlier checkpoint of this name could not be written.
         """
         check_finite(trainer)
         for logger in trainer.loggers:
@@ -237,33 +294,40 @@ class Checkpoints(StepCallback, Checkpoint):
         self._check_written(trainer, self._directory / name)
         trainer.save_checkpoint(self._directory / name)
         if name == LAST:
-            self._saved_at = trainer.global_step
+            self._last_saved_step = trainer.global_step
 
     def _check_written(self, trainer: pl.Trainer, *paths: Path) -> None:
-        """Wait until what was last saved there, or anywhere, is on the disk.
+        """Wait until the checkpoints at these paths, or all of them, are on the disk.
 
         Raises:
-            UserError: it cannot be written. The file before is untouched.
+            UserError: one cannot be written. The file that was there is unchanged.
         """
-        store = trainer.strategy.checkpoint_io
-        assert isinstance(store, AtomicCheckpointIO)
-        if failure := trainer.strategy.broadcast(store.failure(*paths)):
-            if not trainer.is_global_zero:
-                sys.exit(0)
-            last = self._directory / LAST
-            left = f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing was saved before"
-            raise UserError(f"cannot save {failure}; training stopped at step {trainer.global_step}, {left}")
+        checkpoint_io = trainer.strategy.checkpoint_io
+        assert isinstance(checkpoint_io, AtomicCheckpointIO)
+        failure = trainer.strategy.broadcast(checkpoint_io.failure(*paths))
+        if not failure:
+            return
+        if not trainer.is_global_zero:
+            sys.exit(0)  # the first process prints the error
+        last = self._directory / LAST
+        remaining = "nothing was saved before"
+        if last.exists():
+            remaining = f"the checkpoint saved before is untouched: {last}"
+        raise UserError(
+            f"cannot save {failure}; training stopped at step {trainer.global_step}, {remaining}"
+        )
 
 
-def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
-    """Versions, devices and threads that must be the same for a run to continue bit for bit."""
-    on_cpu = trainer.strategy.root_device.type == "cpu"
+def environment(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return versions, devices and threads; if they are equal, a run continues bit for bit."""
+    device_type = trainer.strategy.root_device.type
+    is_cpu = device_type == "cpu"
     return {
         "torch": str(torch.__version__),
         "pytorch_lightning": pl.__version__,
         "processes": trainer.world_size,
-        "device": trainer.strategy.root_device.type,
-        "instruction set": torch.backends.cpu.get_cpu_capability() if on_cpu else "",
-        "threads": torch.get_num_threads() if on_cpu else 0,
+        "device": device_type,
+        "instruction set": torch.backends.cpu.get_cpu_capability() if is_cpu else "",
+        "threads": torch.get_num_threads() if is_cpu else 0,
         "draws": compiler_version(),
     }

@@ -1,6 +1,6 @@
-"""The exported model, in a folder or on the Hugging Face hub: safetensors weights, a JSON description, a model card.
+"""Exported models: safetensors weights, a JSON description and a model card.
 
-Loading runs no code from the file.
+They lie in a folder or on the Hugging Face hub. Loading runs no code from the files.
 """
 
 from __future__ import annotations
@@ -27,65 +27,108 @@ from blackout.config.allowed_components import check_components, copy_plain_valu
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
-from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
+from blackout.training.checkpoint_files import (
+    FORMAT,
+    file_sha256,
+    find_checkpoint,
+    first_difference,
+    read_checkpoint,
+)
 from blackout.version import __version__
 
-_HASH, _CARD = "weights_sha256", "card_sha256"
-_FILES = ("model.safetensors", "config.json", "README.md")
-_LOADED = """```python
+WEIGHTS_FILE = "model.safetensors"
+DESCRIPTION_FILE = "config.json"
+CARD_FILE = "README.md"
+EXPORTED_FILES = (WEIGHTS_FILE, DESCRIPTION_FILE, CARD_FILE)
+
+WEIGHTS_HASH = "weights_sha256"  # key of config.json
+CARD_HASH = "card_sha256"  # key of config.json
+
+NETWORK_PREFIX = "network."  # of the trained weights
+AVERAGED_PREFIX = "ema.module."  # of the averaged weights in a checkpoint
+AVERAGE_PREFIX = "ema."  # of everything that belongs to the average in a checkpoint
+
+# How the example of a model card begins; the family's usage follows.
+USAGE_START = """```python
 from blackout import load_model
 
 model = load_model("path/to/this/directory")
 """
-"""How the example of a model card begins."""
-_SWAP = 0.05
-"""Seconds, more than it takes to put a new folder in an old one's place."""
-CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
+
+RETRY_SECONDS = 0.05  # more than it takes to rename a new folder into the place of the old one
+
+LIGHTNING_LOADING = (
+    "load_from_checkpoint is not supported: load a model with blackout.load_model(path), "
+    "or continue its training with Trainer.fit(model, ckpt_path=path)"
+)
+
+ModelContents: TypeAlias = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
+"""The description of a model, the weights of its network by name, and its other tensors by name."""
 
 
-def export_model(model: Any, directory: Path, scores: Plain | None = None, license: str | None = None) -> None:
-    """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
+def export_model(
+    model: Any, directory: Path, scores: Plain | None = None, license: str | None = None
+) -> None:
+    """Write `model.safetensors`, `config.json` and `README.md` to a directory.
 
-    The directory appears whole or not at all. The model in an existing one is replaced; what others have put there
-    stays, a card that somebody has changed too. config.json holds the hashes of weights and card.
+    The weights are the averaged ones where there are any. The directory appears completely or not
+    at all. An earlier model in it is replaced. Other files stay, and so does a model card that has
+    been edited. `config.json` contains the hashes of the weights and of the card.
 
     Args:
-        model: to be written, a `blackout.training.model.Model`.
-        directory: where to.
-        scores: by name, for the model card.
+        model: a `blackout.training.model.Model`.
+        directory: the folder to write.
+        scores: for the model card, by name.
         license: of the weights, for the model card: an identifier such as cc-by-4.0.
 
     Raises:
-        UserError: `directory` is a link or no model's; or the model has no description to be made again from.
+        UserError: `directory` is a link, or contains files but no model; or the model has no
+            description from which it can be built again.
     """
+    # 1. Check that the folder may be replaced and that the model can be described.
     check_replaceable(directory)
     if not {"model", "family"} <= model.config.keys():
-        raise UserError("a model put together by hand has no description to be saved: make it with `from_data`")
-    weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
-    weights |= {name: value.cpu() for name, value in model.tensors().items()}
+        raise UserError(
+            "a model that was built without a description cannot be saved; "
+            "build it with `from_data` of its class"
+        )
+
+    # 2. Collect the weights, the description and the card.
+    tensors = {}
+    for name, value in model.averaged.state_dict().items():
+        tensors[f"{NETWORK_PREFIX}{name}"] = value.contiguous().cpu()
+    for name, value in model.tensors().items():
+        tensors[name] = value.cpu()
     description = {"format": FORMAT, "blackout": __version__, **thaw(model.config)}
-    parameters = sum(p.numel() for p in model.averaged.parameters())
-    card = model_card(description, parameters, scores or {}, license)
-    with replacing_folder(directory) as part:
-        save_tensors(weights, part / "model.safetensors")
-        (part / "README.md").write_text(card, encoding="utf-8")
-        description |= {_HASH: digest(part / "model.safetensors"), _CARD: digest(part / "README.md")}
-        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    num_parameters = sum(p.numel() for p in model.averaged.parameters())
+    card = model_card(description, num_parameters, scores or {}, license)
+
+    # 3. Write them to a new folder, which replaces the old one.
+    with replacing_folder(directory) as folder:
+        save_tensors(tensors, folder / WEIGHTS_FILE)
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
+        description[WEIGHTS_HASH] = file_sha256(folder / WEIGHTS_FILE)
+        description[CARD_HASH] = file_sha256(folder / CARD_FILE)
+        text = json.dumps(description, indent=2) + "\n"
+        (folder / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
         if directory.exists():
-            _keep_of_others(directory, part)
+            _copy_other_files(directory, folder)
 
 
 def check_loadable(description: Plain) -> None:
-    """Refuse a description that could not be written, or not be read again: names from data can be anything.
+    """Check that a model with this description can be written and loaded again.
+
+    Names that come from the data can contain any characters, or too many.
 
     Raises:
-        UserError: which of its values it is, and why.
+        UserError: names the value that cannot be written or read, and why.
     """
     written = {"format": FORMAT, "blackout": __version__, **thaw(description)}
     try:
-        for form in (written, json.loads(json.dumps(written))):
-            read = checked(form, Path("its description"))
-        if all(str(name).startswith("blackout.") for key, name in leaves(read) if key.endswith("_target_")):
+        read = check_description(written, Path("its description"))
+        read = check_description(json.loads(json.dumps(written)), Path("its description"))
+        targets = [str(name) for key, name in leaves(read) if key.endswith("_target_")]
+        if all(target.startswith("blackout.") for target in targets):
             check_components(read["model"], "model")
         model_card(read, 0, {}, None).encode()
     except (UserError, ValueError, TypeError) as error:
@@ -93,228 +136,366 @@ def check_loadable(description: Plain) -> None:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Refuse a folder in which files are, but no model: a model would take their place.
+    """Check that a model may be written to a folder: it is new, empty or contains a model.
 
     Raises:
-        UserError: it is one, or a link.
+        UserError: the folder contains other files and no model, or is a link.
     """
-    refuse(directory.is_symlink(), f"{directory} is a link; a model is not written to where it leads")
-    if directory.exists() and not _written(directory):
+    refuse(
+        directory.is_symlink(),
+        f"{directory} is a link, and models are not written through links; name the folder itself",
+    )
+    if directory.exists() and not _read_exported_description(directory):
         for path in directory.iterdir():
-            raise UserError(f"{directory} holds {path.name} and no model of this program: name another folder")
+            raise UserError(
+                f"{directory} contains {path.name} and no model of this program; "
+                "name another folder"
+            )
 
 
-def _written(directory: Path) -> dict[str, Any]:
-    """What this program wrote into config.json there; nothing if it has not."""
+def _read_exported_description(directory: Path) -> dict[str, Any]:
+    """Return the content of config.json if this program wrote it; otherwise an empty mapping."""
     try:
-        content = read_mapping(directory / "config.json")
-    except (OSError, UserError):  # none, or a file of somebody else's
+        content = read_mapping(directory / DESCRIPTION_FILE)
+    except (OSError, UserError):  # there is none, or it is a file of another program
         return {}
     return content if "blackout" in content else {}
 
 
-def _keep_of_others(old: Path, new: Path) -> None:
-    """Copy what is in the folder of a model besides the model; its card too, where somebody has written in it."""
-    card = digest(old / "README.md") if (old / "README.md").is_file() else None
-    changed = card != _written(old).get(_CARD, card)
-    own = {*_FILES} - ({"README.md"} if changed else set())
-    outside = lambda folder, _: own if Path(folder) == old else set()  # noqa: E731
-    shutil.copytree(old, new, symlinks=True, ignore=outside, dirs_exist_ok=True)
+def _copy_other_files(old: Path, new: Path) -> None:
+    """Copy the files of a model's folder that are not the model's, and its card if it was edited.
+
+    Args:
+        old: folder of the earlier model.
+        new: folder of the new model.
+    """
+    not_copied = set(EXPORTED_FILES)
+    card = old / CARD_FILE
+    if card.is_file():
+        card_sha256 = file_sha256(card)
+        if card_sha256 != _read_exported_description(old).get(CARD_HASH, card_sha256):
+            not_copied.remove(CARD_FILE)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        return not_copied if Path(folder) == old else set()
+
+    shutil.copytree(old, new, symlinks=True, ignore=ignore, dirs_exist_ok=True)
 
 
-def model_card(description: Plain, parameters: int, scores: Mapping[str, float], license: str | None) -> str:
-    """The README.md of an exported model, in Markdown: the metadata that hubs read, its data, its parts, how it is
-    used, a table of scores.
+def model_card(
+    description: Plain, num_parameters: int, scores: Mapping[str, float], license: str | None
+) -> str:
+    """Return the README.md of an exported model, in Markdown.
+
+    It contains the metadata that hubs read, the data, the components, an example and the scores.
 
     Args:
         description: of the model.
-        parameters: how many its network has.
+        num_parameters: of its network.
         scores: by name; those that are not finite are left out.
-        license: of the weights; None where nobody has said.
+        license: of the weights; None if it is not known.
     """
-    family, facts = instantiate(description["family"], "family"), description.get("data") or {}
-    lines = {"data": ", ".join(f"{name}={reprlib.repr(fact)}" for name, fact in facts.items())} if facts else {}
-    lines |= {name: _in_words(part) for name, part in description["model"].items()}
-    lines |= {"weights": f"{parameters:,}, averaged", "trained with": f"blackout {description['blackout']}"}
-    listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
-    data = str(facts.get("name", ""))
-    finite = {name: float(value) for name, value in scores.items() if math.isfinite(value)}
-    matter: dict[str, Any] = {"library_name": "blackout", "license": license or "unknown", "tags": ["blackout"]}
-    if data and finite:
-        metrics = [{"type": name, "value": value} for name, value in finite.items()]
-        result = {"task": {"type": "other"}, "dataset": {"name": data, "type": data}, "metrics": metrics}
-        matter["model-index"] = [{"name": f"blackout-{data}", "results": [result]}]
-    rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in finite.items())
-    splits = "\n`test/` scores are of test data, `val/` scores of validation data.\n" if "val/" in rows else ""
-    table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}{splits}" if rows else ""
-    said = license or "not stated by whoever trained the model"
-    told = f"# {family.title}{f' of {data}' if 'name' in facts else ''}\n\n{listed}\n\n{_LOADED}{family.usage}\n```\n"
-    front, end = yaml.safe_dump(matter, sort_keys=False), f"{table}\n## Licence of the weights\n\n{said}\n"
-    return f"---\n{front}---\n{told}{family.closing}{end}"
+    family = instantiate(description["family"], "family")
+    data = description.get("data") or {}
+    finite_scores = {k: float(value) for k, value in scores.items() if math.isfinite(value)}
+
+    # 1. Metadata for hubs.
+    metadata = _card_metadata(str(data.get("name", "")), finite_scores, license)
+    front_matter = yaml.safe_dump(metadata, sort_keys=False)
+
+    # 2. Title and components.
+    title = family.title
+    if "name" in data:
+        title += f" of {data['name']}"
+    lines = {}
+    if data:
+        values = [f"{name}={reprlib.repr(value)}" for name, value in data.items()]
+        lines["data"] = ", ".join(values)
+    for name, part in description["model"].items():
+        lines[name] = _format_component(part)
+    lines["weights"] = f"{num_parameters:,}, averaged"
+    lines["trained with"] = f"blackout {description['blackout']}"
+    components = "\n".join(f"- {name}: {text}" for name, text in lines.items())
+
+    # 3. Example, scores and licence.
+    example = f"{USAGE_START}{family.usage}\n```\n"
+    license_text = license or "not stated by whoever trained the model"
+    return (
+        f"---\n{front_matter}---\n"
+        f"# {title}\n\n{components}\n\n{example}{family.closing}{_score_table(finite_scores)}"
+        f"\n## Licence of the weights\n\n{license_text}\n"
+    )
 
 
-def _in_words(part: Any) -> str:
-    """A part of a description as it would be written in Python, without what is long."""
+def _card_metadata(data: str, scores: Mapping[str, float], license: str | None) -> dict[str, Any]:
+    """Return the metadata of a model card, as the Hugging Face hub reads them.
+
+    Args:
+        data: name of the data set; empty if it has none.
+        scores: finite, by name.
+        license: of the weights; None if it is not known.
+    """
+    metadata: dict[str, Any] = {"library_name": "blackout"}
+    metadata["license"] = license or "unknown"
+    metadata["tags"] = ["blackout"]
+    if data and scores:
+        result = {
+            "task": {"type": "other"},
+            "dataset": {"name": data, "type": data},
+            "metrics": [{"type": name, "value": value} for name, value in scores.items()],
+        }
+        metadata["model-index"] = [{"name": f"blackout-{data}", "results": [result]}]
+    return metadata
+
+
+def _score_table(scores: Mapping[str, float]) -> str:
+    """Return the section of a model card with the scores; empty without scores."""
+    if not scores:
+        return ""
+    rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in scores.items())
+    table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}"
+    if "val/" in rows:
+        table += "\n`test/` scores are of test data, `val/` scores of validation data.\n"
+    return table
+
+
+def _format_component(part: Any) -> str:
+    """Return a component of a description as a call in Python; long values are abbreviated."""
     if not is_component(part):
         return reprlib.repr(part)
-    given = ", ".join(f"{name}={_in_words(value)}" for name, value in part.items() if name[0] != "_")
-    return f"{str(part['_target_']).rpartition('.')[2]}({given})"
+    arguments = [
+        f"{name}={_format_component(value)}" for name, value in part.items() if name[0] != "_"
+    ]
+    class_name = str(part["_target_"]).rpartition(".")[2]
+    return f"{class_name}({', '.join(arguments)})"
 
 
 def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
-    """A trained model in eval mode with its averaged weights.
+    """Load a trained model in eval mode with its averaged weights.
 
     Args:
-        path: a run directory, a `.ckpt` file or an exported model directory.
-        trusted: module prefixes, besides this package's, whose components the file may name (your own networks).
+        path: a run directory, a `.ckpt` file or the directory of an exported model.
+        trusted: prefixes of modules outside this package whose components the file may name, such
+            as those of your own networks.
 
     Raises:
-        UserError: nothing there, not a model, damaged, or of another format.
+        UserError: there is no model at `path`, or it is damaged or has another format.
     """
-    return load_trained(path, {"data_dir": "data"}, trusted)[0]
+    model, _ = load_trained(path, {"data_dir": "data"}, trusted)
+    return model
 
 
-def load_trained(path: str | Path, settings: Plain, trusted: tuple[str, ...] = ()) -> tuple[Any, Any]:
-    """A trained model, which knows how to get what it was trained on, and its `ComponentFamily`.
+def load_trained(
+    path: str | Path, settings: Plain, trusted: tuple[str, ...] = ()
+) -> tuple[Any, Any]:
+    """Load a trained model that can load its training data, and its `ComponentFamily`.
 
     Args:
-        path, trusted: as for `load_model`.
-        settings: of the program, which may choose another source that fits the model.
+        path: as for `load_model`.
+        settings: of the program; they may choose another source that fits the model.
+        trusted: as for `load_model`.
 
     Raises:
-        UserError: as `load_model`; `model.source` raises what `ComponentFamily.source` does.
+        UserError: as `load_model`; `model.source` raises the errors of `ComponentFamily.source`.
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
+        # 1. Read the file, and check all of it before anything is built.
         description, weights, tensors = read_model(path)
         check_components(description["model"], "model", trusted)
         for name, value in {**weights, **tensors}.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise UserError(f"{path}: weight {name} is not finite")
+                raise UserError(f"{path}: weight {name} is not finite; the model cannot be used")
         check_components(description.get("family"), "family", trusted)
+
+        # 2. Build the model.
         family = instantiate(description["family"], "family")
         model = family.build(description, tensors)
-        different = first_difference(weights, model.network.state_dict())
-        refuse(different is not None, f"{path}: the weights do not fit the network described beside them: {different}")
+
+        # 3. Load the weights.
+        difference = first_difference(weights, model.network.state_dict())
+        refuse(
+            difference is not None,
+            f"{path}: the weights do not fit the network in the description: {difference} differs",
+        )
         model.network.load_state_dict(weights)
     model.source = partial(family.source, settings, model.config, tuple(trusted))
     return model.eval(), family
 
 
 def start_from(model: Any, path: str | Path) -> None:
-    """Begin a new run with the averaged weights of a trained model, in the network and in its average.
+    """Load the averaged weights of a trained model into the network and its average.
 
-    Nothing that the file describes is made: only its weights are read.
+    Only the weights of the file are used; nothing that its description names is built.
 
     Args:
-        model: in training, of whatever description.
+        model: a model in training; its description may differ from that of the file.
         path: as for `load_model`.
 
     Raises:
-        UserError: as `load_model` does; or the weights are of another network.
+        UserError: as `load_model`; or the weights are those of another network.
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
         _, weights, _ = read_model(path)
-        different = first_difference(weights, model.network.state_dict())
-        refuse(different is not None, f"{path}: its network is another one: {different} differs")
+        difference = first_difference(weights, model.network.state_dict())
+        refuse(
+            difference is not None,
+            f"{path} has another network than this run: {difference} differs; "
+            "use the same network=... as for that model",
+        )
         for network in {model.network, model.averaged}:
             network.load_state_dict(weights)
 
 
-_Read: TypeAlias = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
+def read_model(path: Path) -> ModelContents:
+    """Read the description, the network's weights and the other tensors of a model.
 
+    Nothing is built.
 
-def read_model(path: Path) -> _Read:
-    """The description, the network's weights and the other tensors of a model, which is not made.
+    Args:
+        path: as for `load_model`.
 
     Raises:
-        UserError: nothing there, not a model, damaged, or of another format.
+        UserError: there is no model at `path`, or it is damaged or has another format.
     """
-    refuse(not path.exists(), f"no model at {path}")
+    refuse(not path.exists(), f"there is no model at {path}")
     try:
-        return _read(path)
+        return _read_model_once(path)
     except UserError:
-        time.sleep(_SWAP)  # a run may be replacing its model at this moment
-        return _read(path)
+        # A run may be replacing its model at this moment.
+        time.sleep(RETRY_SECONDS)
+        return _read_model_once(path)
 
 
-def _read(path: Path) -> _Read:
-    """A checkpoint, an exported model, or either in a run directory."""
-    if path.is_dir() and not (path / "config.json").exists():
-        found = path / "model" if (path / "model").exists() else find_checkpoint(path / "checkpoints")
-        if found is None:
-            raise UserError(f"no model in {path}: expected config.json, model/ or checkpoints/last.ckpt there")
-        path = found
-    return _read_export(path) if path.is_dir() else _read_checkpoint(path)
+def _read_model_once(path: Path) -> ModelContents:
+    """Read a checkpoint, an exported model, or one of them from a run directory."""
+    if not path.is_dir():
+        return _read_checkpoint(path)
+    if (path / DESCRIPTION_FILE).exists():
+        return _read_export(path)
+    # a run directory: its exported model, otherwise its last checkpoint
+    if (path / "model").exists():
+        model_path: Path | None = path / "model"
+    else:
+        model_path = find_checkpoint(path / "checkpoints")
+    if model_path is None:
+        raise UserError(
+            f"there is no model in {path}: it needs config.json, model/ or checkpoints/last.ckpt"
+        )
+    return _read_export(model_path) if model_path.is_dir() else _read_checkpoint(model_path)
 
 
-def _read_export(directory: Path) -> _Read:
+def _read_export(directory: Path) -> ModelContents:
+    """Read an exported model, and check the hash of its weights.
+
+    Raises:
+        UserError: a file is missing, damaged, or of another format.
+    """
     try:
-        description = read_mapping(directory / "config.json")
-        opened(directory / "model.safetensors").close()
-        tensors = load_file(directory / "model.safetensors")
+        description = read_mapping(directory / DESCRIPTION_FILE)
+        opened(directory / WEIGHTS_FILE).close()
+        tensors = load_file(directory / WEIGHTS_FILE)
     except FileNotFoundError as error:
-        missing = Path(error.filename or "model.safetensors").name
-        raise UserError(f"{directory} is not a whole model: {missing} is missing") from None
+        file_name = Path(error.filename or WEIGHTS_FILE).name
+        raise UserError(f"{directory} is not a whole model: {file_name} is missing") from None
     except SafetensorError as error:
         raise UserError(f"{directory} is damaged: {error}") from None
-    description = checked(description, directory)
-    description.pop(_CARD, None)
-    if description.pop(_HASH, None) != digest(directory / "model.safetensors"):
-        raise UserError(f"{directory} is damaged: model.safetensors does not match its hash in config.json")
-    return description, *_parted(tensors, "network.")
+    description = check_description(description, directory)
+    description.pop(CARD_HASH, None)
+    if description.pop(WEIGHTS_HASH, None) != file_sha256(directory / WEIGHTS_FILE):
+        raise UserError(
+            f"{directory} is damaged: {WEIGHTS_FILE} does not match its hash in {DESCRIPTION_FILE}"
+        )
+    weights, other_tensors = _split_weights(tensors, NETWORK_PREFIX)
+    return description, weights, other_tensors
 
 
-def _parted(tensors: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights under a prefix, and what a model keeps beside its networks."""
-    weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return weights, {name: value for name, value in tensors.items() if not name.startswith(("ema.", "network."))}
-
-
-def _read_checkpoint(path: Path) -> _Read:
-    checkpoint = read_checkpoint(path)
-    state = {name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)}
-    prefix = "ema.module." if any(name.startswith("ema.module.") for name in state) else "network."
-    return checked({"format": FORMAT, **checkpoint["blackout"]}, path), *_parted(state, prefix)
-
-
-def checked(description: Any, path: Path) -> dict[str, Any]:
-    """A model's description in plain containers.
+def _read_checkpoint(path: Path) -> ModelContents:
+    """Read the model of a checkpoint, with the averaged weights where there are any.
 
     Raises:
-        UserError: it is none, holds more than plain values, or is of another format.
+        UserError: the file is no checkpoint, damaged, or of another format.
+    """
+    checkpoint = read_checkpoint(path)
+    tensors = {
+        name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)
+    }
+    has_average = any(name.startswith(AVERAGED_PREFIX) for name in tensors)
+    prefix = AVERAGED_PREFIX if has_average else NETWORK_PREFIX
+    description = check_description({"format": FORMAT, **checkpoint["blackout"]}, path)
+    weights, other_tensors = _split_weights(tensors, prefix)
+    return description, weights, other_tensors
+
+
+def _split_weights(
+    tensors: Mapping[str, Tensor], prefix: str
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Split the tensors of a model into weights of its network and other tensors.
+
+    Args:
+        tensors: of a file, by name.
+        prefix: of the names of the weights; it is removed.
+    """
+    weights = {}
+    other_tensors = {}
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            weights[name.removeprefix(prefix)] = value
+        if not name.startswith((AVERAGE_PREFIX, NETWORK_PREFIX)):
+            other_tensors[name] = value
+    return weights, other_tensors
+
+
+def check_description(description: Any, path: Path) -> dict[str, Any]:
+    """Check the description of a model, and return a copy in plain containers.
+
+    Args:
+        description: as it was read from a file.
+        path: of the file, for messages.
+
+    Raises:
+        UserError: it is no description of a model, contains more than plain values, or has another
+            format.
     """
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(f"{path} does not describe a Blackout model")
-    found = reprlib.repr(description.get("format"))
-    refuse(description.get("format") != FORMAT, f"{path} has format {found}; this version reads format {FORMAT}")
+    file_format = description.get("format")
+    refuse(
+        file_format != FORMAT,
+        f"{path} has format {reprlib.repr(file_format)}; this version reads format {FORMAT}",
+    )
     return dict(copy_plain_values(description, str(path)))
 
 
 class Pretrained:
-    """What every model can do with files.
+    """Methods of every model that write and read files.
 
-    The folder that is written holds safetensors and JSON, and nothing of it is executed when it is read; it names no
-    path of this machine.
+    An exported folder contains safetensors and JSON. Nothing in it is executed when it is read, and
+    it contains no path of the machine that wrote it.
     """
 
-    def save_pretrained(self, directory: str | Path, scores: Plain | None = None, license: str | None = None) -> None:
+    def save_pretrained(
+        self, directory: str | Path, scores: Plain | None = None, license: str | None = None
+    ) -> None:
         """Write the averaged weights, a description and a model card, for `blackout.load_model`.
 
         Args:
-            directory: where to; a model in it is replaced, and files of others are not.
-            scores: by name, for the card.
+            directory: the folder to write. A model in it is replaced; other files stay.
+            scores: for the card, by name.
             license: of the weights, for the card, such as cc-by-4.0.
 
         Raises:
-            UserError: the model has no description, or `directory` is a link or holds files and no model.
+            UserError: the model has no description, or `directory` is a link or contains files but
+                no model.
         """
         export_model(self, Path(directory), scores, license)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, trusted: tuple[str, ...] = (), **options: Any) -> Any:
-        """A model from a folder, or from the Hugging Face hub where there is no such folder.
+    def from_pretrained(
+        cls, name: str | Path, trusted: tuple[str, ...] = (), **options: Any
+    ) -> Any:
+        """Load a model from a folder, or from the Hugging Face hub if there is no such folder.
 
         Args:
             name: a path as for `load_model`, or a repository `owner/name`.
@@ -324,17 +505,27 @@ class Pretrained:
         Raises:
             UserError: as `load_model`, or huggingface_hub is not installed.
         """
-        if not Path(name).expanduser().exists():
-            name = _hub().snapshot_download(str(name), allow_patterns=[*_FILES], **options)
-        return load_model(name, trusted)
+        if Path(name).expanduser().exists():
+            return load_model(name, trusted)
+        hub = _import_huggingface_hub()
+        folder = hub.snapshot_download(str(name), allow_patterns=[*EXPORTED_FILES], **options)
+        return load_model(folder, trusted)
 
-    def push_to_hub(self, repo_id: str, scores: Plain | None = None, license: str | None = None, **options: Any) -> str:
-        """Upload what `save_pretrained` writes to the Hugging Face hub.
+    def push_to_hub(
+        self,
+        repo_id: str,
+        scores: Plain | None = None,
+        license: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Upload the files of `save_pretrained` to the Hugging Face hub.
 
         Args:
-            repo_id: `owner/name`; made if it does not exist.
-            scores, license: as for `save_pretrained`.
-            options: of `huggingface_hub.ModelHubMixin.push_to_hub`: private, token, branch, commit_message, ...
+            repo_id: `owner/name`; the repository is created if it does not exist.
+            scores: as for `save_pretrained`.
+            license: as for `save_pretrained`.
+            options: of `huggingface_hub.ModelHubMixin.push_to_hub`: private, token, branch,
+                commit_message, ...
 
         Returns:
             The address of the commit.
@@ -344,7 +535,8 @@ class Pretrained:
         """
         model = self
 
-        class Upload(_hub().ModelHubMixin):  # type: ignore[misc]  # the class is only known where it is installed
+        # The base class is only known where the package is installed.
+        class Upload(_import_huggingface_hub().ModelHubMixin):  # type: ignore[misc]
             def _save_pretrained(self, save_directory: Path) -> None:
                 export_model(model, save_directory, scores, license)
 
@@ -352,12 +544,24 @@ class Pretrained:
 
     @classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Lightning's way, which would need the arguments of this class: raises UserError that names ours."""
-        raise UserError(CHECKPOINTS)
+        """Refuse Lightning's way of loading, which needs the arguments of the constructor.
+
+        Raises:
+            UserError: always; names the ways of this package.
+        """
+        raise UserError(LIGHTNING_LOADING)
 
 
-def _hub() -> Any:
+def _import_huggingface_hub() -> Any:
+    """Import and return `huggingface_hub`, an optional package.
+
+    Raises:
+        UserError: it is not installed.
+    """
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
-        raise UserError("the hub needs a package that is not installed: pip install huggingface_hub") from None
+        raise UserError(
+            "the Hugging Face hub needs a package that is not installed: "
+            "pip install huggingface_hub"
+        ) from None

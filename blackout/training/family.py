@@ -1,4 +1,4 @@
-"""One family, written once: settings -> description of every component -> model."""
+"""Base class of families of models: settings -> description of every component -> model."""
 
 from __future__ import annotations
 
@@ -23,55 +23,66 @@ from blackout.training.model import Model
 
 @dataclass(frozen=True)
 class ComponentFamily(ABC):
-    """How one kind of model is made from settings, and made again from the plain description saved with it.
+    """Base class of families: builds models from settings, or from the description saved with them.
 
-    A family says which components there are (`parts`), completes their descriptions (`described_parts`), puts what is
-    made of them together (`assemble`), says what `sample.py` can ask for (`draw`), and adds its own checks.
+    A family names its components (`parts`), completes their descriptions (`describe_parts`), builds
+    a model of them (`assemble`), reads the requests of `sample.py` (`draw`), and adds its own
+    checks.
 
     Args:
         monitor: the validation metric by which the best checkpoint is chosen.
     """
 
     monitor: str
+    # settings that describe components; the descriptions have the same names under `model`
     parts: ClassVar[tuple[str, ...]]
-    """Settings that describe components; their descriptions have the same names under `model`."""
-    title: ClassVar[str]
-    """First words of the model card."""
-    usage: ClassVar[str]
-    """How a loaded `model` is used, in Python."""
-    closing: ClassVar[str] = ""
-    """What else the card says, in Markdown."""
+    title: ClassVar[str]  # first words of the model card
+    usage: ClassVar[str]  # example of the model card: Python that uses a loaded `model`
+    closing: ClassVar[str] = ""  # last section of the text of the model card, in Markdown
+    # plain values of a description next to its parts: dotted name -> annotation
     values: ClassVar[Mapping[str, Any]] = {}
-    """Dotted names of plain values that a description holds beside its parts -> annotations with which they agree."""
 
     @abstractmethod
-    def source(self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()) -> Any:
-        """What a model is to be trained on or compared with, a `Source`.
+    def source(
+        self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()
+    ) -> Any:
+        """Return the data a model is trained on or compared with, a `Source`.
 
         Args:
             settings: of the program.
-            description: of a trained model, which decides where the settings do not; the source must fit it.
-            trusted: modules besides this package's that the description may name.
+            description: of a trained model, whose source is used where the settings choose none;
+                the source must fit it.
+            trusted: prefixes of modules outside this package that the description may name.
 
         Raises:
-            UserError: it cannot be had, or does not fit.
+            UserError: the source cannot be loaded, or does not fit.
         """
 
-    def source_of(self, data: Any) -> Any:
-        """Data in memory, as `blackout.from_data` gets them, as a source of this family: what is one already."""
+    def to_source(self, data: Any) -> Any:
+        """Convert data in memory, the argument of `blackout.from_data`, to a source of this family.
+
+        A source is returned as it is.
+        """
         return data
 
     def divide(self, data: Any, validation: float) -> Any:
-        """Data in memory that are not divided yet, with a share or number of them for validation: none are known.
+        """Divide data in memory into training and validation data; by default no data can be.
+
+        Args:
+            data: without validation data.
+            validation: fraction or number of samples for validation.
 
         Raises:
-            UserError: data that are divided already, or a number out of range.
+            UserError: the data are divided already, or `validation` is out of range.
         """
-        raise UserError("validation: these data have validation data of their own; it divides arrays of counts")
+        raise UserError(
+            "validation: these data have validation data of their own; "
+            "leave it out, it divides arrays of counts"
+        )
 
     @abstractmethod
-    def described_parts(self, settings: Plain, source: Any) -> dict[str, Any]:
-        """Complete descriptions of all `parts`, and whatever else the model is made of, as plain values.
+    def describe_parts(self, settings: Plain, source: Any) -> dict[str, Any]:
+        """Return complete descriptions of all `parts`, and other plain values of the model.
 
         Raises:
             UserError: settings that do not fit the source or each other.
@@ -79,127 +90,160 @@ class ComponentFamily(ABC):
 
     @abstractmethod
     def assemble(self, description: Plain, tensors: Mapping[str, Tensor], **training: Any) -> Model:
-        """The model of a description whose parts are all there.
+        """Build the model of a description that has all parts.
+
+        Args:
+            description: as returned by `describe`.
+            tensors: as returned by `tensors`.
+            training: arguments of a model in training.
 
         Raises:
-            UserError: a component refused its arguments, or does not go with the others.
-            ValueError: the same, of the model as a whole.
+            UserError: a component refuses its arguments, or does not fit the others.
+            ValueError: the arguments of the model do not fit.
         """
 
     @abstractmethod
     def draw(self, model: Any, request: Plain) -> Draw:
-        """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
+        """Return the `Draw` of a request of `sample.py`; an empty one draws as `model.sample`.
 
         Args:
             model: of this family.
-            request: the family's own settings of `sample.py`, and `num_samples`.
+            request: the family's settings of `sample.py`, and `num_samples`.
 
         Raises:
-            UserError: an option that the family does not have, or a value that the model does not support.
+            UserError: an option that the family does not have, or a value that the model does not
+                support.
         """
 
-    def data_of(self, settings: Plain, source: Any) -> dict[str, Any]:
-        """What the description says of the source, by name: `data`, and whatever else."""
+    def describe_data(self, settings: Plain, source: Any) -> dict[str, Any]:
+        """Return what the description contains about the source, such as `data`; here nothing."""
         return {}
 
     def describe(self, settings: Plain, source: Source) -> dict[str, Any]:
-        """The complete plain description of a model, from which `build` makes it without source or settings.
+        """Return the complete plain description of a model.
 
-        `dataset` and `metrics` name those of its training.
+        `build` needs nothing else: neither source nor settings. Its `dataset` and `metrics` are
+        those of the training.
 
         Raises:
             UserError: settings that do not fit the source or each other.
         """
         for part in self.parts:
             if settings.get(part) is not None and not is_component(settings[part]):
-                told = reprlib.repr(settings[part])
-                raise UserError(f"{part} must be a component (a mapping with _target_), not {told}")
-        model = self.described_parts(settings, source)
-        chosen = {name: remove_paths(add_defaults(settings.get(name) or {}, name)) for name in ("dataset", "metrics")}
-        return {**chosen, **self.data_of(settings, source), "model": model}
+                value = reprlib.repr(settings[part])
+                raise UserError(
+                    f"{part} must be a component (a mapping with _target_), not {value}"
+                )
+        model = self.describe_parts(settings, source)
+        description = {}
+        for name in ("dataset", "metrics"):
+            description[name] = remove_paths(add_defaults(settings.get(name) or {}, name))
+        return {**description, **self.describe_data(settings, source), "model": model}
 
     def tensors(self, source: Any) -> dict[str, Tensor]:
-        """What a model keeps of its source besides weights, exported with it: nothing."""
+        """Return tensors of the source that belong to the model and are exported; here none."""
         return {}
 
     def training(self, settings: Plain) -> dict[str, Any]:
-        """Arguments of a model in training, from the settings: none."""
+        """Return more arguments of a model in training, from the settings; here none."""
         return {}
 
     def build(
-        self, description: Plain, tensors: Mapping[str, Tensor], settings: Plain | None = None, **training: Any
+        self,
+        description: Plain,
+        tensors: Mapping[str, Tensor],
+        settings: Plain | None = None,
+        **training: Any,
     ) -> Any:
-        """The model of a description, which may come from a damaged file.
+        """Build the model of a description, which may come from a damaged file.
 
         Args:
-            description: what `describe` returned.
-            tensors: what `tensors` returned.
-            settings: of the program that trains it; None for a model that is only used.
-            training: ema_decay and seed of a model that is to be trained.
+            description: as returned by `describe`.
+            tensors: as returned by `tensors`.
+            settings: of the program that trains the model; None for a model that is only used.
+            training: ema_decay and seed of a model in training.
 
         Raises:
-            UserError: a part is missing, a component refused its arguments, or tensors of another shape.
+            UserError: a part is missing, a component refuses its arguments, or a tensor has
+                another shape.
         """
         self.check(description)
         if settings is not None:
             training |= self.training(settings)
         with error_context("model"):
-            made = self.assemble(description, tensors, **training)
-        made.config = description
-        return made
+            model = self.assemble(description, tensors, **training)
+        model.config = description
+        return model
 
     def check(self, description: Plain) -> None:
-        """Refuse the description of no model of this family, by its parts and `values`, before anything of it is used.
+        """Check the parts and the plain values of a description, before any of it is used.
 
         Raises:
-            UserError: a part is missing, or a value is of another kind.
+            UserError: a part is missing, or a value has another type.
         """
-        for name, kind in {**_VALUES, **self.values}.items():
-            section, _, last = name.rpartition(".")
-            value = ((description.get(section) or {}) if section else description).get(last)
-            told = f"{name} must be {describe_annotation(kind)}, not {reprlib.repr(value)}"
-            refuse(not matches_annotation(value, kind), f"the description of the model is damaged: {told}")
-        if missing := [part for part in self.parts if not is_component(description["model"].get(part))]:
-            raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
+        for name, annotation in {**COMMON_VALUES, **self.values}.items():
+            section, _, key = name.rpartition(".")
+            values = (description.get(section) or {}) if section else description
+            value = values.get(key)
+            refuse(
+                not matches_annotation(value, annotation),
+                f"the description of the model is damaged: {name} must be "
+                f"{describe_annotation(annotation)}, not {reprlib.repr(value)}",
+            )
+        missing = [part for part in self.parts if not is_component(description["model"].get(part))]
+        if missing:
+            raise UserError(
+                f"this is not the description of a whole model: {', '.join(missing)} missing"
+            )
 
-    def made_parts(self, description: Plain, *names: str) -> dict[str, Any]:
-        """What the descriptions of these parts stand for, by name."""
+    def build_parts(self, description: Plain, *names: str) -> dict[str, Any]:
+        """Build the components of these names, and return them by name."""
         return {name: instantiate(description["model"][name], name) for name in names}
 
     def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
-        """The `Draw` of the grids made during and after training, in `num_steps` steps if given: the model's own."""
+        """Return the `Draw` of the grids made during and after training; by default the model's.
+
+        Args:
+            model: in training.
+            num_samples: of a grid.
+            num_steps: steps of the sampler; None for the sampler's own number.
+        """
         return self.draw(model, {})
 
     def dry_run(self, model: Any) -> None:
-        """Run each component once on minimal input, before anything long starts: the model's own `try_once`.
+        """Run each component once on minimal input, before training; by default `model.try_once`.
 
         Raises:
             UserError: components that do not fit together.
         """
         model.try_once()
 
-    def check_sampler(self, model: Any, scored: bool) -> None:  # noqa: B027  (few families refuse any)
-        """Refuse a sampler that cannot draw what a run of this model draws, without evaluating a network.
+    # Most families accept every sampler and have nothing to check here.
+    def check_sampler(self, model: Any, scored: bool) -> None:  # noqa: B027
+        """Check that the sampler can draw the samples of a run, without evaluating a network.
 
         Args:
             model: to be trained.
-            scored: whether samples are scored in the run, which have no classes and no other condition.
+            scored: whether the run scores samples, which have no classes or other conditions.
 
         Raises:
             UserError: it cannot.
         """
 
-    def check_report(self, model: Any, settings: Plain) -> None:  # noqa: B027  (few families refuse any)
-        """Refuse settings that `report` cannot use for this model, before samples are drawn: none.
+    # Most families accept all settings and have nothing to check here.
+    def check_report(self, model: Any, settings: Plain) -> None:  # noqa: B027
+        """Check the settings of `report` for this model, before samples are drawn.
 
         Raises:
-            UserError: there is one.
+            UserError: a setting that `report` cannot use.
         """
 
     def report(self, model: Any, source: Any, settings: Plain) -> dict[str, Any]:
-        """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing.
+        """Return the results of `evaluate=true` other than scores of samples; here none.
 
-        `sample_values`, which metrics.json does not hold, are `SampleValues` by name, to be compared with `baselines`.
+        Returns:
+            `values` by name, and their provenance. `sample_values`, which metrics.json does not
+            contain, are `SampleValues` by name, to be compared with `baselines`.
         """
         return {"values": {}}
 
@@ -218,12 +262,15 @@ class ComponentFamily(ABC):
             values: of the samples, float64 [n].
 
         Returns:
-            The values with what they are, exact or bounds; None, as here, for a metric without such baselines.
+            The values, and whether they are exact or bounds; None, as here, for a metric without
+            such baselines.
         """
         return None
 
-    def baselines(self, source: Any, size: int, settings: Plain) -> Mapping[str, Mapping[str, Baseline]]:
-        """Return what simple models have that are fitted to training samples.
+    def baselines(
+        self, source: Any, size: int, settings: Plain
+    ) -> Mapping[str, Mapping[str, Baseline]]:
+        """Return the values of simple models that are fitted to training samples.
 
         Their own choices, such as a number of components, are made on validation samples.
 
@@ -233,7 +280,7 @@ class ComponentFamily(ABC):
             settings: of the program.
 
         Returns:
-            For each value by name (`test/...`, or what `report` calls it) the baselines by name; here none.
+            Baselines by name, for each value by its name `test/...` or in `report`; here none.
         """
         return {}
 
@@ -246,7 +293,7 @@ class ComponentFamily(ABC):
         Raises:
             UserError: models of this family do not compress.
         """
-        raise UserError("compression needs a model of pure death")
+        raise UserError("compression needs a model with process=pure_death")
 
     def supports_restarts(self, model: Any) -> bool:
         """Whether samples can start from noised data, as in `restart` and `restoration_panels`."""
@@ -276,7 +323,7 @@ class ComponentFamily(ABC):
     def restoration_panels(
         self, draw: Any, x0: Tensor, survival: float, index: Tensor, seed: int
     ) -> Tensor:
-        """Return data, what is left of it, and samples of what it may have been, [4 + n, *shape].
+        """Return data, its thinned counts, and samples of the data given these, [4 + n, *shape].
 
         Args:
             draw: as `ComponentFamily.draw` returns it.
@@ -290,37 +337,57 @@ class ComponentFamily(ABC):
         """
         raise UserError("samples of this model cannot start from noised data")
 
-    def length(self, settings: Plain, source: Any) -> int:
-        """Optimiser steps for a model of these settings and this source, where `trainer.max_steps` is null.
+    def default_steps(self, settings: Plain, source: Any) -> int:
+        """Return the number of optimiser steps if `trainer.max_steps` is null.
 
         Raises:
-            UserError: the family chooses none.
+            UserError: the family has no default.
         """
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
 
 
-_VALUES: dict[str, Any] = {"model": dict, "data": dict | None, "data.units": tuple[int, int] | None}
-_VALUES |= dict.fromkeys(("dataset", "metrics", "truth"), dict | None)
-"""What the descriptions of all families may hold beside the model."""
+# Plain values of the descriptions of all families: dotted name -> annotation.
+COMMON_VALUES: Mapping[str, Any] = {
+    "model": dict,
+    "data": dict | None,
+    "data.units": tuple[int, int] | None,
+    "dataset": dict | None,
+    "metrics": dict | None,
+    "truth": dict | None,
+}
 
 
-def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
-    """The dataset chosen in the settings, else the one that a model's description names.
+def make_dataset(
+    settings: Mapping[str, Any],
+    description: Mapping[str, Any] | None,
+    trusted: tuple[str, ...],
+) -> Any:
+    """Load the dataset of the settings; without one, that of a model's description.
 
     Args:
-        settings: `dataset`, if one is chosen, and `data_dir`.
+        settings: `data_dir`, and `dataset` if one is chosen.
         description: of a model; None in training.
-        trusted: modules besides this package's that the description may name.
+        trusted: prefixes of modules outside this package that the description may name.
 
     Raises:
-        UserError: there is none, or it cannot be made.
+        UserError: there is no dataset, or it cannot be loaded.
     """
+    # 1. Choose the dataset.
     dataset = settings.get("dataset")
-    if not dataset and description is not None and (dataset := description.get("dataset")):
-        dataset = component_from_file(dataset, "dataset", settings["data_dir"], trusted)
-    of_model = "the model does not say which dataset it is of: " if description is not None else ""
-    refuse(not dataset, f"{of_model}dataset=... must be given")
-    # a model's counts are in its own units, whatever another file of its kind looks like
+    if not dataset and description is not None:
+        dataset = description.get("dataset")
+        if dataset:
+            dataset = component_from_file(dataset, "dataset", settings["data_dir"], trusted)
+    if not dataset:
+        is_training = description is None
+        reason = "" if is_training else "the model does not say which dataset it is of: "
+        raise UserError(f"{reason}dataset=... must be given")
+
+    # 2. Read its counts in the units of the model, which another file cannot tell.
+    statistics = {"data_dir": settings["data_dir"]}
     data = (description or {}).get("data")
-    units = dict(zip(("offset", "gain"), data.get("units") or (0, 1), strict=True)) if data else {}
-    return instantiate(fill_statistics(dataset, {"data_dir": settings["data_dir"], **units}, "dataset"), "dataset")
+    if data:
+        offset, gain = data.get("units") or (0, 1)
+        statistics["offset"] = offset
+        statistics["gain"] = gain
+    return instantiate(fill_statistics(dataset, statistics, "dataset"), "dataset")

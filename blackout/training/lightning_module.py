@@ -519,7 +519,7 @@ class Standalone(TrainingModule):
         """Number the samples of a user's DataLoader, as a `SourceDataModule` numbers its own."""
         if self.trainer.predicting or (isinstance(batch, Mapping) and "index" in batch):
             return batch
-        batch = self.model.batch_of(batch)
+        batch = self.model.to_batch(batch)
         num_processes = self.trainer.world_size
         size = len(next(iter(batch.values())))
         total_size = num_processes * size

@@ -1,4 +1,4 @@
-"""Loggers: metrics.csv, which every run has and continues, TensorBoard, and Weights & Biases, online or offline."""
+"""Loggers: metrics.csv of every run, TensorBoard, and Weights & Biases, online or offline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
@@ -27,123 +27,137 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError
 from blackout.files import read_rows, write_table
 
+Row: TypeAlias = dict[str, str | float]
+"""Values of one step by the names of their columns."""
+
+IMAGES = "images"  # name under which the number of training images is logged to W&B
+SERVER_TIMEOUT = 5.0  # seconds in which the W&B server must answer
+
 
 class MetricsCSV(Logger):
-    """A logger with one row per step, which keeps the rows up to the step from which a run continues.
+    """A logger that writes one row per step, and continues the file of a run that resumes.
 
-    Lightning's `CSVLogger` removes the file of a run that continues, so this one appends to it.
+    Rows after the step from which a run resumes are dropped. Lightning's `CSVLogger` removes the
+    file instead, so it is not used.
 
     Args:
         path: the file; written atomically, at most every `seconds`.
         seconds: least time between two writes, after the first one.
-        written: called after each.
+        written: called after each write.
     """
 
-    name = "csv"
-    """Of the logger, as Lightning asks for it."""
-    version = ""
-    """None: the file goes on."""
+    name = "csv"  # of the logger; Lightning reads it
+    version = ""  # there are no versions: a run has one file
 
-    def __init__(self, path: Path, seconds: float = 5.0, written: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, path: Path, seconds: float = 5.0, written: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
-        self._path, self._seconds, self._tell = path, seconds, written
-        self._closing = path.with_name(".closing.csv")  # the row of the last step as it was before the run was closed
-        self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
-        self._written, self._news = -math.inf, False
-        self._ended: dict[int, dict[str, str | float]] = {}  # the row of the end until the run has gone on
-        for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
+        self._path = path
+        self._seconds = seconds
+        self._on_write = written
+        # the row of the last step before the scores of the end of the run were added
+        self._closing_path = path.with_name(".closing.csv")
+        self._rows: dict[int, Row] = read_rows(path) if path.exists() else {}
+        self._last_write = -math.inf  # time.monotonic of the last write
+        self._has_new_values = False
+        self._final_rows: dict[int, Row] = {}  # with the scores of the end, until training goes on
+        closing_rows = read_rows(self._closing_path) if self._closing_path.exists() else {}
+        for step, row in closing_rows.items():
             if step in self._rows:
-                self._ended[step] = self._rows[step]
-            if len(row) > 1 or step in self._rows:  # scores that the end alone has stay when the run is extended
+                self._final_rows[step] = self._rows[step]
+            # Where training logged nothing, the scores of the end stay when the run is extended.
+            if len(row) > 1 or step in self._rows:
                 self._rows[step] = self._rows.get(step, {}) | row
 
     @rank_zero_only
     def close(self, step: int) -> None:
-        """Keep the row of the last step as training left it.
+        """Store the row of the last step as training left it.
 
-        What is logged from here on belongs to the end of the run. If the run is extended, it stays where training had
-        logged nothing.
+        Values logged after this call belong to the end of the run. If the run is extended, they
+        stay where training has logged nothing, and are dropped elsewhere.
         """
-        self._ended = {}
-        self._write_rows(self._closing, {step: self._rows.get(step, {"step": step})})
+        self._final_rows = {}
+        self._write_rows(self._closing_path, {step: self._rows.get(step, {"step": step})})
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The run directory's config.yaml holds them."""
+        """Do nothing: config.yaml in the run directory contains them."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Add values to the row of a step, and drop the rows after it."""
         step = 0 if step is None else step
-        for later in [s for s in self._rows if s > step]:  # written by a run that was killed past its last checkpoint
-            del self._rows[later]
-        self._ended = {s: row for s, row in self._ended.items() if s <= step}
+        # Later rows are those of a run that was killed after its last checkpoint.
+        later_steps = [s for s in self._rows if s > step]
+        for later_step in later_steps:
+            del self._rows[later_step]
+        self._final_rows = {s: row for s, row in self._final_rows.items() if s <= step}
         values = {name: value for name, value in metrics.items() if name != "epoch"}
         self._rows.setdefault(step, {"step": step}).update(values)
-        self._news = True
+        self._has_new_values = True
 
     @rank_zero_only
     def save(self) -> None:
-        """Write, unless that was just done."""
-        if time.monotonic() - self._written > self._seconds:
+        """Write the file, unless the last write was less than `seconds` ago."""
+        if time.monotonic() - self._last_write > self._seconds:
             self._write()
 
     @rank_zero_only
     def flush(self) -> None:
-        """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
-        self._ended = {}
+        """Write the file now; before every checkpoint, so that a resumed run misses no row."""
+        self._final_rows = {}
         self._write()
 
     def _write(self) -> None:
-        self._written = time.monotonic()
-        if self._news:  # a run that cannot go on leaves the file as it was
-            self._write_rows(self._path, self._rows | self._ended)
-            self._tell()
+        self._last_write = time.monotonic()
+        # A resumed run that cannot continue logs nothing, and leaves the file as it was.
+        if self._has_new_values:
+            self._write_rows(self._path, self._rows | self._final_rows)
+            self._on_write()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write for the last time."""
-        # a run that failed should end with its own error, not with this file's
+        """Write the file for the last time."""
+        # a run that failed should end with its own error, not with that of this file
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
             self._write()
 
     @staticmethod
     def _write_rows(path: Path, rows: Mapping[int, Mapping[str, str | float]]) -> None:
+        """Write the rows in the order of their steps, with sorted columns."""
         columns = sorted({name for row in rows.values() for name in row} - {"step"})
         write_table(["step", *columns], (rows[step] for step in sorted(rows)), path)
 
 
-IMAGES = "images"
-"""Name under which the number of training images seen is logged to W&B."""
-_PATIENCE = 5.0
-"""Seconds in which the W&B server must answer."""
-
-
 def tensorboard(save_dir: str) -> TensorBoardLogger:
-    """Lightning's logger, with event files in `<save_dir>/tensorboard`.
+    """Return Lightning's logger, with event files in `<save_dir>/tensorboard`.
 
     Raises:
         UserError: TensorBoard is not installed.
     """
     if importlib.util.find_spec("tensorboard") is None:
-        raise UserError("logger=tensorboard needs a package that is not installed: pip install tensorboard")
+        raise UserError(
+            "logger=tensorboard needs a package that is not installed: pip install tensorboard"
+        )
     return TensorBoardLogger(save_dir, name="tensorboard", version="", default_hp_metric=False)
 
 
 class Wandb(WandbLogger):
-    """A run on Weights & Biases, or on disk until it is uploaded; its files lie in `<save_dir>/wandb`.
+    """A run on Weights & Biases, or on disk until it is uploaded; files in `<save_dir>/wandb`.
 
-    The run is made by the first process alone, when something is first logged. Variables of W&B say the rest, such as
-    `WANDB_TAGS`, `WANDB_NOTES` and `WANDB_JOB_TYPE`. Lightning's logger needs the id of a run when it is made; this one
-    learns it from the checkpoint. It is offline where the server cannot be reached.
+    The first process alone starts the run, when something is first logged. Lightning's logger needs
+    the id of a resumed run when it is built; this one takes it from the checkpoint. If the server
+    cannot be reached, the run is offline. W&B's environment variables apply, such as `WANDB_TAGS`,
+    `WANDB_NOTES` and `WANDB_JOB_TYPE`.
 
     Args:
         save_dir: the run directory; its name is the run's name.
         project: on W&B.
-        entity: user or team; None for the key's own.
+        entity: user or team; None for that of the API key.
         group: runs shown together; None for the name of the sweep, if there is one.
-        mode: online, offline or disabled; None for what `WANDB_MODE` or `wandb offline` say, else online if there are
-            an API key and a network connection.
+        mode: online, offline or disabled; None for `WANDB_MODE` or the setting of `wandb offline`,
+            otherwise online if there are an API key and a network connection.
 
     Raises:
         ValueError: another mode.
@@ -159,8 +173,10 @@ class Wandb(WandbLogger):
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
-        if group is None and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
-            group = Path(HydraConfig.get().sweep.dir).name
+        if group is None and HydraConfig.initialized():
+            hydra_config = HydraConfig.get()
+            if hydra_config.mode == RunMode.MULTIRUN:
+                group = Path(hydra_config.sweep.dir).name
         super().__init__(Path(save_dir).name, save_dir, project=project)
         self._settings: dict[str, Any] = {
             "name": Path(save_dir).name,
@@ -172,35 +188,48 @@ class Wandb(WandbLogger):
         }
         self._mode = mode
         self._run: Any = None
-        self.run_id: str | None = None
-        """Of the run on W&B that is continued; None for a new one."""
+        self.run_id: str | None = None  # of the run on W&B that is resumed; None for a new one
+        # Images of an optimiser step, over all devices. Dashboards show values against images.
         self.images_per_step = 0
-        """Of an optimiser step, over all devices; what is logged is shown against their number."""
-        self._shown: set[str] = set()
+        self._defined_metrics: set[str] = set()  # names whose axis is set
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The `wandb.Run`, made on first use.
+        """The `wandb.Run`, started on first use.
 
         Raises:
             UserError: W&B refuses the key, the project or the run.
         """
-        if self._run is not None:
-            return self._run
+        if self._run is None:
+            self._run = self._start_run()
+        return self._run
+
+    def _start_run(self) -> Any:
+        """Start or resume the run, and print where it is."""
         import wandb
 
-        mode, reason = (self._mode, "") if self._mode else find_mode(wandb.setup().settings)
+        # 1. Choose the mode.
+        if self._mode:
+            mode = self._mode
+            reason = ""
+        else:
+            mode, reason = find_mode(wandb.setup().settings)
+
+        # 2. Start the run.
         output = wandb.Settings(silent=mode != "online", quiet=True)
         settings = {**self._settings, "id": self.run_id, "mode": mode, "settings": output}
         try:
             run: Any = wandb.init(**settings)
         except wandb.Error as error:
             problem = str(error).rstrip(".")
-            raise UserError(f"logger=wandb: {problem}; logger.wandb.mode=offline keeps the run on disk") from error
+            raise UserError(
+                f"logger=wandb: {problem}; logger.wandb.mode=offline keeps the run on disk"
+            ) from error
         run.define_metric("trainer/global_step")  # as Lightning's logger does
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-        self._run = run
+
+        # 3. Print its folder or its address.
         if mode == "offline":
             folder = Path(run.settings.sync_dir)
             print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)
@@ -210,43 +239,57 @@ class Wandb(WandbLogger):
 
     @property
     def version(self) -> str | None:
-        """The id of the run on W&B; None where it is not made yet."""
+        """The id of the run on W&B; None before a new run is started."""
         return self.run_id if self._run is None else self._run.id
 
     def finish(self, exit_code: int) -> None:
-        """Close the run, if there is one."""
+        """Finish the run, if it was started."""
         if self._run is not None:
             self._run.finish(exit_code)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log values, with the number of images seen, against which dashboards show them."""
+        """Log values, with the number of images, against which dashboards show them."""
         if step is not None and self.images_per_step:
-            for name in metrics.keys() - self._shown:
+            for name in metrics.keys() - self._defined_metrics:
                 self.experiment.define_metric(name, step_metric=IMAGES)
-            self._shown |= metrics.keys()
+            self._defined_metrics |= metrics.keys()
             metrics = {**metrics, IMAGES: step * self.images_per_step}
         super().log_metrics(metrics, step)
 
 
 def find_mode(settings: Any) -> tuple[str, str]:
-    """W&B's mode, and the reason if it is not online: what the user has set, else what key and network allow.
+    """Find the mode of W&B: the user's setting, otherwise what the key and the network allow.
 
     Args:
-        settings: W&B's own, as `wandb offline` and `wandb login` write them.
-    """
-    if mode := os.environ.get("WANDB_MODE") or (settings.mode if settings.mode != "online" else None):
-        return {"dryrun": "offline", "run": "online"}.get(mode, mode), ""
-    import requests  # which W&B brings
+        settings: of W&B, as `wandb offline` and `wandb login` write them.
 
+    Returns:
+        The mode, and the reason for being offline, in brackets; empty if the user chose the mode or
+        it is online.
+    """
+    # 1. The user's choice.
+    mode = os.environ.get("WANDB_MODE")
+    if not mode and settings.mode != "online":  # online is W&B's default
+        mode = settings.mode
+    if mode:
+        return {"dryrun": "offline", "run": "online"}.get(mode, mode), ""
+
+    # 2. A key.
     server = os.environ.get("WANDB_BASE_URL") or settings.base_url
-    key: Any = settings.api_key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
-    with contextlib.suppress(OSError, netrc.NetrcParseError):  # no such file: it has no key
+    key: Any = settings.api_key
+    key = key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    # a missing or damaged netrc file contains no key
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
         key = key or netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(server).netloc)
     if not key:
         return "offline", " (no key: wandb login)"
+
+    # 3. A connection.
+    import requests  # installed with W&B
+
     try:
-        requests.get(server, timeout=_PATIENCE, stream=True).close()
-    except (requests.RequestException, ValueError):  # no network, or no address
+        requests.get(server, timeout=SERVER_TIMEOUT, stream=True).close()
+    except (requests.RequestException, ValueError):  # no network, or no valid address
         return "offline", f" ({server} cannot be reached)"
     return "online", ""
 
@@ -260,13 +303,20 @@ def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> No
 
 @contextmanager
 def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator[None]:
-    """Open the loggers' runs and log the configuration; close them however training ends, for a sweep's next job."""
+    """Log the configuration, and close the loggers' runs after the block, also after an error.
+
+    The next job of a sweep, in the same process, needs them closed.
+
+    Args:
+        loggers: of the run.
+        config: of the run.
+    """
     failed = True
     try:
         for logger in loggers:
             if isinstance(logger, Wandb):
-                together = config.get("trainer", {}).get("accumulate_grad_batches") or 1
-                logger.images_per_step = config.get("batch_size", 0) * together
+                micro_batches = config.get("trainer", {}).get("accumulate_grad_batches") or 1
+                logger.images_per_step = config.get("batch_size", 0) * micro_batches
             logger.log_hyperparams(dict(config))
             if isinstance(logger, TensorBoardLogger):
                 text = yaml.safe_dump(dict(config), sort_keys=False)
@@ -277,50 +327,76 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
         for logger in loggers:
             if isinstance(logger, Wandb):
                 logger.finish(int(failed))
-            if isinstance(logger, TensorBoardLogger):  # Lightning did so after training; results were added since
+            if isinstance(logger, TensorBoardLogger):
+                # Lightning flushed it after training, before the results were added.
                 logger.experiment.flush()
 
 
 @rank_zero_only
 def log_results(trainer: pl.Trainer, values: Mapping[str, float], run: Path) -> None:
-    """Log a finished run: its last samples, the way to some, and its results where dashboards compare runs.
+    """Log the results of a run where dashboards compare runs, and pictures of its samples.
 
-    On W&B these are the summary, with the best value of the monitored metric, and the exported model as artifact; on
-    TensorBoard the scores beside the hyperparameters.
+    On W&B the results are the summary, with the best value of the monitored metric, and the
+    exported model is an artifact. On TensorBoard the results are next to the hyperparameters.
+
+    Args:
+        trainer: of the run, after training.
+        values: results by name.
+        run: the run directory.
     """
-    pictures = {"samples": run / "samples" / "final.png", "trajectories": run / "samples" / "final" / "trajectory.png"}
-    kept: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    best = {name: value for callback in kept for name, value in getattr(callback, "best", {}).items()}
+    pictures = {
+        "samples": run / "samples" / "final.png",
+        "trajectories": run / "samples" / "final" / "trajectory.png",
+    }
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    results = dict(values)
+    for callback in callbacks:
+        results |= getattr(callback, "best", {})
     for logger in trainer.loggers:
         for name, picture in pictures.items():
             if picture.exists():
                 log_picture(logger, Image.open(picture), trainer.global_step, name)
         if isinstance(logger, Wandb):
-            logger.experiment.summary.update({**values, **best})
+            logger.experiment.summary.update(results)
             _log_model(logger.experiment, run / "model")
         if isinstance(logger, TensorBoardLogger):
-            results = {f"result/{name}": value for name, value in {**values, **best}.items()}
-            logger.log_hyperparams(dict(logger.hparams), results)
+            metrics = {f"result/{name}": value for name, value in results.items()}
+            logger.log_hyperparams(dict(logger.hparams), metrics)
 
 
 def _log_model(run: Any, model: Path) -> None:
-    """Log the exported model as an artifact; W&B reads the files of an offline run only when it is uploaded."""
+    """Log an exported model as an artifact.
+
+    W&B reads the files of an offline run when it is uploaded. They are copied to the folder of the
+    W&B run, because a later export of the same run replaces the model.
+
+    Args:
+        run: the `wandb.Run`.
+        model: folder of the exported model.
+    """
     import wandb
 
     if run.disabled:
         return
-    kept = Path(run.settings.sync_dir).absolute() / "model"  # which outlives a later export of the same run
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(model, kept)
+    copy = Path(run.settings.sync_dir).absolute() / "model"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(model, copy)
     artifact = wandb.Artifact(f"model-{run.id}", type="model")
-    for path in sorted(kept.rglob("*")):
+    for path in sorted(copy.rglob("*")):
         if path.is_file():
-            artifact.add_file(str(path), path.relative_to(kept).as_posix(), policy="immutable")
+            artifact.add_file(str(path), path.relative_to(copy).as_posix(), policy="immutable")
     run.log_artifact(artifact)
 
 
 def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") -> None:
-    """Show a grid in the logger's dashboard, if it shows pictures."""
+    """Show a picture in the logger's dashboard, if it has one.
+
+    Args:
+        logger: of the run.
+        picture: a PIL image.
+        step: optimiser step.
+        name: of the panel.
+    """
     if isinstance(logger, WandbLogger):
         logger.log_image(name, [picture], step=step)
     elif isinstance(logger, TensorBoardLogger):

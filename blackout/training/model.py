@@ -1,8 +1,7 @@
-"""The base class of every family's models: a network that can train, describe itself, and sample with its averaged
-weights.
+"""Base class of all models: a network that trains, describes itself and samples.
 
-Nothing here needs Lightning, so that a trained model is loaded and sampled without it;
-`blackout.training.lightning_module` is the LightningModule around a model in training.
+Nothing here needs Lightning, so a trained model is loaded and sampled without it.
+`blackout.training.lightning_module` has the LightningModule around a model in training.
 """
 
 from __future__ import annotations
@@ -23,32 +22,50 @@ from blackout.protocols import Drawn, Source
 from blackout.training.export import Pretrained
 from blackout.training.optimization import EMA
 
+# Keys of the uses of a run's seed. Those of a family need other values. The order of the epochs 0,
+# 1, 2, ... and the initial weights have keys of a single number, so theirs must not agree: no epoch
+# has a negative number.
+DROPOUT = 2  # dropout of a training step
+INITIALISATION = -2  # initial weights
 
-def finite_output(values: Tensor) -> Tensor:
-    """What a network says while nothing is trained, if all of it is finite.
+
+def check_finite_output(values: Tensor) -> Tensor:
+    """Return the output of a network, after a check that all of it is finite.
+
+    The check needs the values on the CPU, so it is left out while gradients are recorded.
 
     Raises:
-        UserError: it is not.
+        UserError: a value is not finite.
     """
     if not torch.is_grad_enabled() and not bool(torch.isfinite(values).all()):
-        raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+        raise UserError(
+            "the network's output is not finite (NaN or infinity); "
+            "it cannot be sampled with these weights"
+        )
     return values
 
 
 @contextmanager
-def evaluating(network: nn.Module, dropout: bool = False, bfloat16: bool | None = None) -> Iterator[None]:
-    """Inside, a network is evaluated, with its dropout or without; then every submodule is in the mode it was in.
+def evaluating(
+    network: nn.Module, dropout: bool = False, bfloat16: bool | None = None
+) -> Iterator[None]:
+    """Evaluate a network inside the block, and restore the mode of every submodule after it.
 
     Args:
-        bfloat16: whether in bfloat16 where the device has it; None leaves the precision as it is.
+        network: to be evaluated.
+        dropout: whether dropout is active inside the block.
+        bfloat16: whether to use bfloat16 where the device has it; None keeps the precision.
     """
     modes = {module: module.training for module in network.modules()}
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     precision: AbstractContextManager[Any] = nullcontext()
     if bfloat16 is not None:
-        precision = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16 and has_bfloat16(device))
-    # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
-    frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
+        enabled = bfloat16 and has_bfloat16(device)
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+    # autocast only caches its casts of weights that require gradients; it repeats all others
+    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
     network.train(dropout)
     try:
         with precision:
@@ -60,39 +77,35 @@ def evaluating(network: nn.Module, dropout: bool = False, bfloat16: bool | None 
             module.training = mode
 
 
-DROPOUT, INITIALISATION = 2, -2
-"""Keys of a step's dropout and of the first weights among the uses of a run's seed; a family's own need other keys.
-
-The order of epochs 0, 1, 2, ... has keys of one number too, as the first weights have: no epoch has a negative one.
-"""
-
-
-def check_asked(num_samples: Any, seed: Any) -> None:
-    """Refuse samples and seeds that are no whole numbers, whether Python's or NumPy's.
+def check_sampling_arguments(num_samples: Any, seed: Any) -> None:
+    """Require a number of samples and a seed to be whole numbers, of Python or of NumPy.
 
     Raises:
-        UserError: the first that is none, or fewer than one sample.
+        UserError: one of them is no whole number, or there is less than one sample.
     """
-    for name, given in (("num_samples", num_samples), ("seed", seed)):
-        refuse(not isinstance(given, Integral), f"{name} must be a whole number, not {given!r}")
+    for name, value in (("num_samples", num_samples), ("seed", seed)):
+        refuse(not isinstance(value, Integral), f"{name} must be a whole number, not {value!r}")
     refuse(num_samples < 1, f"num_samples must be at least 1, not {num_samples}")
 
 
-def unheard(name: str, value: Tensor) -> None:
-    """What the steps of a model say that is not in training."""
+def ignore_value(name: str, value: Tensor) -> None:
+    """Ignore a metric: the logging function of a model that is not in training."""
 
 
 class Model(Pretrained, nn.Module, ABC):
-    """A family implements the two steps, `batches` and `example`, and may override the methods after these.
+    """Base class of the models of every family.
+
+    A family implements `training_step`, `validation_step`, `batches` and `example`, and may
+    override the methods after these.
 
     Args:
         network: to be trained.
-        ema_decay: decay of the averaged weights per optimiser step; None for no average (a loaded model).
-        seed: with the number of the step it determines everything that a training step draws.
+        ema_decay: decay of the averaged weights per optimiser step; None for no average, as in a
+            loaded model.
+        seed: with the number of the step it determines all random numbers of a training step.
     """
 
-    means: ClassVar[tuple[str, ...]] = ()
-    """Names of the validation metrics that `validation_step` records as means."""
+    means: ClassVar[tuple[str, ...]] = ()  # metrics that `validation_step` records as means
 
     def __init__(self, network: nn.Module, ema_decay: float | None = None, seed: int = 0) -> None:
         super().__init__()
@@ -100,16 +113,16 @@ class Model(Pretrained, nn.Module, ABC):
         self.ema = None if ema_decay is None else EMA(network, ema_decay)
         self.seed = seed
         self._config: Plain = freeze({})
-        self.log: Callable[[str, Tensor], None] = unheard
-        """Logs a scalar of a training step, as its mean over processes; set while the model is in training."""
-        self.record: Callable[[str, Tensor], None] = unheard
-        """Adds a value of each sample of the batch, [b], to one of the `means`, exact in float64; set as `log`."""
+        # Logs a scalar of a training step, as the mean over processes. Set for the training.
+        self.log: Callable[[str, Tensor], None] = ignore_value
+        # Adds one value per sample, [b], to a mean of `means`, exact in float64. Set as `log` is.
+        self.record: Callable[[str, Tensor], None] = ignore_value
+        # Returns the data the model was trained on. Set by the programs.
         self.source: Callable[[], Source] | None = None
-        """How to get what the model was trained on; set by the programs."""
 
     @property
     def config(self) -> Plain:
-        """The plain description this model was made from, immutable; it is saved and exported."""
+        """The plain description this model was built from, immutable; saved and exported."""
         return self._config
 
     @config.setter
@@ -118,98 +131,133 @@ class Model(Pretrained, nn.Module, ABC):
 
     @abstractmethod
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, a scalar.
+        """Return the loss of a batch, a scalar.
 
         Args:
-            batch: what the source gave, with `index` and `position`, int64 [b], and the number `batch`.
+            batch: arrays of the source, with the numbers `index` and `position` of the samples,
+                int64 [b], and the number `batch`.
         """
 
     @abstractmethod
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Record the metrics of held-out samples with the numbers `index` [b], of the data `split`, "val" or "test"."""
+        """Record the metrics of held-out samples.
+
+        Args:
+            batch: arrays of the source, with the numbers `index` of the samples, int64 [b], and the
+                name `split` of their data, "val" or "test".
+        """
 
     @abstractmethod
     def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
-        """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
+        """Draw samples by the model's own sampler, one batch at a time.
 
-        The random numbers of sample k are a function of (seed, k) alone. The rounding of the network's
-        outputs can depend on the shape of the batch, the device and the kind of processor.
+        The random numbers of sample k are a function of (seed, k) alone. The rounding of the
+        network's outputs can depend on the shape of the batch, the device and the processor.
+
+        Args:
+            indices: numbers of the samples, int64 [n].
+            seed: of the samples.
+            batch_size: samples drawn at once; None for the family's choice.
 
         Yields:
-            (indices [b], their samples): named arrays [b, ...], `samples` among them.
+            (indices [b], samples): named arrays [b, ...], one of them `samples`.
         """
 
     def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
         """Draw as `batches`, for scores during training, by which a checkpoint may be chosen.
 
-        Where samples have contexts of held-out data, a family overrides it with those of validation data.
+        A family whose samples have contexts of held-out data overrides it with those of validation
+        data.
         """
         return self.batches(indices, seed)
 
     @torch.no_grad()
     def sample(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Samples 0..num_samples - 1 of a seed by the model's own sampler, [num_samples, ...] on the CPU.
+        """Draw the samples 0, ..., num_samples - 1 of a seed by the model's own sampler.
+
+        Returns:
+            The samples, [num_samples, ...], on the CPU.
 
         Raises:
-            UserError: `num_samples` is no whole number of at least 1, or `seed` none.
+            UserError: `num_samples` is no whole number of at least 1, or `seed` no whole number.
         """
-        check_asked(num_samples, seed)
-        drawn = self.batches(torch.arange(num_samples), seed)
-        return torch.cat([samples["samples"].cpu() for _, samples in drawn])
+        check_sampling_arguments(num_samples, seed)
+        batches = self.batches(torch.arange(num_samples), seed)
+        return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
     @abstractmethod
     def example(self) -> tuple[Any, ...]:
-        """Arguments of one network evaluation for one sample, to measure its FLOPs and memory."""
+        """Return arguments of the network for one sample, to measure its FLOPs and memory."""
 
-    def batch_of(self, given: Any) -> dict[str, Any]:
-        """What a DataLoader of the user's own gives, as the steps take it: named tensors with one row per sample.
+    def to_batch(self, batch: Any) -> dict[str, Any]:
+        """Convert a batch of a user's DataLoader to named tensors with one row per sample.
 
         Raises:
-            UserError: it is of no such form.
+            UserError: the batch has another form.
         """
-        if not isinstance(given, Mapping):
-            raise UserError(f"a DataLoader must give mappings from names to tensors, not {type(given).__name__}")
-        return dict(given)
+        if not isinstance(batch, Mapping):
+            raise UserError(
+                "a DataLoader must return mappings from names to tensors, "
+                f"not {type(batch).__name__}"
+            )
+        return dict(batch)
 
     @property
     def validation_cost(self) -> int:
-        """Network evaluations that validation takes per sample."""
+        """Network evaluations of the validation of one sample."""
         return 1
 
     def parameter_groups(self, lr: float) -> Any:
-        """What the optimiser gets: the network's parameters, or groups of them with learning rates of their own."""
+        """Return the parameters for the optimiser, or groups of them with their learning rates.
+
+        Args:
+            lr: peak learning rate of the run.
+        """
         return self.network.parameters()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The model's own buffers, which are exported besides the weights."""
+        """Return the buffers of the model itself, which are exported with the weights."""
         return dict(self.named_buffers(recurse=False))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
-        """What the report of a non-finite step contains besides the indices of its samples."""
+        """Return more values of a step that was not finite, for its report; here none.
+
+        Args:
+            batch: of the step; the report contains the numbers of its samples.
+        """
         return {}
 
     def calibrate(self, evaluations: int) -> None:
-        """Measure what samples need, before they are scored: on every process, within a budget of evaluations."""
+        """Measure statistics that sampling needs, before samples are scored; here none.
+
+        Called on every process.
+
+        Args:
+            evaluations: largest number of network evaluations.
+        """
 
     def require_source(self) -> Source:
-        """What the model was trained on, for samples that are made of data.
+        """Return the data the model was trained on, for samples that depend on data.
 
         Raises:
-            UserError: nobody has said where that is.
+            UserError: `source` is not set.
         """
         if self.source is None:
-            raise UserError("this needs the data the model was trained on: set model.source to a function giving them")
+            raise UserError(
+                "this needs the data the model was trained on: "
+                "set model.source to a function that returns them"
+            )
         return self.source()
 
     def __repr__(self) -> str:
-        """One line that says what the model is, in place of all its layers."""
+        """Return a summary of one line; that of `nn.Module` lists all layers."""
         return f"{type(self).__name__}({self.extra_repr()})"
 
     def extra_repr(self) -> str:
-        """What `repr` says of the model."""
+        """Return network, number of parameters and device, for `repr`."""
         network = type(getattr(self.network, "body", self.network)).__name__
-        parameters = sum(p.numel() for p in self.network.parameters())
-        return f"network={network}, parameters={parameters:,}, device={self.device}"
+        num_parameters = sum(p.numel() for p in self.network.parameters())
+        return f"network={network}, parameters={num_parameters:,}, device={self.device}"
 
     @property
     def device(self) -> torch.device:
@@ -218,16 +266,18 @@ class Model(Pretrained, nn.Module, ABC):
 
     @property
     def averaged(self) -> nn.Module:
-        """The network with the averaged weights, or the trained one where there is no average."""
+        """The network with the averaged weights, or the trained network if there is no average."""
         return self.network if self.ema is None else self.ema.module
 
     def compile_networks(self, choice: bool | str) -> None:
-        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are.
+        """Compile the networks in place with torch.compile; names of weights stay as they are.
+
+        The work is done when a network is first used.
 
         Args:
-            choice: False for not at all, True, or a mode of torch.compile for the network in training. The averaged one
-                is compiled in the default mode: a sampler may hold two of its predictions, and a CUDA graph's second
-                would overwrite the first.
+            choice: False for no compilation, True, or a mode of torch.compile for the network in
+                training. The averaged network is compiled in the default mode: a sampler may hold
+                two of its predictions, and the second of a CUDA graph would overwrite the first.
         """
         if choice is False:
             return

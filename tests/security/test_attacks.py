@@ -70,7 +70,7 @@ def test_laws_teachers_and_datasets_of_runs_are_read_by_the_same_rules(place):
     for read, word in (
         (lambda: EnergyFamily().source({}, truth), "target: the model file asks for 'torch.save'"),
         (lambda: EnergyFamily().check({"model": {}, "data": {"units": [act, 1]}}), "data.units must be"),
-        (lambda: Distillation().described_parts({"teacher": place / "model"}, None), "asks for 'torch.save'"),
+        (lambda: Distillation().describe_parts({"teacher": place / "model"}, None), "asks for 'torch.save'"),
         (lambda: choose_dataset(place, None), "plain values"),
     ):
         with pytest.raises(UserError, match=word):

@@ -126,7 +126,7 @@ def test_readers_of_scores(stranger, name):
 def test_readers_of_descriptions(stranger, name):
     text, word = JSON_BOMBS[name]
     (stranger / "model" / "config.json").write_text(text)
-    for read in (load_model, read_model, lambda path: Distillation().described_parts({"teacher": path}, None)):
+    for read in (load_model, read_model, lambda path: Distillation().describe_parts({"teacher": path}, None)):
         refused(read, stranger / "model", word=word)
     refused(read_model, stranger, word=word)
 

@@ -111,7 +111,7 @@ class SpinFamily(ComponentFamily):
     def source(self, settings, description=None, trusted=()):
         return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))
 
-    def described_parts(self, settings, source):
+    def describe_parts(self, settings, source):
         network = complete_description(settings["network"], source.facts, "network")
         return {"network": network, "num_sites": source.num_sites, "strength": source.strength}
 

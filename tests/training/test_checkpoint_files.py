@@ -17,7 +17,7 @@ from blackout.training.checkpoint_files import (
     check_fits,
     find_checkpoint,
     read_checkpoint,
-    set_damaged_aside,
+    rename_damaged_checkpoint,
     write_checkpoint,
 )
 from tests import processes
@@ -193,7 +193,7 @@ def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
     warning = capsys.readouterr().err.splitlines()
     assert len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
     assert last.exists()  # whoever reads changes nothing
-    set_damaged_aside(last.parent)
+    rename_damaged_checkpoint(last.parent)
     write_checkpoint(content(2), last)  # the run goes on, and the damaged file does not push the good one out
     assert step_of(last) == 2 and step_of(found) == 1
 

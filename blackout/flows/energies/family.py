@@ -303,7 +303,7 @@ class EnergyFamily(ComponentFamily):
         name = type(target).__name__.lower()
         return target_samples(target, num_samples, truth.get("data_seed") or 0, name)
 
-    def source_of(self, data: Any) -> StateData:
+    def to_source(self, data: Any) -> StateData:
         """Return states from `CountData`, or from what `CountData.from_array` accepts."""
         if not isinstance(data, CountData):
             data = CountData.from_array(data)
@@ -313,7 +313,7 @@ class EnergyFamily(ComponentFamily):
         """Split data; see `split_array`."""
         return split_array(data, validation)
 
-    def described_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Return the descriptions of energy, rates and simulation with all their arguments."""
         names = {"energy": "energy", "network": "rates", "simulation": "simulation"}
         parts = {}
@@ -321,7 +321,7 @@ class EnergyFamily(ComponentFamily):
             parts[part] = complete_description(settings[name], source.facts, part)
         return parts
 
-    def data_of(self, settings: Plain, source: Source) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: Source) -> dict[str, Any]:
         """Return the description of the target whose samples are the data, if it has no file."""
         truth = {name: settings.get(name) for name in ("target", "target_samples", "data_seed")}
         if settings.get("dataset") or remove_paths(truth) != truth:

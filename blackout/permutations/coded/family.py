@@ -80,7 +80,7 @@ class CodeFamily(ComponentFamily):
             UserError: no permutations, a file that cannot be read, or data that do not fit the
                 model.
         """
-        data = self.source_of(make_dataset(settings, description, trusted))
+        data = self.to_source(make_dataset(settings, description, trusted))
         if not isinstance(data, PermutationData):
             raise UserError(
                 "dataset: permutations are needed, such as dataset=cycles, "
@@ -95,11 +95,11 @@ class CodeFamily(ComponentFamily):
             )
         return data
 
-    def source_of(self, data: Any) -> PermutationData:
+    def to_source(self, data: Any) -> PermutationData:
         """Return puzzles as the permutations that solve them, other data unchanged."""
         return from_puzzles(data) if isinstance(data, Puzzles) else data
 
-    def described_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """Return the network with all its arguments, the code, the objective, and how samples are
         drawn.
 
@@ -123,7 +123,7 @@ class CodeFamily(ComponentFamily):
         network = complete_description(settings["network"], stats, "network")
         return {"network": network, "code": code, "objective": objective, **asdict(passes)}
 
-    def data_of(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """Return the description of the data: name, kind, labels and facts."""
         labels = {"labels": list(source.labels)} if source.labels else {}
         facts = _decisive_facts(source.facts)

@@ -37,7 +37,7 @@ from blackout.permutations.metrics import (
 )
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
-from blackout.training.model import Model, finite_output
+from blackout.training.model import Model, check_finite_output
 
 Denoiser: TypeAlias = Callable[[Tensor], Tensor]  # codes [B, n] -> logits [B, n, n]
 # positions of the digits of each pass, int64 [s], or [B, s] if every sample has its own
@@ -657,7 +657,7 @@ class CodeModel(Model):
                 name: values.expand(len(codes), *values.shape[1:])
                 for name, values in inputs.items()
             }
-            return finite_output(network(codes, batch)) * sharpness
+            return check_finite_output(network(codes, batch)) * sharpness
 
         return logits
 

@@ -37,7 +37,7 @@ from blackout.permutations.group import (
 from blackout.permutations.queries import merge_duplicates
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
-from blackout.training.model import finite_output
+from blackout.training.model import check_finite_output
 
 DEFAULT_BEAM_WIDTH = 16  # lists that `Beam` keeps unless the settings say otherwise
 MAX_COMPLETE_ITEMS = 5  # items up to which `Beam` keeps all lists (120) by default
@@ -104,11 +104,11 @@ class Denoiser:
         times = torch.as_tensor(t, device=orders.device).expand(b, r).reshape(-1)
         if self.reverse.prefix:
             pointers = self.network.pointers(lists, times)  # type: ignore[operator]
-            finite_output(pointers.items)
+            check_finite_output(pointers.items)
             template = pointers.items.new_zeros(b, r, self.num_free)
             return PointerDistribution(pointers, template, width)
         scores = self.network.scores(lists, times)  # type: ignore[operator]
-        scores = finite_output(scores).unflatten(0, (b, r))
+        scores = check_finite_output(scores).unflatten(0, (b, r))
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
         return self.reverse(scores * self.sharpness, width)

@@ -103,7 +103,7 @@ class ShuffleFamily(ComponentFamily):
             )
         return source
 
-    def described_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
+    def describe_parts(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """Return every component with all its arguments, the schedule included.
 
         Raises:
@@ -141,7 +141,7 @@ class ShuffleFamily(ComponentFamily):
             )
         return parts
 
-    def data_of(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
+    def describe_data(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
         """Return the description of the puzzles, without the data set if it is a file of the
         user."""
         facts = {name: source.facts[name] for name in FACT_TYPES if name != "kind"}
@@ -162,7 +162,7 @@ class ShuffleFamily(ComponentFamily):
             min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
         )
         refuse(not possible, "the description of the model's puzzles is invalid")
-        parts = self.made_parts(description, *self.parts)
+        parts = self.build_parts(description, *self.parts)
         sharpness = read_sharpness(tensors)
         return ShuffleDiffusion(data=data, fitted_sharpness=sharpness, **parts, **training)
 
