@@ -22,17 +22,17 @@ from blackout.files import CONF
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def train(cfg: DictConfig) -> Path | None:
     """Train a model, as in `python train.py dataset=cifar10` or `python train.py -m seed=1,2,3`."""
-    from blackout.cli.train import train
+    from blackout.cli.train import train as train_model
 
-    return _run_job(train, cfg)
+    return _run_job(train_model, cfg)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="sample")
 def sample(cfg: DictConfig) -> Path | None:
     """Draw samples from a trained model: `python sample.py ckpt=<run> num_samples=64`."""
-    from blackout.cli.sample import sample
+    from blackout.cli.sample import sample as draw_samples
 
-    return _run_job(sample, cfg)
+    return _run_job(draw_samples, cfg)
 
 
 def _run_job(function: Callable[[DictConfig], Path], cfg: DictConfig) -> Path | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.pictures import Trajectory
 from blackout.cli.provenance import data_hashes, provenance
-from blackout.cli.sample_batches import SampleWriter, draw_batches, with_progress
+from blackout.cli.sample_batches import SampleWriter, resume_or_draw_batches, with_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain
 from blackout.config.settings import (
@@ -132,7 +132,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         # 4. Draw in batches, each of which is kept on disk until all are drawn.
         kept = out / f".drawn-{bits_key(samples_key, model, batch_size)}{PART}.batches"
         parts = my_batches(indices, batch_size)
-        batches = partial(draw_batches, draw, parts, config["seed"], batch_size, kept)
+        batches = partial(resume_or_draw_batches, draw, parts, config["seed"], batch_size, kept)
         # Other processes may have no batch in the last round.
         num_rounds = -(-len(indices) // (batch_size * world_size()))
         writer = None

@@ -25,7 +25,7 @@ from blackout.protocols import Draw, Drawn, Samples, Watch
 SECONDS_BETWEEN_LINES = 30.0  # about progress, where there is no terminal
 
 
-def draw_batches(
+def resume_or_draw_batches(
     draw: Draw,
     parts: Sequence[Tensor],
     seed: int,
@@ -35,7 +35,7 @@ def draw_batches(
     *,
     redraw_first: bool,
 ) -> Drawn:
-    """Draw each batch once over any number of calls of the same command.
+    """Yield batches of samples, those that an earlier, killed command drew from disk.
 
     Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
@@ -86,7 +86,7 @@ def with_progress(
     line from time to time.
 
     Args:
-        batches: called with (watch, redraw_first), as `draw_batches`.
+        batches: called with (watch, redraw_first), as `resume_or_draw_batches`.
         num_steps: of a batch.
         num_rounds: number of batches that a process draws at most.
         trajectory: receives the states of the first batch.

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from blackout.config.choices import choices
-from blackout.config.explain import explain_values
+from blackout.config.explain import explain_values, suggest_key
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
 from blackout.files import CONF, refuse_address
@@ -76,7 +76,8 @@ def resolve_settings(cfg: DictConfig, allow_additions: bool = False) -> dict[str
         elif name in defaults:
             config[name] = _check_type(name, config[name], defaults[name])
         else:
-            refuse(not allow_additions, f"{name}: no such option")
+            suggestion = suggest_key(name, sorted(defaults))
+            refuse(not allow_additions, f"{name}: no such option{suggestion}")
             if not is_overridden(name):
                 del config[name]
     for name in config.keys() & {"data_dir", "out"}:

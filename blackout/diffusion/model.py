@@ -296,11 +296,12 @@ class BlackoutDiffusion(Model):
         """
         check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
-        if sampler.kernel is not self.sampler.kernel:
+        if sampler is not self.sampler:
             try_sampler(self, sampler)
         indices = torch.arange(num_samples)
         conditions = parse_conditions(self, num_samples, classes, given, known)
-        num_batches = math.ceil(num_samples / sampler.batch_size)
+        _, _, batch_size = self._batch_layout(sampler, num_samples, conditions)
+        num_batches = math.ceil(num_samples / batch_size)
         with progress_bar(num_batches, sampler.num_steps, callback, enabled=progress) as watch:
             batches = self.batches(
                 indices, seed, sampler=sampler, conditions=conditions, callback=watch
@@ -341,11 +342,8 @@ class BlackoutDiffusion(Model):
         """
         sampler = sampler or self.sampler
         check_conditions(conditions, len(indices), self.num_classes, sampler.guidance)
-        num_particles = particles_per_sample(sampler, self.process, conditions.known is not None)
-        if num_particles > 1:
-            sampler = sampler.memoryless
-        if batch_size is None:
-            batch_size = min(max(1, sampler.batch_size // num_particles), len(indices))
+        sampler, num_particles, default_size = self._batch_layout(sampler, len(indices), conditions)
+        batch_size = batch_size or default_size
         shape = (batch_size, *self.shape)
 
         for first in range(0, len(indices), batch_size):
@@ -374,3 +372,16 @@ class BlackoutDiffusion(Model):
             if conditions.labels is not None:
                 batch["classes"] = conditions.labels[rows]
             yield indices[rows], batch
+
+    def _batch_layout(
+        self, sampler: Sampler, num_samples: int, conditions: Conditions
+    ) -> tuple[Sampler, int, int]:
+        """Return the sampler, the particles per sample and the batch size for so many samples.
+
+        Known elements may need particles, which share a batch and need a kernel without memory.
+        """
+        num_particles = particles_per_sample(sampler, self.process, conditions.known is not None)
+        if num_particles > 1:
+            sampler = sampler.memoryless
+        batch_size = min(max(1, sampler.batch_size // num_particles), num_samples)
+        return sampler, num_particles, batch_size

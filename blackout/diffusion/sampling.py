@@ -32,7 +32,7 @@ from blackout.random import RandomSource, SampleStreams
 # start.
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 
-DEFAULT_KERNEL = BinomialBridge()  # of the paper
+DEFAULT_KERNEL = BinomialBridge()  # exact for known X_0, and needs one evaluation per step
 
 
 @dataclass(frozen=True)

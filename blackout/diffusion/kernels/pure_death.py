@@ -29,9 +29,10 @@ from blackout.diffusion.kernels.rounding import Rounding, stochastic_rounding
 class BinomialBridge:
     """Round y to a whole number n of missing units, then take the exact bridge from X_0 = X_t + n.
 
-    Never leaves 0..max_count.
+    Never leaves 0..max_count. The paper rounds to the nearest whole number (section 3); stochastic
+    rounding, the default here, keeps the expected number of births y r.
 
-    References: Santos et al. 2023, eq. 12 and Algorithm 2.
+    References: Santos et al. 2023, eqs. 12, 13 and Algorithm 2.
 
     Args:
         rounding: of y.
@@ -52,8 +53,9 @@ class BinomialBridge:
 class PoissonLeap:
     """Tau-leaping: X_s = X_t + Poisson(y r), clipped to max_count.
 
-    Algorithm 2 prints the rate y e^-t / (1 - e^-t), which lacks the time increment; y r integrates
-    the reverse rate over the step, as the authors' code does.
+    Two things differ from Algorithm 2, as in the authors' code. The printed rate
+    y e^-t / (1 - e^-t) lacks the time increment; y r integrates the reverse rate over the step. And
+    y is not clipped to max_count - X_t before the draw, only X_s afterwards.
 
     References: Santos et al. 2023, Algorithm 2; Gillespie 2001.
     """
