@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +118,13 @@ def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model():
     expected = Sampler(PoissonLeap(), num_steps=1000, grid=grid, batch_size=7)
     assert torch.equal(model.sample(4, sampler="poisson"), model.sample(4, sampler=expected))
     assert torch.equal(model.sample(4, sampler="poisson", num_steps=9), model.sample(4, sampler=expected, num_steps=9))
+
+
+def test_a_grid_that_ends_too_early_is_refused_with_the_kernel_of_the_model_too():
+    model = made().model.eval()
+    too_short = partial(logit_times, first=3.0, last=0.0)  # ends at t = 0.69
+    with pytest.raises(ValueError, match="too early for these data"):
+        model.sample(4, sampler=replace(model.sampler, grid=too_short))
 
 
 def test_validate_fit_test_and_predict():
