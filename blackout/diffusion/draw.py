@@ -18,7 +18,7 @@ from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import decode_labels
 from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
-from blackout.diffusion.data_stats import checked_facts
+from blackout.diffusion.data_stats import check_facts
 from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.latent_features import has_latent_features, latent_features
@@ -224,7 +224,7 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     default = add_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge(default, given, nested=("correction", "guidance"))
-    return complete_description(description, add_data_ends(checked_facts(model)), "sampler")
+    return complete_description(description, add_data_ends(check_facts(model)), "sampler")
 
 
 def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:
