@@ -645,14 +645,37 @@ def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 
         picture.save(part, format="png", pnginfo=told)
 
 
-def laid_out(tiles: Sequence[Any], columns: int | None, gap: int, margin: int, colour: tuple[int, int, int]) -> Any:
-    """PIL images of one size in columns, or about in a square, `gap` pixels of a colour between and `margin` around."""
-    from PIL import Image
+def arrange_tiles(
+    tiles: Sequence[Any],
+    columns: int | None,
+    gap: int,
+    margin: int,
+    colour: tuple[int, int, int],
+) -> Any:
+    """Lay PIL images of one size out in a grid.
 
-    across, down, number = tiles[0].width + gap, tiles[0].height + gap, len(tiles)
-    columns = min(number, columns or max(1, round(math.sqrt(number * down / across))))
-    rows, around = math.ceil(number / columns), 2 * margin - gap
-    canvas = Image.new("RGB", (columns * across + around, rows * down + around), colour)
+    Args:
+        tiles: the images, at least one.
+        columns: of the grid; None for a nearly square one.
+        gap: pixels between images.
+        margin: pixels around the grid.
+        colour: of gaps and margin, RGB.
+
+    Returns:
+        A PIL image.
+    """
+    from PIL import Image  # only here: not every program draws
+
+    tile_width = tiles[0].width + gap
+    tile_height = tiles[0].height + gap
+    if not columns:
+        columns = max(1, round(math.sqrt(len(tiles) * tile_height / tile_width)))
+    columns = min(len(tiles), columns)
+    rows = math.ceil(len(tiles) / columns)
+    border = 2 * margin - gap
+    size = (columns * tile_width + border, rows * tile_height + border)
+    canvas = Image.new("RGB", size, colour)
     for k, tile in enumerate(tiles):
-        canvas.paste(tile, (margin + k % columns * across, margin + k // columns * down))
+        row, column = divmod(k, columns)
+        canvas.paste(tile, (margin + column * tile_width, margin + row * tile_height))
     return canvas

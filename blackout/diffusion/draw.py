@@ -208,13 +208,13 @@ class CountDraw(Draw):
             samples: `samples` [n, *shape], and `classes` [n] of conditional models.
             columns: of the grid, which then has no names of classes; None for a square grid.
         """
-        from blackout.diffusion.plots import grid, heat_map, with_scale  # only here: imports PIL
+        from blackout.diffusion.plots import add_scale, grid, heat_map  # only here: imports PIL
 
         counts = samples["samples"]
         max_count = self.model.process.max_count
         logarithmic = max_count > MIN_LOG_SCALE_RATIO * float(self.model.mean.mean())
         if counts.ndim == 2:
-            picture = with_scale(heat_map(counts, max_count, logarithmic), max_count, logarithmic)
+            picture = add_scale(heat_map(counts, max_count, logarithmic), max_count, logarithmic)
             picture.info["Description"] = (
                 "A row is a sample, or one of its states in turn; a column is an element."
             )
@@ -222,7 +222,7 @@ class CountDraw(Draw):
         class_names = self._class_names(samples) if columns is None else []
         picture = grid(counts, max_count, columns, logarithmic, class_names)
         if logarithmic or max_count > MAX_BYTE:
-            return with_scale(picture, max_count, logarithmic)
+            return add_scale(picture, max_count, logarithmic)
         return picture
 
     def _class_names(self, samples: Samples) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from blackout.files import laid_out
+from blackout.files import arrange_tiles
 from blackout.permutations.metrics import arranged, wrong_places
 from blackout.protocols import Samples
 
@@ -53,7 +53,7 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
     if kind != "pieces":
         return lists(kind, after, columns, wrong, right)
     pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)
-    return laid_out([laid_out(pair, 2, 4, 0, _WHITE) for pair in pairs], columns, 6, 3, _WHITE)
+    return arrange_tiles([arrange_tiles(pair, 2, 4, 0, _WHITE) for pair in pairs], columns, 6, 3, _WHITE)
 
 
 def lists(
@@ -67,7 +67,7 @@ def lists(
     """
     if kind == "tokens":
         return _numbers(items, items.shape[1], columns, wrong)
-    return laid_out(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None
+    return arrange_tiles(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None
 
 
 def wins(orders: Tensor, n: int) -> Tensor:
@@ -117,7 +117,7 @@ def _cells(images: Tensor, columns: int, wrong: Tensor | None) -> Image.Image:
     for i, one in enumerate(pixels.contiguous().numpy()):
         cell = Image.fromarray(one).resize((w * factor, h * factor), Image.Resampling.NEAREST)
         cells.append(ImageOps.expand(cell, 1, _RED if wrong is not None and bool(wrong[i]) else _GREY))
-    return laid_out(cells, columns, 0, 0, _GREY)
+    return arrange_tiles(cells, columns, 0, 0, _GREY)
 
 
 def _tour(points: Tensor, right: Tensor | None) -> Image.Image:
@@ -151,4 +151,4 @@ def _numbers(rows: Tensor, most: int, columns: int | None = None, wrong: Tensor 
             pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=_RED if bad else colour)
             pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
         cells.append(image)
-    return laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
+    return arrange_tiles(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
