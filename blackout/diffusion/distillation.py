@@ -154,13 +154,13 @@ class StudentNetwork(CountNetwork):
         """Channels of noise."""
         return int(self.body.noise)  # type: ignore[arg-type]  # a UNet
 
-    def forward(self, xt: Tensor, t: Tensor, classes: None = None) -> Tensor:
+    def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Tensor:
         """Return the raw outputs, whose meaning a head defines.
 
         Args:
             xt: counts and bytes of noise, integers [B, C + planes, H, W].
             t: positive float64 times, a scalar or [B].
-            classes: always None; students have no classes.
+            classes: ignored; students have no classes.
 
         Returns:
             float32 [B, outputs, C, H, W].

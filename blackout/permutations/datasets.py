@@ -44,11 +44,12 @@ from blackout.data.images import StrPath
 from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import check_size, reading, stored_bytes, tensors_hash
+from blackout.files import hash_tensors
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MOST_RELEVANT
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.safe_reading import check_size, reading, stored_bytes
 
 __all__ = [
     "Kind", "Puzzles", "items", "jigsaw_cifar10", "jigsaw_digits", "jigsaw_mnist", "one_permutation", "read_puzzles",
@@ -134,7 +135,7 @@ class Puzzles(ABC):
         size = self.size(split)
         number = _FINGERPRINTED if size is None else min(_FINGERPRINTED, size)
         batch = self.batch(split, torch.arange(number))
-        return tensors_hash(f"{self} {self.seed} {self._content(split)}", batch)
+        return hash_tensors(f"{self} {self.seed} {self._content(split)}", batch)
 
     def _content(self, split: Split) -> str:
         """A hash of what puzzles are made from, where that is more than random numbers."""
@@ -180,7 +181,7 @@ class StoredPuzzles(Puzzles):
         return {"items": lists, "ties": first_equal(lists)}
 
     def _content(self, split: Split) -> str:
-        return tensors_hash("", {split: self._rows[split]})
+        return hash_tensors("", {split: self._rows[split]})
 
 
 @component("dataset")

@@ -21,7 +21,8 @@ import torch
 from blackout.component import leaves
 from blackout.config.allowed_components import check_size, copy_plain_values, remove_paths
 from blackout.errors import UserError, refuse
-from blackout.files import MAX_VALUES, opened, replacing
+from blackout.files import replacing
+from blackout.safe_reading import MAX_VALUES, open_regular
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
@@ -134,7 +135,7 @@ def _verify(path: Path) -> None:
     The hash is the comment at the end of the archive, and that of all bytes of the archive without a comment. A file
     without one was written by another program and is taken as it is.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         refuse(not zipfile.is_zipfile(file), f"{path} is damaged, or no checkpoint")
         with zipfile.ZipFile(file) as archive:
             comment, members = archive.comment, archive.infolist()

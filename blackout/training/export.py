@@ -26,7 +26,8 @@ from blackout.component import Plain, leaves, thaw
 from blackout.config.allowed_components import check_components, copy_plain_values
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
-from blackout.files import opened, read_mapping, replacing_folder, save_tensors
+from blackout.files import replacing_folder, save_tensors
+from blackout.safe_reading import open_regular, read_mapping
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, first_difference, read_checkpoint
 from blackout.version import __version__
 
@@ -252,7 +253,7 @@ def _read(path: Path) -> _Read:
 def _read_export(directory: Path) -> _Read:
     try:
         description = read_mapping(directory / "config.json")
-        opened(directory / "model.safetensors").close()
+        open_regular(directory / "model.safetensors").close()
         tensors = load_file(directory / "model.safetensors")
     except FileNotFoundError as error:
         missing = Path(error.filename or "model.safetensors").name

@@ -21,7 +21,7 @@ from torch import Size, Tensor
 from blackout.component import component
 from blackout.data.splits import SplitRows, split_samples
 from blackout.errors import UserError, ensure, error_context, refuse
-from blackout.files import read_text, tensors_hash
+from blackout.files import hash_tensors
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, read_samples
@@ -30,6 +30,7 @@ from blackout.permutations.group import inverse, is_permutation, kendall_distanc
 from blackout.permutations.metrics import arranged, puzzle_scores
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
+from blackout.safe_reading import read_text
 
 Judge: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
 """(`samples` [b, n] and their contexts) -> figures of each sample by name, [b]; NaN where one has none."""
@@ -140,7 +141,7 @@ class PermutationData:
     def fingerprint(self, split: Split) -> str:
         """SHA-256 (hex) of the split's arrays; where there is any number of samples, of the first."""
         size = self.size(split)
-        return tensors_hash(self.name, self.batch(split, torch.arange(_FIRST if size is None else size)))
+        return hash_tensors(self.name, self.batch(split, torch.arange(_FIRST if size is None else size)))
 
     def to(self, device: torch.device) -> PermutationData:
         """The same: training samples are made on the CPU."""

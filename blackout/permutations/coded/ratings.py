@@ -13,11 +13,11 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, refuse
-from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repeated
 from blackout.permutations.metrics import MOST_RELEVANT, ndcgs
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
+from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
 
 _COLUMNS = ("userId", "movieId", "rating")
 _LENGTH, _RATERS = 10, 1000
@@ -40,7 +40,7 @@ def read_ratings(file: Path) -> Ratings:
     """
     with reading(file, "not a table of ratings"):
         check_size(file, file.stat().st_size, stored_bytes(file))
-        with opened(file) as raw:
+        with open_regular(file) as raw:
             header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
         if missing := [name for name in _COLUMNS if name not in header]:
             raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
