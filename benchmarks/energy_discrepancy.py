@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> None:
     """
     if min(given.steps, given.batch_size, *given.widths) < 1 or not 0 < given.lr < math.inf:
         raise UserError("steps, batch size and widths must be at least 1, and lr positive and finite")
-    out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", given=True)
+    out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", exact=True)
     save(pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed), out)
     print(f"{given.density}: energy network of {2 * BITS_PER_COORDINATE} bits in {out}")
 

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _draw(options: argparse.Namespace) -> None:
-    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, given=True))
+    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, exact=True))
 
 
 if __name__ == "__main__":

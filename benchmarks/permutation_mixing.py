@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(given: argparse.Namespace) -> None:
     if given.cards < 2:
         raise UserError(f"cards must be at least 2, not {given.cards}")
-    plot = given.plot and new_file(given.plot, given=True)
+    plot = given.plot and new_file(given.plot, exact=True)
     print("\n".join(_table(given.cards)))
     if plot is not None:
         _plot(given.cards, plot)

@@ -15,10 +15,10 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.splits import split_samples
 from blackout.errors import UserError
-from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, repetition_streams
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
+from blackout.safe_reading import read_text
 
 _SHOWN = 4
 """Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""

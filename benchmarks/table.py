@@ -25,7 +25,8 @@ import yaml
 
 from blackout.config.allowed_components import copy_plain_values
 from blackout.errors import CommandParser, UserError, run_command, summary
-from blackout.files import CONF, opened
+from blackout.files import CONF
+from blackout.safe_reading import open_regular
 
 TABLES = Path(__file__).with_name("tables")
 
@@ -61,7 +62,7 @@ def read_table(name: str) -> Mapping[str, Any]:
     if not path.is_file():
         raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             table: Mapping[str, Any] = copy_plain_values(yaml.safe_load(file), str(path))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is no table: {summary(error)}") from None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import UserError, refuse
-from blackout.files import memory
+from blackout.safe_reading import available_memory
 
 Result = TypeVar("Result")
 
@@ -65,7 +65,7 @@ def device_memory(device: torch.device) -> int | None:
     None for other devices, which do not tell.
     """
     if device.type == "cpu":
-        return memory()
+        return available_memory()
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return None

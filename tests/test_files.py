@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from blackout.files import file_error, replacing, save_tensors, write_json
+from blackout.files import replacing, save_tensors, write_json
+from blackout.safe_reading import file_error
 
 
 @pytest.mark.parametrize("durably", [False, True])

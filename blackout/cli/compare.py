@@ -25,7 +25,7 @@ def main(words: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     runs = [path for path in options.runs if path.is_dir()]  # `runs/*` also matches files
     refuse(not runs, f"{options.runs[0]}: no such run directory")
-    path = new_file(options.out or Path("compare.html"), given=options.out is not None)
+    path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
     save_comparison(runs, path)
     print(path)
 

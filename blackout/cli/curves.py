@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blackout.cli.metrics_file import label
-from blackout.files import read_rows, reading
+from blackout.safe_reading import read_rows, reading
 
 Curve: TypeAlias = tuple[list[int], list[float]]
 """Steps and values, as many of each."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from blackout.config.instantiate import instantiate
-from blackout.files import CONF, read_mapping
+from blackout.files import CONF
+from blackout.safe_reading import read_mapping
 
 
 def load_family(name: str) -> Any:

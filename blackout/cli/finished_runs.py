@@ -17,8 +17,9 @@ from blackout.component import leaves
 from blackout.config.descriptions import add_defaults
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
-from blackout.files import read_mapping, write_json
+from blackout.files import write_json
 from blackout.protocols import Source
+from blackout.safe_reading import read_mapping
 
 RESULTS = "metrics.json"
 LENGTH_ARGUMENTS = ("max_steps", "max_time", "min_steps", "min_time")

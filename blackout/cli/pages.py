@@ -21,7 +21,8 @@ from PIL import Image
 from blackout.cli.run_results import place_label, score_cards
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import opened, replacing
+from blackout.files import replacing
+from blackout.safe_reading import open_regular
 
 MAX_PICTURE_BYTES = 400_000  # larger pictures are made smaller
 MAX_ANIMATION_BYTES = 4_000_000
@@ -105,7 +106,7 @@ def load_picture(path: Path, title: str, run: Path) -> Picture | None:
 @lru_cache(maxsize=PICTURE_CACHE)
 def _load_picture(path: Path, title: str, run: Path, stamp: tuple[int, int]) -> Picture:
     """Read a picture; `stamp`, its time and size, makes the cache forget pictures that changed."""
-    with opened(path, run) as content, Image.open(content, formats=("PNG", "WEBP")) as image:
+    with open_regular(path, run) as content, Image.open(content, formats=("PNG", "WEBP")) as image:
         width, height = image.size
         kind = str(image.format).lower()
         description = str(path.relative_to(run))

@@ -20,7 +20,7 @@ from blackout.cli.metrics_file import comparison_rows
 from blackout.cli.pages import Picture, load_picture, save_page
 from blackout.cli.run_results import MAX_FILE_BYTES, read_scores, read_settings
 from blackout.errors import UserError
-from blackout.files import opened, read_mapping
+from blackout.safe_reading import open_regular, read_mapping
 
 MAX_PICTURE_CHARACTERS = 16_000_000  # of all pictures in a page; further ones are only named
 MAX_PREVIEW_BYTES = MAX_PICTURE_CHARACTERS // 3  # with more, only every k-th preview is shown
@@ -167,7 +167,7 @@ def read_model_description(run: Path) -> dict[str, Any] | None:
     weights = run / "model" / "model.safetensors"
     if not (config.exists() and weights.exists()):
         return None
-    opened(weights, run).close()  # refuses links that lead out of the run
+    open_regular(weights, run).close()  # refuses links that lead out of the run
     return {
         "size": f"{weights.stat().st_size:,} bytes",
         "description": read_mapping(config, run, MAX_FILE_BYTES),

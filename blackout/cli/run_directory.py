@@ -22,14 +22,8 @@ from blackout.config.allowed_components import PATH_ARGUMENTS, copy_plain_values
 from blackout.config.descriptions import add_defaults
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
-from blackout.files import (
-    parse_yaml,
-    read_mapping,
-    refuse_links,
-    remove_parts,
-    replacing,
-    working_folder,
-)
+from blackout.files import refuse_links, remove_parts, replacing, working_folder
+from blackout.safe_reading import parse_yaml, read_mapping
 from blackout.training.export import check_replaceable
 
 FAILURE_REPORTS = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")

@@ -8,7 +8,7 @@ from typing import Any
 
 from blackout.cli.metrics_file import IDEAL, label
 from blackout.errors import refuse
-from blackout.files import read_mapping
+from blackout.safe_reading import read_mapping
 
 MAX_FILE_BYTES = 4_000_000  # of a file of settings or scores
 TARGETS = ("held_out_data", "exact", "optimum", "ceiling", IDEAL)

@@ -20,7 +20,7 @@ from blackout.cli.curves import Curve, read_curves
 from blackout.cli.pages import PAGES, POLICY, Picture, load_picture
 from blackout.cli.run_results import read_scores, read_settings, score_cards
 from blackout.errors import UserError, refuse
-from blackout.files import opened
+from blackout.safe_reading import open_regular
 
 HOST = "127.0.0.1"
 MAX_DEPTH = 5  # levels of subfolders in which runs are looked for
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         run = find_runs(folder).get(place[1 : -len("/report.html")])
         if run is None:
             return None
-        with opened(run / "report.html", run) as file:
+        with open_regular(run / "report.html", run) as file:
             content = file.read(MAX_PAGE_BYTES + 1)
         refuse(len(content) > MAX_PAGE_BYTES, f"{run / 'report.html'} is too large")
         return content

@@ -38,7 +38,7 @@ from blackout.distributed import (
     world_size,
 )
 from blackout.errors import UserError, error_context, refuse
-from blackout.files import PART, request_key, tensors_hash
+from blackout.files import PART, hash_tensors, request_key
 from blackout.preemption import signals
 from blackout.protocols import Draw, Source
 from blackout.random import compiler_version
@@ -115,7 +115,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         scoring = Scoring(config, model, family, draw)
 
     # 3. The folder of the results, equal for equal requests: a killed command finds its own.
-    weights = tensors_hash("", {"": indices, **model.state_dict()})
+    weights = hash_tensors("", {"": indices, **model.state_dict()})
     samples_key = request_key([weights, request, model.config, config["seed"]])
     names = ["shown", "trajectory", "evaluate"]
     if config["evaluate"]:

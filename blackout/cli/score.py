@@ -27,7 +27,7 @@ from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, refuse
 from blackout.evaluation.image_scores import summarise_seeds
-from blackout.files import request_key, save_picture, tensors_hash
+from blackout.files import hash_tensors, request_key, save_picture
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.training.callbacks import reference_scores, score_samples
 from blackout.training.family import ComponentFamily
@@ -153,7 +153,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     first_choice = [] if config["out"] or sweeping() else [samples_folder]
     other_choices = output_folders(optional_path(config, "out"), samples_folder, "scores")
     folders = itertools.chain(first_choice, other_choices)
-    samples_hash = tensors_hash("", {"samples": samples["samples"]})
+    samples_hash = hash_tensors("", {"samples": samples["samples"]})
     key = request_key(
         [samples_hash, condition, config["dataset"], config["metrics"], data_hashes(source)]
     )

@@ -27,7 +27,8 @@ from hydra.types import RunMode
 from blackout.config.explain import parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import Preempted, UserError
-from blackout.files import read_mapping, replacing, write_table
+from blackout.files import replacing, write_table
+from blackout.safe_reading import read_mapping
 
 RESULT_COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
 """Columns of results.csv before those of the scores."""

@@ -23,7 +23,7 @@ from blackout.config.arguments import check_arguments
 from blackout.config.descriptions import map_mappings, update_components
 from blackout.config.instantiate import find_target, is_component
 from blackout.errors import UserError, refuse
-from blackout.files import MAX_DEPTH, MAX_VALUES
+from blackout.safe_reading import MAX_DEPTH, MAX_VALUES
 
 ALLOWED_PACKAGES: dict[str, tuple[str, ...]] = {
     "family": (

@@ -15,7 +15,8 @@ from blackout.data.count_data import CountData
 from blackout.data.images import StrPath, crop_and_resize, load_images, read_image
 from blackout.data.torchvision_sets import open_torchvision
 from blackout.errors import ensure, refuse
-from blackout.files import file_error, reading, replacing
+from blackout.files import replacing
+from blackout.safe_reading import file_error, reading
 
 SIZE = 64  # pixels of the resized side
 CROP = 140  # central pixels of the aligned images

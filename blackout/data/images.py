@@ -20,7 +20,7 @@ from blackout.data.count_data import CountData, split_parts
 from blackout.data.on_disk import pack_rows, stays_on_disk
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import check_size, opened, reading, stored_bytes
+from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
 
 StrPath = str | os.PathLike[str]
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
@@ -66,7 +66,7 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
     Raises:
         UserError: the file cannot be decoded, or has more than 8 bits per channel.
     """
-    with reading(path, "cannot be read as an image"), opened(path) as file:
+    with reading(path, "cannot be read as an image"), open_regular(path) as file:
         # formats by name: for some others Pillow starts other programs
         with Image.open(file, formats=FORMATS) as image:
             check_size(path, 4 * image.width * image.height, stored_bytes(path))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.data.formats import load_array
 from blackout.errors import ensure
-from blackout.files import read_text
+from blackout.safe_reading import read_text
 
 Array = npt.NDArray[Any]
 Level = float | str  # value of a covariate

@@ -25,16 +25,8 @@ from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError
-from blackout.files import (
-    file_error,
-    memory,
-    opened,
-    read_mapping,
-    remove_parts,
-    replacing_folder,
-    request_key,
-    write_json,
-)
+from blackout.files import remove_parts, replacing_folder, request_key, write_json
+from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
 Array = npt.NDArray[Any]
 Blocks = Callable[[], Iterator[Any]]  # yields all rows in blocks of checked counts, dense or CSR
@@ -49,7 +41,7 @@ def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None)
     """Whether counts are read from disk: as the user says, else where they are large."""
     if in_memory is not None:
         return not in_memory
-    max_bytes = min(MAX_MEMORY_BYTES, memory() * MEMORY_FRACTION)
+    max_bytes = min(MAX_MEMORY_BYTES, available_memory() * MEMORY_FRACTION)
     return math.prod(shape) * min(itemsize, 4) > max_bytes
 
 
@@ -78,7 +70,7 @@ class FileArray:
         self.dtype = np.dtype(dtype)
         self.shape = shape
         self._offset = offset
-        self._file = opened(path)
+        self._file = open_regular(path)
         self._state = self._file_state()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from blackout.data.count_data import CountData
 from blackout.data.formats import load_array
 from blackout.data.images import read_image_folder
 from blackout.errors import UserError, refuse
-from blackout.files import reading
+from blackout.safe_reading import reading
 
 
 def read_samples(path: Path, data: CountData) -> Tensor:

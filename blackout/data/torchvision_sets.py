@@ -23,7 +23,7 @@ from blackout.data.count_statistics import CHUNK_SAMPLES
 from blackout.data.images import StrPath
 from blackout.data.splits import validation_size
 from blackout.errors import ensure, refuse
-from blackout.files import file_error, opened, reading
+from blackout.safe_reading import file_error, open_regular, reading
 
 # of the unpacked files; torchvision has the sums of the compressed files only
 MNIST_MD5 = {
@@ -203,7 +203,7 @@ def _read_mnist(
         file = home / file_name
         if not file.exists():
             continue
-        with reading(file, "damaged; delete it or put a good copy there"), opened(file):
+        with reading(file, "damaged; delete it or put a good copy there"), open_regular(file):
             read = read_image_file if "images" in file_name else read_label_file
             content = read(str(file))
             ensure(content.shape[1:] in ((), (28, 28)), "its images are not of 28 x 28 pixels")
@@ -254,7 +254,7 @@ def _with_validation(
 
 
 def _check_md5(file: Path, expected: str) -> None:
-    with reading(file, "cannot be read"), opened(file) as stream:
+    with reading(file, "cannot be read"), open_regular(file) as stream:
         digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
         md5 = digest.hexdigest()
     advice = "delete it or put a good copy there"

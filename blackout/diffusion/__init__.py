@@ -9,6 +9,7 @@ from blackout.diffusion.distillation import (
     Distillation,
     JointBridge,
     Student,
+    StudentNetwork,
     StudentSampler,
     energy_score,
 )
@@ -152,6 +153,7 @@ __all__ = [
     "StatefulKernel",
     "StepLoss",
     "Student",
+    "StudentNetwork",
     "StudentSampler",
     "TauLeap",
     "ThinAndBridge",

@@ -1,10 +1,15 @@
-"""What is known of the data: means of elements and of classes, measured; the facts that a description says, checked."""
+"""Statistics and facts of the data: means of elements and classes, and checks of recorded facts.
+
+Facts are the plain values that the description of a model records about its data. Components ask
+for them by name, so a description from a file is checked before anything is built from it.
+"""
 
 from __future__ import annotations
 
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,88 +20,154 @@ from blackout.counts import LARGEST_COUNT
 from blackout.data.count_statistics import Sums, compute_sums, iterate_chunks
 from blackout.data.labels import Level
 from blackout.data.on_disk import DiskCounts
-from blackout.errors import refuse
+from blackout.errors import UserError
 from blackout.networks.elements import Elements, estimate_concentration, estimate_gain
 
-_ROUNDS = 20
-"""Of an iteration that settles in fewer."""
+MAX_DIMENSIONS = 4  # of a sample: volumes [C, D, H, W]
+PROPORTIONAL_FITTING_ROUNDS = 20  # it converges in fewer
+SHRINKAGE_ROUNDS = 20  # of empirical Bayes, which converges in fewer
+MIN_CLASS_SIZE = 0.5  # samples of an empty class: its error is large but finite
+COOLING = 0.25  # factor per round on the variance of means that share the base; it ends near 0
+MIN_SHARE = 0.01  # of the means on the base, and of those off it
+MIN_WEIGHT = 1e-6  # of the means off the base; avoids 0 / 0
 
 
-def _whole(value: Any) -> bool:
+def _is_positive_integer(value: Any) -> bool:
     return type(value) is int and 1 <= value <= LARGEST_COUNT
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _count(value: Any) -> bool:
+def _is_non_negative_integer(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _word(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_non_negative_number(value: Any) -> bool:
+    return _is_finite_number(value) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Whether a value is a list of such."""
-    return lambda value: isinstance(value, list) and all(map(fits, value))
+def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(accepts(item) for item in value)
 
 
-_NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
-_WHOLE, _WORD = (_whole, "a whole number of at least 1"), (_word, "text")
-_WHOLES, _WORDS = (_each(_whole), "a list of whole numbers"), (_each(_word), "a list of text")
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "shape": (lambda v: _WHOLES[0](v) and 1 <= len(v) <= 4, _WHOLES[1]),
-    "max_count": _WHOLE,
-    "mean": _NOT_NEGATIVE,
-    "std": _NOT_NEGATIVE,
-    "total_dispersion": _NOT_NEGATIVE,
-    "covariance_excess": _NOT_NEGATIVE,
-    "num_classes": _WHOLE,
-    "covariates": (
-        lambda v: isinstance(v, dict) and all(x and (_each(_number)(x) or _WORDS[0](x)) for x in v.values()),
-        "lists of finite numbers or of words by name",
+def _is_positive_integer_list(value: Any) -> bool:
+    return _is_list(value, _is_positive_integer)
+
+
+def _is_non_negative_integer_list(value: Any) -> bool:
+    return _is_list(value, _is_non_negative_integer)
+
+
+def _is_text_list(value: Any) -> bool:
+    return _is_list(value, _is_text)
+
+
+def _is_shape(value: Any) -> bool:
+    return _is_positive_integer_list(value) and 1 <= len(value) <= MAX_DIMENSIONS
+
+
+def _is_levels(value: Any) -> bool:
+    return bool(value) and (_is_list(value, _is_finite_number) or _is_text_list(value))
+
+
+def _is_covariates(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_levels(levels) for levels in value.values())
+
+
+def _is_text_lists_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text_list(names) for names in value.values())
+
+
+def _is_units(value: Any) -> bool:
+    is_pair = _is_non_negative_integer_list(value) and len(value) == 2
+    return is_pair and _is_positive_integer(value[1])
+
+
+@dataclass(frozen=True)
+class FactCheck:
+    """Check of one fact.
+
+    Args:
+        accepts: whether a value is allowed.
+        requirement: what a value must be, for messages.
+    """
+
+    accepts: Callable[[Any], bool]
+    requirement: str
+
+
+POSITIVE_INTEGER = FactCheck(_is_positive_integer, "a whole number of at least 1")
+NON_NEGATIVE = FactCheck(_is_non_negative_number, "a finite number of at least 0")
+TEXT = FactCheck(_is_text, "text")
+POSITIVE_INTEGERS = FactCheck(_is_positive_integer_list, "a list of whole numbers of at least 1")
+TEXTS = FactCheck(_is_text_list, "a list of text")
+
+FACT_CHECKS: dict[str, FactCheck] = {
+    "shape": FactCheck(_is_shape, f"a list of 1 to {MAX_DIMENSIONS} whole numbers of at least 1"),
+    "max_count": POSITIVE_INTEGER,
+    "mean": NON_NEGATIVE,
+    "std": NON_NEGATIVE,
+    "total_dispersion": NON_NEGATIVE,
+    "covariance_excess": NON_NEGATIVE,
+    "num_classes": POSITIVE_INTEGER,
+    "covariates": FactCheck(_is_covariates, "lists of finite numbers or of text, by name"),
+    "covariate_levels": POSITIVE_INTEGERS,
+    "label_counts": FactCheck(
+        _is_non_negative_integer_list, "a list of whole numbers of at least 0"
     ),
-    "covariate_levels": _WHOLES,
-    "label_counts": (_each(_count), _WHOLES[1]),
-    "sample_shape": _WHOLES,
-    "features": _WORDS,
-    "class_names": _WORDS,
-    "class_values": (lambda v: isinstance(v, dict) and all(map(_each(_word), v.values())), "lists of text by name"),
-    "units": (lambda v: _each(_count)(v) and len(v) == 2 and _whole(v[1]), "offset and gain, two whole numbers"),
-    "name": _WORD,
-    "layer": _WORD,
+    "sample_shape": POSITIVE_INTEGERS,
+    "features": TEXTS,
+    "class_names": TEXTS,
+    "class_values": FactCheck(_is_text_lists_by_name, "lists of text, by name"),
+    "units": FactCheck(_is_units, "offset and gain, two whole numbers, the gain at least 1"),
+    "name": TEXT,
+    "layer": TEXT,
 }
 
 
-def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that components of a model may ask for by name.
+def check_facts(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that components of a model may ask for by name.
 
     Args:
         description: of a model, perhaps from a damaged file.
 
     Raises:
-        UserError: a fact is missing, of another kind, or none of a diffusion model's.
+        UserError: a fact is missing, has a value that is not allowed, or is not one of
+            `FACT_CHECKS`.
     """
-    data = description.get("data") or {}
-    for name in ("shape", "max_count", *data):
-        fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
-        refuse(not fits(data.get(name)), f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
-    return {name: fact for name, fact in data.items() if name != "name"}
+    facts = description.get("data") or {}
+    for name in ("shape", "max_count", *facts):
+        check = FACT_CHECKS.get(name)
+        if check is None:
+            raise UserError(f"{name} is not a fact of the data: leave it out")
+        value = facts.get(name)
+        if not check.accepts(value):
+            raise UserError(
+                f"{name} of the data must be {check.requirement}, not {reprlib.repr(value)}"
+            )
+    return {name: fact for name, fact in facts.items() if name != "name"}
 
 
-def mean_image(counts: Tensor | DiskCounts, known: Sums | None = None) -> Tensor:
-    """E[X_0] per element, float32, without a floating-point copy of the data.
+def mean_image(counts: Tensor | DiskCounts, sums: Sums | None = None) -> Tensor:
+    """Return E[X_0] of every element, float32 [*shape], without a float copy of the data.
 
-    One unit is added to each element's total: what never occurred in training must not be impossible.
-    Ours (tests/diffusion/test_class_starts.py).
+    One count is added to the total of every element, and one sample to their number, so that
+    counts that never occurred in training are not impossible.
 
     Args:
         counts: integers [N, *shape].
-        known: their sums, where they were taken before.
+        sums: of the counts, if they are known.
+
+    References: this project; checked in tests/diffusion/test_class_starts.py.
     """
-    return (((known or compute_sums(counts)).element + 1).double() / (len(counts) + 1)).float()
+    sums = sums or compute_sums(counts)
+    return ((sums.element + 1).double() / (len(counts) + 1)).float()
 
 
 def class_means(
@@ -106,85 +177,142 @@ def class_means(
     mean: Tensor,
     covariates: Sequence[Sequence[Level]] = (),
 ) -> Tensor:
-    """E[X_0 | class] per element, float32 [num_classes, *shape], with the average image added to every class once.
+    """Return E[X_0 | class] of every element, float32 [num_classes, *shape].
 
-    With covariates some combinations have no samples. It is then a product of a factor of the class and one of every
-    covariate's word, with the totals of each: Poisson regression, by iterative proportional fitting [Deming 1940]. As
-    many average images as there are classes and levels are spread over all combinations.
+    The average sample is added to every class once.
+
+    With covariates some combinations have no samples. The mean is then a product of a factor of
+    the class and a factor of every covariate's level, which reproduces the totals of each: a
+    Poisson regression, fitted by iterative proportional fitting. Covariates whose levels are
+    numbers have no factor. As many average samples as there are classes and levels are spread
+    over all combinations.
 
     Args:
         counts: integers [N, *shape].
         labels: int64 [N].
-        mean: of all, positive, [*shape].
+        num_classes: combinations of a class and a level of every covariate.
+        mean: of all samples, positive, [*shape].
         covariates: levels of each.
+
+    References: Deming et al. 1940.
     """
+    # 1. Totals and sizes of every combination.
     totals = torch.zeros(num_classes, *mean.shape, dtype=torch.int64)
-    for first, part in iterate_chunks(counts):
-        totals.index_add_(0, labels[first : first + len(part)], part.long())
+    for first, chunk in iterate_chunks(counts):
+        totals.index_add_(0, labels[first : first + len(chunk)], chunk.long())
     sizes = labels.bincount(minlength=num_classes).view(-1, *(1 for _ in mean.shape))
     if not covariates:
         return ((totals.double() + mean.double()) / (sizes + 1)).float()
-    sides = [num_classes // math.prod(map(len, covariates)), *map(len, covariates)]
-    spread = sum(sides) / num_classes
-    of = (totals.double() + spread * mean).view(*sides, *mean.shape)
-    many = (sizes.double() + spread).view(*sides, *sizes.shape[1:])
-    rates = mean.double().expand(of.shape)
-    for axis in [0, *(k for k, levels in enumerate(covariates, 1) if isinstance(levels[0], str))] * _ROUNDS:
-        others = [k for k in range(len(sides)) if k != axis]
-        rates = rates * of.sum(others, keepdim=True) / (many * rates).sum(others, keepdim=True)
+
+    # 2. One axis for the classes and for every covariate, with the average samples added.
+    num_levels = [len(levels) for levels in covariates]
+    table_shape = [num_classes // math.prod(num_levels), *num_levels]
+    pseudo_count = sum(table_shape) / num_classes  # average samples of every combination
+    total_table = (totals.double() + pseudo_count * mean).view(*table_shape, *mean.shape)
+    size_table = (sizes.double() + pseudo_count).view(*table_shape, *sizes.shape[1:])
+
+    # 3. Fit the factors of one axis after the other.
+    text_axes = [k for k, levels in enumerate(covariates, 1) if isinstance(levels[0], str)]
+    rates = mean.double().expand(total_table.shape)
+    for axis in [0, *text_axes] * PROPORTIONAL_FITTING_ROUNDS:
+        other_axes = [k for k in range(len(table_shape)) if k != axis]
+        observed = total_table.sum(other_axes, keepdim=True)
+        expected = (size_table * rates).sum(other_axes, keepdim=True)
+        rates = rates * observed / expected
     return rates.reshape(totals.shape).float()
 
 
-def shifts(data: Plain, known: Mapping[str, Tensor]) -> Tensor | None:
-    """log E[X_0 | class] - log E[X_0] of every class and of none, float32 [num_classes + 1, *shape], with covariates.
+def class_log_ratios(facts: Plain, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """Return log E[X_0 | class] - log E[X_0] of every class, and 0 for the null class.
 
-    Ours (tests/diffusion/test_class_starts.py).
+    Args:
+        facts: of the data.
+        tensors: statistics of the data, `mean` [*shape] and `class_mean` [num_classes, *shape].
+
+    Returns:
+        float32 [num_classes + 1, *shape]; None without covariates or without means of classes.
+
+    References: this project; checked in tests/diffusion/test_class_starts.py.
     """
-    if "covariates" not in data or "class_mean" not in known:
+    if "covariates" not in facts or "class_mean" not in tensors:
         return None
-    return torch.log(with_none(known["class_mean"] / known["mean"]))
+    return torch.log(append_null_class(tensors["class_mean"] / tensors["mean"]))
 
 
-def with_none(ratio: Tensor) -> Tensor:
-    """Ratios of every class and, 1, of none, [num_classes + 1, *shape]."""
-    return torch.cat([ratio, torch.ones_like(ratio[:1])])
+def append_null_class(ratios: Tensor) -> Tensor:
+    """Append a ratio of 1 for the null class to ratios [num_classes, *shape].
+
+    Returns:
+        [num_classes + 1, *shape].
+    """
+    return torch.cat([ratios, torch.ones_like(ratios[:1])])
 
 
-def shrunk_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
-    """Means of classes drawn towards a base that they share, float32 [K, D]: what few samples of one would miss. Ours.
+def shrink_class_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> Tensor:
+    """Shrink the means of classes towards a base that they share, where samples are few.
 
-    Adaptive shrinkage [Stephens 2017] of logarithms, whose errors are known: an element of a class lies on the base, or
-    beside it by a normal number. Share and variance of those, and the base of every element, are fitted to all
-    (empirical Bayes); its law, that errors become smaller, is tested in `tests/diffusion/test_class_starts.py`.
+    This is adaptive shrinkage of logarithms with known standard errors. The log mean of an
+    element in a class either equals the base of the element, or deviates from it by a normal
+    number. The share and the variance of these deviations, and the base of every element, are
+    fitted to all means by expectation maximisation (empirical Bayes).
 
     Args:
         means: of every class, positive, [K, D].
-        sizes: samples of every class, [K].
+        sizes: number of samples of every class, [K].
         concentration: of every element within classes, [D].
+
+    Returns:
+        float32 [K, D].
+
+    References: Stephens 2017; for means of counts: this project, checked in
+        tests/diffusion/test_class_starts.py.
     """
-    log_mean, n = torch.log(means.double()), sizes.double().clamp(min=0.5)[:, None]
-    base, share, slab = log_mean.median(0).values, torch.tensor(0.5).double(), torch.tensor(1.0).double()
-    for k in range(_ROUNDS):
-        error = (torch.exp(-torch.maximum(log_mean, base)) + 1 / concentration) / n
-        beside, wide, near = log_mean - base, error + slab, error + slab * 0.25**k
-        log_odds = torch.logit(share) - torch.log(near / wide) / 2 - beside.square() * (1 / near - 1 / wide) / 2
-        on = torch.sigmoid(log_odds)
-        weight = on / near + (1 - on) / wide
+    log_mean = torch.log(means.double())
+    num_samples = sizes.double().clamp(min=MIN_CLASS_SIZE)[:, None]
+    base = log_mean.median(0).values
+    base_share = torch.tensor(0.5).double()
+    slab_variance = torch.tensor(1.0).double()  # of deviations from the base
+    for k in range(SHRINKAGE_ROUNDS):
+        # 1. Squared errors of the log means, whose counts are negative binomial.
+        inverse_mean = torch.exp(-torch.maximum(log_mean, base))
+        error = (inverse_mean + 1 / concentration) / num_samples
+
+        # 2. Posterior probability that a mean is on the base.
+        deviation = log_mean - base
+        off_variance = error + slab_variance
+        on_variance = error + slab_variance * COOLING**k
+        log_odds = (
+            torch.logit(base_share)
+            - torch.log(on_variance / off_variance) / 2
+            - deviation.square() * (1 / on_variance - 1 / off_variance) / 2
+        )
+        on_base = torch.sigmoid(log_odds)
+
+        # 3. Base, share and variance that maximise the expected likelihood.
+        weight = on_base / on_variance + (1 - on_base) / off_variance
         base = (weight * log_mean).sum(0) / weight.sum(0)
-        square = (beside * slab / wide).square() + error * slab / wide
-        share, slab = on.mean().clamp(0.01, 0.99), ((1 - on) * square).sum() / (1 - on).sum().clamp(min=1e-6)
-    return torch.exp(base + (1 - on) * (log_mean - base) * slab / (error + slab)).float()
+        posterior_mean = deviation * slab_variance / off_variance
+        second_moment = posterior_mean.square() + error * slab_variance / off_variance
+        total_weight = (1 - on_base).sum().clamp(min=MIN_WEIGHT)
+        base_share = on_base.mean().clamp(MIN_SHARE, 1 - MIN_SHARE)
+        slab_variance = ((1 - on_base) * second_moment).sum() / total_weight
+    shrinkage = (1 - on_base) * (log_mean - base) * slab_variance / (error + slab_variance)
+    return torch.exp(base + shrinkage).float()
 
 
-def elements_of(counts: Tensor | DiskCounts, mean: Tensor, known: Sums | None = None) -> Elements:
-    """Estimate mean, concentration and gain by moments, float32; see `blackout.networks.elements`.
+def estimate_elements(
+    counts: Tensor | DiskCounts, mean: Tensor, sums: Sums | None = None
+) -> Elements:
+    """Estimate concentrations and gain by moments, float32; see `blackout.networks.elements`.
 
     Args:
         counts: integers [N, *shape].
         mean: of every element, positive, [*shape].
-        known: sums of the counts, where they were taken before.
+        sums: of the counts, if they are known.
     """
-    found = known or compute_sums(counts)
-    own, variance = found.element.double() / len(found.sample), found.variance
-    shared = estimate_gain(found.sample.var(correction=0), own, variance)
-    return Elements(mean, estimate_concentration(mean.double(), variance).float(), shared.float())
+    sums = sums or compute_sums(counts)
+    sample_mean = sums.element.double() / len(sums.sample)
+    variance = sums.variance
+    gain = estimate_gain(sums.sample.var(correction=0), sample_mean, variance)
+    concentration = estimate_concentration(mean.double(), variance)
+    return Elements(mean, concentration.float(), gain.float())

@@ -1,4 +1,4 @@
-"""What `sample.py` can ask of a diffusion model on counts: a sampler, classes, elements that are given."""
+"""Draws of count models as `sample.py` requests them: a sampler, classes and known elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blackout.data.annotated_samples import AnnotatedSamples
 from blackout.data.labels import decode_labels
 from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
-from blackout.diffusion.data_stats import checked_facts
+from blackout.diffusion.data_stats import check_facts
 from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.latent_features import has_latent_features, latent_features
@@ -28,30 +28,44 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, refuse
-from blackout.protocols import Draw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
+from blackout.protocols import (
+    Draw,
+    Drawn,
+    OutputNames,
+    Outputs,
+    Samples,
+    Source,
+    Watch,
+    refuse_unknown,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_DARK = 16
-"""Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
-_OF_VECTORS = {"num_steps": 13, "inpainting_particles": 4}
-"""How vectors with known elements are drawn: in 100 evaluations by the trapezoidal rule."""
-_OF_POSTERIORS = ("operator", "noise", "measurement", "calibrate")
+# Ratio of the largest count to the mean above which brightness is logarithmic: nearly all elements
+# would be black otherwise. Handwritten digits have a ratio of at most 10.
+MIN_LOG_SCALE_RATIO = 16
+MAX_BYTE = 255  # counts up to it are brightness in 8 bits, which needs no scale
+
+# Vectors with known elements: 13 steps of the trapezoidal rule, with 2 evaluations each, of 4
+# particles cost about 100 evaluations per sample.
+VECTOR_INPAINTING = {"num_steps": 13, "inpainting_particles": 4}
+POSTERIOR_SETTINGS = ("operator", "noise", "measurement", "calibrate")  # need posterior=...
 
 
 @dataclass(frozen=True)
 class CountDraw(Draw):
-    """Counts drawn from a model by a sampler.
+    """Draw of counts from a model by a sampler.
 
     Args:
         model: in eval mode.
-        sampler: how to draw.
+        sampler: settings of sampling.
         description: the sampler as plain values.
-        classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
-        known: elements that are given, one row for all samples or row k for sample k.
-        total: count of every sample, of models that were told totals.
-        condition: what was asked for, as plain values.
+        classes: int64 [c], taken in turn: sample k has the class classes[k mod c]; None draws from
+            all classes.
+        known: known elements, one row for all samples or row k for sample k.
+        total: total count of every sample, for models with totals as a covariate.
+        condition: the requested conditions as plain values.
     """
 
     model: BlackoutDiffusion
@@ -65,10 +79,10 @@ class CountDraw(Draw):
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
-        """Samples are laid out as the data were."""
-        shape = self.data.get("sample_shape") or ()
-        fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
-        return OutputNames(shape=tuple(shape) if fits else None, units=self.units)
+        """Names of the results, and the layout of the data's file for its samples."""
+        sample_shape = tuple(self.data.get("sample_shape") or ())
+        fits = bool(sample_shape) and math.prod(sample_shape) == math.prod(self.model.shape)
+        return OutputNames(shape=sample_shape if fits else None, units=self.units)
 
     @property
     def units(self) -> tuple[int, int]:
@@ -82,17 +96,23 @@ class CountDraw(Draw):
         return self.model.config.get("data", {})
 
     def about(self, seed: int) -> Mapping[str, int]:
-        """The seed, the largest count there can be, in the units of the data's file, and its offset and gain."""
+        """Return seed and largest possible count in the units of the data's file.
+
+        Offset and gain of the file are added unless they are 0 and 1.
+        """
         offset, gain = self.units
-        camera = {} if self.units == (0, 1) else {"offset": offset, "gain": gain}
-        return {"seed": seed, "max_count": self.model.process.max_count * gain + offset, **camera}
+        metadata = {"seed": seed, "max_count": self.model.process.max_count * gain + offset}
+        if (offset, gain) != (0, 1):
+            metadata["offset"] = offset
+            metadata["gain"] = gain
+        return metadata
 
     def outputs(self, seed: int) -> Outputs | None:
-        """An .h5ad, where the data came from AnnData."""
+        """Return the writer of an .h5ad if the data came from AnnData, else None."""
         if len(self.data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        given = self.condition.get("given") or {}
-        return AnnotatedSamples(self.data, self.about(seed), given, self._latent)
+        covariates = self.condition.get("given") or {}
+        return AnnotatedSamples(self.data, self.about(seed), covariates, self._latent)
 
     def _latent(self, counts: Tensor) -> Any:
         """Return features of counts [n, D], float32 [n, width], or None if the network has none."""
@@ -101,27 +121,40 @@ class CountDraw(Draw):
         return None
 
     def compared_with(self, source: Source) -> Source:
-        """The part of a dataset that is of the classes and covariates of the samples."""
+        """Return the part of a dataset that has the classes and covariates of the samples.
+
+        Raises:
+            UserError: the dataset has other classes or covariates than the model, or samples with
+                known elements cannot be compared.
+        """
         if self.known is not None or self.classes is None or not isinstance(source, CountData):
             return super().compared_with(source)
         for name in ("class_names", "covariates"):
-            if (theirs := source.facts.get(name)) != (ours := self.data.get(name)):
-                told = f"{name.replace('_', ' ')} of {source.name} are {theirs}, those of the model {ours}"
-                raise UserError(f"evaluate=true: {told}: give dataset.labels and dataset.covariates as in training")
+            source_value = source.facts.get(name)
+            model_value = self.data.get(name)
+            if source_value != model_value:
+                raise UserError(
+                    f"evaluate=true: {name.replace('_', ' ')} of {source.name} are {source_value}, "
+                    f"those of the model {model_value}: "
+                    "give dataset.labels and dataset.covariates as in training"
+                )
         return source.select_condition(self.classes)
 
     @property
     def batch_size(self) -> int:
-        """Samples whose particles, if they have any, make up the sampler's batch."""
-        number = particles_per_sample(self.sampler, self.model.process, self.known is not None)
-        return max(1, self.sampler.batch_size // number)
+        """Samples per batch: all their particles together fill the sampler's batch."""
+        has_known = self.known is not None
+        num_particles = particles_per_sample(self.sampler, self.model.process, has_known)
+        return max(1, self.sampler.batch_size // num_particles)
 
     @property
     def steps(self) -> int:
+        """Number of steps of the sampler."""
         return self.sampler.num_steps
 
     @cached_property
     def nfe(self) -> int:
+        """Number of network function evaluations per sample."""
         return evaluations_per_sample(
             self.model,
             self.sampler,
@@ -129,10 +162,24 @@ class CountDraw(Draw):
             with_known=self.known is not None,
         )
 
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> Drawn:
+        """Draw the samples with these indices, int64 [n], batch by batch.
 
-        From particles also `log_normaliser` [b].
+        Args:
+            indices: int64 [n].
+            seed: any integer.
+            batch_size: of every batch; None for the sampler's.
+            watch: called with (step, number of steps, states) before the first and after every
+                step of a batch.
+
+        Yields:
+            (indices [b], samples) as `BlackoutDiffusion.batches` yields them.
         """
         classes = None if self.classes is None else self.classes[indices % len(self.classes)]
         known = None if self.known is None else self.known.select(indices)
@@ -143,96 +190,156 @@ class CountDraw(Draw):
                 watch(self.steps - k, self.steps, xt)
 
         return self.model.batches(
-            indices, seed, batch_size, sampler=self.sampler, conditions=conditions, callback=callback
+            indices,
+            seed,
+            batch_size,
+            sampler=self.sampler,
+            conditions=conditions,
+            callback=callback,
         )
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        """A grid of images, with their classes, or a heat map of vectors, black at 0 and white at the largest count.
+        """Return a grid of images with their classes, or a heat map of vectors.
 
-        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black; a bar
-        below says what it means where counts are no 8-bit brightness.
+        Black is 0, white is the largest count. Brightness is logarithmic if the largest count is
+        far above the mean. A bar shows the scale unless counts are brightness in 8 bits.
+
+        Args:
+            samples: `samples` [n, *shape], and `classes` [n] of conditional models.
+            columns: of the grid, which then has no names of classes; None for a square grid.
         """
-        from blackout.diffusion.plots import grid, heat_map, with_scale
+        from blackout.diffusion.plots import add_scale, grid, heat_map  # only here: imports PIL
 
-        counts, largest = samples["samples"], self.model.process.max_count
-        dark = largest > _DARK * float(self.model.mean.mean())
+        counts = samples["samples"]
+        max_count = self.model.process.max_count
+        logarithmic = max_count > MIN_LOG_SCALE_RATIO * float(self.model.mean.mean())
         if counts.ndim == 2:
-            picture = with_scale(heat_map(counts, largest, dark), largest, dark)
-            picture.info["Description"] = "A row is a sample, or one of its states in turn; a column is an element."
+            picture = add_scale(heat_map(counts, max_count, logarithmic), max_count, logarithmic)
+            picture.info["Description"] = (
+                "A row is a sample, or one of its states in turn; a column is an element."
+            )
             return picture
-        words, labels = self.data.get("class_names"), samples.get("classes") if columns is None else None
-        if labels is not None:
-            labels = decode_labels(labels, [len(values) for values in (self.data.get("covariates") or {}).values()])[0]
-        named = [] if labels is None else [str(words[k] if words else k) for k in labels.tolist()]
-        picture = grid(counts, largest, columns, dark, named)
-        return with_scale(picture, largest, dark) if dark or largest > 255 else picture
+        class_names = self._class_names(samples) if columns is None else []
+        picture = grid(counts, max_count, columns, logarithmic, class_names)
+        if logarithmic or max_count > MAX_BYTE:
+            return add_scale(picture, max_count, logarithmic)
+        return picture
+
+    def _class_names(self, samples: Samples) -> list[str]:
+        """Return the name, or the number, of the class of every sample; empty without classes."""
+        labels = samples.get("classes")
+        if labels is None:
+            return []
+        covariates = self.data.get("covariates") or {}
+        classes = decode_labels(labels, [len(levels) for levels in covariates.values()])[0]
+        names = self.data.get("class_names")
+        return [str(names[k] if names else k) for k in classes.tolist()]
 
 
 def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
-    """The draw that the settings of `sample.py` ask for.
+    """Return the draw that the settings of `sample.py` request.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `classes`, `given`, `inpaint`,
-            `num_samples`;
-            `posterior` is a component whose `make_draw(model, sampler, request)` returns the draw instead.
+        model: in eval mode.
+        request: `sampler` (a description, or fields that replace those of the model's sampler),
+            `classes`, `given`, `inpaint` and `num_samples`. `posterior` is a component whose
+            `make_draw(model, sampler, request)` returns the draw instead.
 
     Raises:
-        UserError: something the model cannot do, or another option.
+        UserError: a setting that does not exist, or that the model does not support.
     """
-    refuse_unknown(request, "sampler", "classes", "given", "inpaint", "posterior", *_OF_POSTERIORS)
+    # 1. Posteriors, and samples without any request.
+    refuse_unknown(
+        request, "sampler", "classes", "given", "inpaint", "posterior", *POSTERIOR_SETTINGS
+    )
     if request.get("posterior"):
-        return _posterior(model, request)
-    for name in _OF_POSTERIORS:
-        refuse(request.get(name), f"{name} is for posteriors: posterior=auto must be given")
+        return _request_posterior(model, request)
+    for name in POSTERIOR_SETTINGS:
+        refuse(
+            request.get(name),
+            f"{name} works with a posterior only: add posterior=auto, or leave out {name}",
+        )
     if not any(request.get(name) for name in ("sampler", "classes", "given", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
-    asked = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
-    few = request.get("inpaint") and len(model.shape) == 1 and isinstance(model.process, PureDeath)
-    description = describe_sampler(_OF_VECTORS | asked if few else asked, model.config)
+
+    # 2. Sampler and classes.
+    inpaint = request.get("inpaint")
+    overrides = dict(request.get("sampler") or {})
+    if inpaint and len(model.shape) == 1 and isinstance(model.process, PureDeath):
+        overrides = VECTOR_INPAINTING | _without_nulls(overrides)
+    description = describe_sampler(overrides, model.config)
     sampler: Sampler = instantiate(description, "sampler")
     classes = parse_labels(model, request.get("classes"), request.get("given"))
     check_guidance(sampler, with_classes=classes is not None)
-    inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
+
+    # 3. Known elements.
     known: KnownElements | None = None
     if inpaint is not None:
-        known = read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
-    condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
-    condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
+        max_count = model.process.max_count
+        units = model.config.get("data", {}).get("units") or (0, 1)
+        path = Path(str(inpaint))
+        known = read_known(path, model.shape, max_count, request["num_samples"], units)
+
+    # 4. The conditions as plain values.
+    condition = {
+        name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)
+    }
+    if sampler.guidance.scale != 1:
+        condition["guidance"] = sampler.guidance.scale
     total = requested_total(model, request.get("given"))
     return CountDraw(model, sampler, description, classes, known, total, condition)
 
 
-def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
-    """What the component that `posterior` names makes of it."""
-    if given := [name for name in ("inpaint", "classes", "given") if request.get(name)]:
-        raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
+def _request_posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
+    """Return the draw of the component in `posterior`; raises UserError as `request_draw` does."""
+    for name in ("inpaint", "classes", "given"):
+        refuse(
+            request.get(name),
+            f"{name} does not work with a posterior: leave out {name} or posterior",
+        )
     sampler = model.sampler
     if request.get("sampler"):
         sampler = instantiate(describe_sampler(request["sampler"], model.config), "sampler")
     component = instantiate(request["posterior"], "posterior")
-    refuse(not hasattr(component, "make_draw"), "posterior must be a way of sampling such as posterior=auto")
+    refuse(
+        not hasattr(component, "make_draw"),
+        f"posterior: {type(component).__name__} is not a posterior method; type posterior=auto",
+    )
     return component.make_draw(model, sampler, request)
 
 
-def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole description of a sampler: the model's own with other fields, completed with what its data decide.
+def describe_sampler(
+    overrides: Mapping[str, Any], model_description: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the full description of a sampler: the model's, with some fields replaced.
+
+    Fields that depend on the data are filled in.
 
     Args:
-        given: fields to replace in the model's own; null fields are the model's, also those of correction and
-            guidance. A description of another class than the model's replaces it.
-        model: description of the model.
+        overrides: fields that replace those of the model's sampler, also within `correction` and
+            `guidance`. Null fields are ignored. A description of another class replaces the
+            model's sampler.
+        model_description: description of the model.
     """
-    default = add_defaults(model.get("model", {}).get("sampler") or {}, "sampler")
-    description = _merge(default, given, nested=("correction", "guidance"))
-    return complete_description(description, add_data_ends(checked_facts(model)), "sampler")
+    default = add_defaults(model_description.get("model", {}).get("sampler") or {}, "sampler")
+    description = _merge_fields(default, overrides, nested=("correction", "guidance"))
+    stats = add_data_ends(check_facts(model_description))
+    return complete_description(description, stats, "sampler")
 
 
-def _merge(default: Mapping[str, Any], given: Mapping[str, Any], nested: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Replace fields of a description by those that are given and not null, and in `nested` parts their fields."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen.get("_target_", default.get("_target_")) != default.get("_target_"):
-        return chosen
+def _merge_fields(
+    default: Mapping[str, Any], overrides: Mapping[str, Any], nested: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Replace fields of a description by those that are not null, and fields of `nested` parts."""
+    fields = _without_nulls(overrides)
+    if fields.get("_target_", default.get("_target_")) != default.get("_target_"):
+        return fields
     for name in nested:
-        if isinstance(chosen.get(name), Mapping):
-            chosen[name] = _merge(default.get(name) or {}, chosen[name])
-    return {**default, **chosen}
+        if isinstance(fields.get(name), Mapping):
+            fields[name] = _merge_fields(default.get(name) or {}, fields[name])
+    return {**default, **fields}
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}

@@ -21,13 +21,13 @@ from blackout.diffusion.building import check_memory, make_head, needs_elements,
 from blackout.diffusion.checks import check_guidance, check_training_times, try_sampler
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import (
-    checked_facts,
+    append_null_class,
+    check_facts,
+    class_log_ratios,
     class_means,
-    elements_of,
+    estimate_elements,
     mean_image,
-    shifts,
-    shrunk_means,
-    with_none,
+    shrink_class_means,
 )
 from blackout.diffusion.draw import CountDraw, request_draw
 from blackout.diffusion.likelihood_report import (
@@ -149,14 +149,14 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             concentration: of every element, [*shape].
             gain: concentration of the gain that all elements share, [].
             class_mean: E[X_0 | class], [num_classes, *shape], with labels. Those of vectors are
-                shrunk towards each other (`shrunk_means`).
+                shrunk towards each other (`shrink_class_means`).
             plain_mean: class means of vectors without shrinkage, relative to which a network is
                 trained.
         """
         # 1. Elements.
         count_sums = source.sums or compute_sums(source.train)
         mean = mean_image(source.train, count_sums)
-        elements = elements_of(source.train, mean, count_sums)
+        elements = estimate_elements(source.train, mean, count_sums)
         tensors = {"mean": mean, "concentration": elements.concentration, "gain": elements.gain}
 
         # 2. Classes, unless they are very many.
@@ -179,7 +179,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         within = count_sums.square - between
         degrees_of_freedom = (len(labels) - (sizes > 0).sum()).clamp(min=1)
         r = estimate_concentration(mean.double(), within / degrees_of_freedom)
-        class_mean = shrunk_means(plain_mean, sizes, r)
+        class_mean = shrink_class_means(plain_mean, sizes, r)
         return tensors | {"class_mean": class_mean, "plain_mean": plain_mean}
 
     # --- building
@@ -253,7 +253,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     ) -> BlackoutDiffusion:
         """Return the model of a description, with the statistics of its data."""
         # 1. Components that need no data.
-        shape = checked_facts(description)["shape"]
+        shape = check_facts(description)["shape"]
         configs = description["model"]
         parts = self.build_parts(description, "process", "schedule", "loss", "sampler")
         network = instantiate(configs["network"], "network")
@@ -273,8 +273,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             class_mean = kept.get("class_mean")
             learnt = None
             if plain_mean is not None and class_mean is not None:
-                learnt = torch.log(with_none(plain_mean / class_mean))
-            set_elements(network, elements, shifts(description["data"], kept), learnt)
+                learnt = torch.log(append_null_class(plain_mean / class_mean))
+            ratios = class_log_ratios(description["data"], kept)
+            set_elements(network, elements, ratios, learnt)
 
         # 3. The model.
         head = make_head(configs["head"], parts["process"], elements)

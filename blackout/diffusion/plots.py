@@ -1,4 +1,4 @@
-"""Pictures of counts: grids of images or curves, heat maps, colours and their scale."""
+"""Pictures of counts: grids of images or curves, heat maps, brightness and its scale."""
 
 from __future__ import annotations
 
@@ -9,104 +9,181 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
-from blackout.files import laid_out
+from blackout.files import arrange_tiles
 
-_SMALLEST_SIDE = 48
-"""Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
-_SMALLEST_MAP, _WIDEST_MAP = 512, 4096
-"""Pixels that a heat map is wide at least and at most; a WebP ends at 16,383."""
-_RASTER = 8
-"""Channels of a series from which on they are rows of a raster."""
-_WIDEST, _RASTERS = 2400, 16
-"""Pixels across pictures in columns, at most, and rasters that are shown at most."""
-_GAP, _GREY, _LABEL = 2, 64, 12
-"""Pixels between the images of a grid, and their brightness; pixels of a line of text below an image."""
+WHITE = 255  # brightness
+
+# smaller images are enlarged by a whole factor, so that each count is a visible square
+MIN_IMAGE_SIDE = 48  # pixels
+MIN_RASTER_SIDE = 2 * MIN_IMAGE_SIDE  # pixels
+MAX_IMAGE_WIDTH = 1024  # pixels
+VECTOR_ASPECT = 8  # width over height of a vector that is shown as a band
+
+MIN_HEAT_MAP_WIDTH = 512  # pixels
+MAX_HEAT_MAP_WIDTH = 4096  # pixels; the WebP format allows 16,383
+MIN_ROW_HEIGHT = 4  # pixels of a row of a heat map
+MIN_CURVE_WIDTH = 128  # pixels
+
+MIN_RASTER_CHANNELS = 8  # from here on the channels of a series are rows of a raster
+MAX_RASTERS = 16  # in a grid
+MAX_GRID_WIDTH = 2400  # pixels of all columns
+DEFAULT_COLUMNS = 2  # by which the width of an image is limited if there is no number of columns
+
+GAP = 2  # pixels between the images of a grid
+BACKGROUND = (64, 64, 64)
+LABEL_HEIGHT = 12  # pixels of a line of text below an image
+LABEL_COLOUR = (255, 255, 255)
+CHARACTER_WIDTH = 6  # pixels
+
+# the scale below a picture
+MIN_SCALE_WIDTH = 160  # pixels, for its numbers
+SCALE_HEIGHT = 26  # pixels, with its numbers
+BAR_HEIGHT = 8  # pixels
+BAR_MARGIN = 4  # pixels on the left and the right
+BAR_TOP = 3  # pixels above the bar
+NUMBERS_TOP = 13  # pixels above the numbers
+SCALE_BACKGROUND = (24, 24, 24)
+NUMBERS_COLOUR = (220, 220, 220)
 
 
-def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False, widest: int = 1024) -> Tensor:
-    """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count and above.
+def to_pictures(
+    counts: Tensor, max_count: int, logarithmic: bool = False, max_width: int = MAX_IMAGE_WIDTH
+) -> Tensor:
+    """Convert counts to RGB images, black at 0 and white at `max_count` and above.
 
-    Between them brightness is the count or, if `logarithmic`, log(1 + count).
+    - Images of one or three channels are shown as they are, of four without the last (alpha).
+      Other numbers of channels are shown side by side.
+    - Vectors are shown as a band: one row of pixels, repeated.
+    - Series are shown as curves, one channel below the other. Those of many channels, such as
+      spikes of neurons, are shown as a raster with one row per channel.
+    - Volumes are shown by the largest count along their depth.
 
-    One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
-    of pixels repeated to a band, series [B, C, L] as curves, one channel below the other, or of many channels, such as
-    spikes of neurons, as a raster with a row for each, and of volumes [B, C, D, H, W] the largest count along D.
+    Small images are enlarged by a whole factor, until the shorter side has about 48 pixels or the
+    width reaches `max_width`.
 
-    Pixels are squares as large as `widest`, of one picture, allows, up to some 48 of them along its shorter side.
+    Args:
+        counts: [B, C, H, W], [B, D], [B, C, L] or [B, C, D, H, W].
+        max_count: the count that is white.
+        logarithmic: whether brightness is log(1 + count) instead of the count.
+        max_width: of one image, in pixels.
+
+    Returns:
+        uint8 [B, H', W', 3].
     """
-    side = _SMALLEST_SIDE
-    if counts.ndim == 3 and counts.shape[1] >= _RASTER:
-        counts, side = counts[:, None], 2 * side
+    # 1. Bring the data to the shape of images [B, C, H, W].
+    min_side = MIN_IMAGE_SIDE
     if counts.ndim == 3:
-        return _curves(_grey(counts, max_count, logarithmic))
-    if counts.ndim == 5:
+        if counts.shape[1] < MIN_RASTER_CHANNELS:
+            return _curves(_brightness(counts, max_count, logarithmic))
+        counts = counts[:, None]
+        min_side = MIN_RASTER_SIDE
+    elif counts.ndim == 5:
         counts = counts.amax(2)
-    if counts.ndim == 2:
-        counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
-    grey = _grey(counts, max_count, logarithmic)
-    if grey.shape[1] in (3, 4):
-        pictures = grey[:, :3]
+    elif counts.ndim == 2:
+        height = max(1, counts.shape[1] // VECTOR_ASPECT)
+        counts = counts[:, None, None, :].expand(-1, 1, height, -1)
+
+    # 2. Three channels.
+    brightness = _brightness(counts, max_count, logarithmic)
+    if brightness.shape[1] in (3, 4):
+        pictures = brightness[:, :3]
     else:
-        pictures = torch.cat(list(grey.split(1, dim=1)), dim=3).expand(-1, 3, -1, -1)
-    factor = max(1, min(math.ceil(side / min(pictures.shape[2:])), widest // pictures.shape[3]))
-    return pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3).permute(0, 2, 3, 1).contiguous()
+        channels = brightness.split(1, dim=1)
+        pictures = torch.cat(list(channels), dim=3).expand(-1, 3, -1, -1)
+
+    # 3. Enlarge small images.
+    height, width = pictures.shape[2:]
+    factor = max(1, min(math.ceil(min_side / min(height, width)), max_width // width))
+    pictures = pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    return pictures.permute(0, 2, 3, 1).contiguous()
 
 
-def _curves(grey: Tensor) -> Tensor:
-    """Series [B, C, L] of brightness -> uint8 [B, H, L, 3]: white below the curve of each channel."""
-    height = torch.arange(_SMALLEST_SIDE - 1, -1, -1)[:, None]
-    below = grey.long()[:, :, None] * _SMALLEST_SIDE > 255 * height
-    factor = max(1, _SMALLEST_MAP // (4 * grey.shape[-1]))
-    drawn = (255 * below).to(torch.uint8).flatten(1, 2).repeat_interleave(factor, 2)
-    return drawn[..., None].expand(-1, -1, -1, 3).contiguous()
+def _curves(brightness: Tensor) -> Tensor:
+    """Draw series [B, C, L] of brightness as white areas below curves, uint8 [B, H, W, 3]."""
+    height = torch.arange(MIN_IMAGE_SIDE - 1, -1, -1)[:, None]
+    is_below = brightness.long()[:, :, None] * MIN_IMAGE_SIDE > WHITE * height
+    factor = max(1, MIN_CURVE_WIDTH // brightness.shape[-1])
+    pixels = (WHITE * is_below).to(torch.uint8).flatten(1, 2).repeat_interleave(factor, 2)
+    return pixels[..., None].expand(-1, -1, -1, 3).contiguous()
 
 
-def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
-    """255 x / max_count, or the same of log(1 + x): uint8 of the counts' shape, as `to_pictures` says."""
+def _brightness(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
+    """Return 255 x / max_count of counts x, or the same of log(1 + x), uint8 of their shape."""
     if logarithmic:
-        return (torch.log1p(counts.double()) * (255 / math.log1p(max_count))).clamp(max=255).round().to(torch.uint8)
-    return (counts.double() * (255 / max_count)).clamp(max=255).round().to(torch.uint8)
+        scaled = torch.log1p(counts.double()) * (WHITE / math.log1p(max_count))
+    else:
+        scaled = counts.double() * (WHITE / max_count)
+    return scaled.clamp(max=WHITE).round().to(torch.uint8)
 
 
 def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.Image:
-    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count.
+    """Draw vectors [B, D] as rows, one below the other, black at 0 and white at `max_count`.
 
-    Of more than 4,096 elements a pixel is the largest count of a few.
+    With more than 4,096 elements a pixel shows the largest count of several elements.
     """
-    grey = _grey(counts.cpu(), max_count, logarithmic)
-    grey = nn.functional.adaptive_max_pool1d(grey.float(), min(grey.shape[1], _WIDEST_MAP)).byte()
-    factor = max(1, math.ceil(_SMALLEST_MAP / grey.shape[1]))
-    grey = grey.repeat_interleave(factor, 1).repeat_interleave(max(4, factor), 0)
-    return Image.fromarray(grey.numpy()).convert("RGB")
+    brightness = _brightness(counts.cpu(), max_count, logarithmic)
+    width = min(brightness.shape[1], MAX_HEAT_MAP_WIDTH)
+    brightness = nn.functional.adaptive_max_pool1d(brightness.float(), width).byte()
+    factor = max(1, math.ceil(MIN_HEAT_MAP_WIDTH / width))
+    row_height = max(MIN_ROW_HEIGHT, factor)
+    pixels = brightness.repeat_interleave(factor, 1).repeat_interleave(row_height, 0)
+    return Image.fromarray(pixels.numpy()).convert("RGB")
 
 
-def with_scale(picture: Image.Image, largest: int, logarithmic: bool) -> Image.Image:
-    """A picture of counts over a bar that says which brightness is how many; enlarged, where its numbers need it."""
-    picture = ImageOps.scale(picture, math.ceil(160 / picture.width), Image.Resampling.NEAREST)
-    width, height = picture.width, 26
-    canvas = Image.new("RGB", (width, picture.height + height), (24, 24, 24))
+def add_scale(picture: Image.Image, max_count: int, logarithmic: bool) -> Image.Image:
+    """Add a bar below a picture of counts that shows which count has which brightness.
+
+    A picture that is too narrow for the numbers of the bar is enlarged.
+    """
+    # 1. Picture and bar.
+    factor = math.ceil(MIN_SCALE_WIDTH / picture.width)
+    picture = ImageOps.scale(picture, factor, Image.Resampling.NEAREST)
+    width = picture.width
+    canvas = Image.new("RGB", (width, picture.height + SCALE_HEIGHT), SCALE_BACKGROUND)
     canvas.paste(picture, (0, 0))
-    canvas.paste(Image.linear_gradient("L").rotate(90).resize((width - 8, 8)), (4, picture.height + 3))
+    bar = Image.linear_gradient("L").rotate(90).resize((width - 2 * BAR_MARGIN, BAR_HEIGHT))
+    canvas.paste(bar, (BAR_MARGIN, picture.height + BAR_TOP))
+
+    # 2. The counts of black, of half the brightness, and of white.
     pen = ImageDraw.Draw(canvas)
-    for k, (share, anchor) in enumerate(((0.0, "lt"), (0.5, "mt"), (1.0, "rt"))):
-        count = (math.expm1(share * math.log1p(largest)) if logarithmic else share * largest) if k else 0
-        pen.text((4 + share * (width - 9), picture.height + 13), f"{count:,.0f}", fill=(220, 220, 220), anchor=anchor)
+    for share, anchor in ((0.0, "lt"), (0.5, "mt"), (1.0, "rt")):
+        count = math.expm1(share * math.log1p(max_count)) if logarithmic else share * max_count
+        position = (BAR_MARGIN + share * (width - 2 * BAR_MARGIN - 1), picture.height + NUMBERS_TOP)
+        pen.text(position, f"{count:,.0f}", fill=NUMBERS_COLOUR, anchor=anchor)
     return canvas
 
 
 def grid(
-    counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False, labels: Sequence[str] = ()
+    counts: Tensor,
+    max_count: int,
+    columns: int | None = None,
+    logarithmic: bool = False,
+    labels: Sequence[str] = (),
 ) -> Image.Image:
-    """Lay samples out in a near-square grid, two grey pixels between them, with labels below; one alone has neither."""
-    if counts.ndim == 3 and counts.shape[1] >= _RASTER and columns is None:
-        counts = counts[:_RASTERS]
-    pictures = to_pictures(counts.cpu(), max_count, logarithmic, _WIDEST // (columns or 2))
+    """Lay samples out in a grid with grey lines between them and labels below.
+
+    A single sample has neither lines nor label.
+
+    Args:
+        counts: samples, see `to_pictures`.
+        max_count: the count that is white.
+        columns: of the grid; None for a nearly square one.
+        logarithmic: whether brightness is log(1 + count) instead of the count.
+        labels: texts of the samples; empty for none.
+    """
+    is_raster = counts.ndim == 3 and counts.shape[1] >= MIN_RASTER_CHANNELS
+    if is_raster and columns is None:
+        counts = counts[:MAX_RASTERS]
+    max_width = MAX_GRID_WIDTH // (columns or DEFAULT_COLUMNS)
+    pictures = to_pictures(counts.cpu(), max_count, logarithmic, max_width)
     tiles = [Image.fromarray(picture.numpy()) for picture in pictures]
     if len(tiles) == 1:
         return tiles[0]
     width, height = tiles[0].size
     if labels:
-        tiles = [ImageOps.expand(tile, (0, 0, 0, _LABEL), (_GREY,) * 3) for tile in tiles]
+        tiles = [ImageOps.expand(tile, (0, 0, 0, LABEL_HEIGHT), BACKGROUND) for tile in tiles]
     for tile, label in zip(tiles, labels, strict=False):
-        ImageDraw.Draw(tile).text((width // 2, height + 1), label[: width // 6], fill=(255,) * 3, anchor="mt")
-    return laid_out(tiles, columns, _GAP, _GAP, (_GREY,) * 3)
+        text = label[: width // CHARACTER_WIDTH]
+        position = (width // 2, height + 1)
+        ImageDraw.Draw(tile).text(position, text, fill=LABEL_COLOUR, anchor="mt")
+    return arrange_tiles(tiles, columns, GAP, GAP, BACKGROUND)

@@ -24,7 +24,7 @@ from blackout.data import CountData
 from blackout.distributed import first_process_first
 from blackout.errors import Unobtainable, UserError, refuse, summary
 from blackout.evaluation.cache import cache_dir, key_hash, write_cache_file
-from blackout.files import save_tensors, tensors_hash
+from blackout.files import hash_tensors, save_tensors
 
 INCEPTION_FEATURES = 2048
 INCEPTION_CLASSES = 1008
@@ -155,7 +155,7 @@ class ModuleExtractor:
         Features of extractors with different identities are never compared.
         """
         kind = type(self.module)
-        return tensors_hash(f"{kind.__module__}.{kind.__qualname__}", self.module.state_dict())
+        return hash_tensors(f"{kind.__module__}.{kind.__qualname__}", self.module.state_dict())
 
     def to(self, device: torch.device | str) -> Self:
         """Move the module to a device, and return the extractor."""

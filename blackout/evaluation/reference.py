@@ -21,8 +21,8 @@ from blackout.errors import UserError, ensure, refuse
 from blackout.evaluation.cache import cache_dir, key_hash, write_cache_file
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.files import reading
 from blackout.protocols import Source, Split
+from blackout.safe_reading import reading
 
 FORMAT = 1  # version of cached files; increase it when their meaning changes
 

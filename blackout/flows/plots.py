@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from blackout.files import laid_out, replacing, save_picture, write_table
+from blackout.files import arrange_tiles, replacing, save_picture, write_table
 from blackout.flows.annealed_importance import draw_reference_samples
 from blackout.flows.path import estimate_along_path
 from blackout.flows.refinement import Clusters, is_ferromagnetic
@@ -95,7 +95,7 @@ def draw_state_grid(states: Tensor, levels: int, columns: int | None = None) -> 
     shades = (images.double() * 255 / (levels - 1)).to(torch.uint8)
     enlarged = shades.repeat_interleave(pixels_per_site, 1).repeat_interleave(pixels_per_site, 2)
     pictures = [Image.fromarray(state) for state in enlarged.numpy()]
-    return laid_out(pictures, columns, GAP, GAP, (BACKGROUND_GREY,) * 3)
+    return arrange_tiles(pictures, columns, GAP, GAP, (BACKGROUND_GREY,) * 3)
 
 
 def correlations(states: Tensor, levels: int, weights: Any = None) -> list[float]:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.errors import refuse
-from blackout.files import memory
 from blackout.flows.path import States, forward_residual, outgoing_rates, stein_control_variate
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Leap, NetRates, Resampling
 from blackout.flows.targets import Target
 from blackout.random import SampleStreams, fold_seed
+from blackout.safe_reading import available_memory
 
 RESAMPLING_KEY = 1  # separates the draws of the resampling from other uses of a seed
 BYTES_PER_LOG_RATIO = 4  # float32
@@ -167,7 +167,7 @@ class ReplayBuffer(nn.Module):
         # one byte per site, and a number per log-ratio
         bytes_per_state = sites * (1 + BYTES_PER_LOG_RATIO * levels)
         needed = math.prod(shape) * bytes_per_state
-        available = memory()
+        available = available_memory()
         refuse(
             needed > available,
             f"rollout: buffer_size x num_times x chains = {math.prod(shape):,} states need "

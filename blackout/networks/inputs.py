@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.counts import per_row, time_on
-from blackout.errors import UserError, ensure
+from blackout.errors import ensure
 from blackout.networks.automatic import body_and_inputs
 from blackout.networks.elements import Elements
 from blackout.networks.layers import best_memory_format
@@ -32,10 +32,6 @@ VARIANCE_FLOOR = 1e-12  # far below the variance of any count; avoids 0 / 0
 
 NUM_STEPS = 1000  # observation times T of the paper; labels run from 0 to T - 1
 FINAL_TIME = 15.0  # last observation time of the paper, except for binarised MNIST
-
-# A byte of noise is uniform on 0..255, with this mean and standard deviation
-NOISE_MEAN = 127.5
-NOISE_STD = 73.9
 
 
 @component("inputs")
@@ -278,7 +274,6 @@ class CountNetwork(nn.Module):
 
     - `classes`, a `ClassEmbedding` or None. With one it is called as `body(x, label, classes)`.
     - `reads_counts`. If true it also gets the unscaled counts, as `counts=`.
-    - `noise`, the number of channels of noise that follow those of the counts.
 
     Args:
         body: the network behind the scaling.
@@ -312,7 +307,6 @@ class CountNetwork(nn.Module):
             )
         self.body = body
         self.inputs = inputs
-        self.noise = getattr(body, "noise", 0)
         self.channels_last = channels_last
         self.final_time = final_time
         # log E[X_0 | class] - log E[X_0], [num_classes + 1, *shape], see `set_elements`
@@ -345,8 +339,7 @@ class CountNetwork(nn.Module):
         """Return the raw outputs, whose meaning a head defines.
 
         Args:
-            xt: integer counts, [B, *shape]; for a body with `noise`, followed by that many
-                channels of bytes.
+            xt: integer counts, [B, *shape].
             t: positive float64 times, a scalar or [B].
             classes: labels, int64 [B]; None for the null class.
 
@@ -355,7 +348,6 @@ class CountNetwork(nn.Module):
 
         Raises:
             ValueError: `t` is neither a scalar nor [B].
-            UserError: the channels of noise are missing.
         """
         if t.dim() > 1 or (t.dim() == 1 and len(t) != len(xt)):
             raise ValueError(
@@ -363,20 +355,17 @@ class CountNetwork(nn.Module):
             )
         # 1. Scale the counts. Scaling and label need 1 - q down to 3e-7, so they use float64 times.
         t = time_on(t, xt.device).expand(len(xt))
-        counts = xt[:, : -self.noise] if self.noise else xt
         log_ratio = None
         if classes is not None and self.class_log_ratios is not None:
             log_ratio = self.class_log_ratios[classes]
         ratios = () if log_ratio is None else (log_ratio,)  # only `CountInputs` takes them
-        x = self.inputs(counts, t, *ratios)
-        if self.noise:
-            x = torch.cat([x, self._scaled_noise(xt)], dim=1)
+        x = self.inputs(xt, t, *ratios)
 
         # 2. Run the body.
         labels = () if classes is None else (classes,)
-        unscaled = {"counts": counts} if getattr(self.body, "reads_counts", False) else {}
+        unscaled = {"counts": xt} if getattr(self.body, "reads_counts", False) else {}
         raw = self.body(x, time_label(t, self.final_time).float(), *labels, **unscaled)
-        raw = raw.unflatten(1, (-1, counts.shape[1])).float()
+        raw = raw.unflatten(1, (-1, xt.shape[1])).float()
 
         # 3. Add what the means of the classes imply, so that the body learns only the rest.
         if log_ratio is not None:
@@ -388,15 +377,6 @@ class CountNetwork(nn.Module):
     def _prediction_log_ratio(self, t: Tensor, log_ratio: Tensor) -> Tensor:
         assert isinstance(self.inputs, CountInputs)  # others have no log ratios
         return self.inputs.prediction_log_ratio(t, log_ratio)
-
-    def _scaled_noise(self, xt: Tensor) -> Tensor:
-        """Standardise the last `noise` channels, bytes of noise; returns [B, noise, ...]."""
-        if xt.shape[1] - self.noise != self.body.shape[0]:  # type: ignore[index]  # a UNet
-            raise UserError(
-                f"this distilled network needs {self.noise} channels of noise after the counts: "
-                "only its own sampler provides them, whose kernel is JointBridge"
-            )
-        return (xt[:, -self.noise :].float() - NOISE_MEAN) / NOISE_STD
 
 
 def set_elements(

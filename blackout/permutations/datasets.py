@@ -55,11 +55,12 @@ from blackout.data.images import StrPath
 from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import check_size, reading, stored_bytes, tensors_hash
+from blackout.files import hash_tensors
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MAX_RELEVANCE
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.safe_reading import check_size, reading, stored_bytes
 
 __all__ = [
     "Kind",
@@ -181,7 +182,7 @@ class Puzzles(ABC):
         size = self.size(split)
         num_puzzles = NUM_HASHED if size is None else min(NUM_HASHED, size)
         batch = self.batch(split, torch.arange(num_puzzles))
-        return tensors_hash(f"{self} {self.seed} {self._data_hash(split)}", batch)
+        return hash_tensors(f"{self} {self.seed} {self._data_hash(split)}", batch)
 
     def _data_hash(self, split: Split) -> str:
         """Return a hash of the data of a split; empty if puzzles are made from random numbers
@@ -243,7 +244,7 @@ class StoredPuzzles(Puzzles):
 
     def _data_hash(self, split: Split) -> str:
         """Return a hash of the lists of a split."""
-        return tensors_hash("", {split: self._lists[split]})
+        return hash_tensors("", {split: self._lists[split]})
 
 
 @component("dataset")

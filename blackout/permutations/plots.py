@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from blackout.files import laid_out
+from blackout.files import arrange_tiles
 from blackout.permutations.metrics import rearrange, wrong_positions
 from blackout.protocols import Samples
 
@@ -71,7 +71,7 @@ def picture(
     if kind != "pieces":
         return lists(kind, solved_items, columns, is_wrong, true_items)
     pairs = zip(_tiles(kind, items), _tiles(kind, solved_items, is_wrong), strict=True)
-    return laid_out([laid_out(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE)
+    return arrange_tiles([arrange_tiles(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE)
 
 
 def lists(
@@ -94,7 +94,7 @@ def lists(
         return _numbers(items, items.shape[1], columns, is_wrong)
     if kind not in NAMES:
         return None
-    return laid_out(_tiles(kind, items, is_wrong, true_items), columns, 6, 3, WHITE)
+    return arrange_tiles(_tiles(kind, items, is_wrong, true_items), columns, 6, 3, WHITE)
 
 
 def precedence(orders: Tensor, num_items: int) -> Tensor:
@@ -179,7 +179,7 @@ def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image
         cell = Image.fromarray(array).resize((w * factor, h * factor), Image.Resampling.NEAREST)
         colour = RED if is_wrong is not None and bool(is_wrong[i]) else GREY
         cells.append(ImageOps.expand(cell, 1, colour))
-    return laid_out(cells, columns, 0, 0, GREY)
+    return arrange_tiles(cells, columns, 0, 0, GREY)
 
 
 def _tour(points: Tensor, shortest: Tensor | None) -> Image.Image:
@@ -223,4 +223,4 @@ def _numbers(
             centre = ((k + 0.5) * side - 1, side / 2 - 1)
             draw.text(centre, str(item), fill=TEXT_COLOUR, anchor="mm")
         cells.append(image)
-    return laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, LIGHT_GREY)
+    return arrange_tiles(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, LIGHT_GREY)

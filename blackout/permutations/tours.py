@@ -23,7 +23,6 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
-from blackout.files import read_text
 from blackout.permutations.datasets import (
     Puzzles,
     StoredPuzzles,
@@ -34,6 +33,7 @@ from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import rearrange, tour_length
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.safe_reading import read_text
 
 __all__ = ["tsp"]
 

@@ -27,12 +27,12 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler, source_at
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.errors import UserError, refuse
-from blackout.files import check_size
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
 from blackout.posterior.rewards import Tilt
 from blackout.protocols import SPLIT_NAMES
 from blackout.random import RandomSource, SampleStreams, fold_seed
+from blackout.safe_reading import check_size
 
 RESAMPLING_LEVEL = 1.0  # time t at which about two of three elements are lost, 1 - e^-1
 SAMPLE_STRIDE = 1 << 32  # sample k of measurement m has random stream m SAMPLE_STRIDE + k

@@ -22,7 +22,8 @@ import torch
 from blackout.component import Plain, leaves
 from blackout.config.allowed_components import check_size, copy_plain_values, remove_paths
 from blackout.errors import UserError, refuse
-from blackout.files import MAX_VALUES, opened, replacing
+from blackout.files import replacing
+from blackout.safe_reading import MAX_VALUES, open_regular
 
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
@@ -178,7 +179,7 @@ def _check_archive(path: Path) -> None:
     Raises:
         UserError: the file is damaged, or too large when it is read.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         refuse(not zipfile.is_zipfile(file), f"{path} is damaged, or no checkpoint")
         size = file.seek(0, os.SEEK_END)
 

@@ -26,7 +26,8 @@ from blackout.component import Plain, leaves, thaw
 from blackout.config.allowed_components import check_components, copy_plain_values
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
-from blackout.files import opened, read_mapping, replacing_folder, save_tensors
+from blackout.files import replacing_folder, save_tensors
+from blackout.safe_reading import open_regular, read_mapping
 from blackout.training.checkpoint_files import (
     FORMAT,
     file_sha256,
@@ -394,7 +395,7 @@ def _read_export(directory: Path) -> ModelContents:
     """
     try:
         description = read_mapping(directory / DESCRIPTION_FILE)
-        opened(directory / WEIGHTS_FILE).close()
+        open_regular(directory / WEIGHTS_FILE).close()
         tensors = load_file(directory / WEIGHTS_FILE)
     except FileNotFoundError as error:
         file_name = Path(error.filename or WEIGHTS_FILE).name

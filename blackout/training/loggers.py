@@ -25,7 +25,8 @@ from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
-from blackout.files import read_rows, write_table
+from blackout.files import write_table
+from blackout.safe_reading import read_rows
 
 Row: TypeAlias = dict[str, str | float]
 """Values of one step by the names of their columns."""

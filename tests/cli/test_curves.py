@@ -7,7 +7,7 @@ from PIL import Image
 
 from blackout.cli.curves import curve_panels, read_curves
 from blackout.cli.pictures import Trajectory, images_as_text, sparkline
-from blackout.diffusion.plots import with_scale
+from blackout.diffusion.plots import add_scale
 from blackout.errors import UserError
 
 
@@ -50,7 +50,7 @@ def test_a_curve_and_small_images_as_text():
 
 @pytest.mark.parametrize("width", [48, 102, 160, 300])
 def test_a_picture_fills_all_of_its_width_over_the_bar(width):
-    made = np.asarray(with_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
+    made = np.asarray(add_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
     assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())
 
 

@@ -15,7 +15,7 @@ import yaml
 from blackout.cli.finished_runs import finished_steps, read_results, with_earlier
 from blackout.cli.report_page import save_report
 from blackout.cli.run_results import read_scores
-from blackout.files import read_rows
+from blackout.safe_reading import read_rows
 from blackout.training.checkpoint_files import read_checkpoint
 from tests import processes
 from tests.cli.conftest import TINY

@@ -33,10 +33,10 @@ from blackout.data import counts, image_folder
 from blackout.data.formats import load_array, read_file, sparse_matrix
 from blackout.errors import UserError
 from blackout.evaluation import reference
-from blackout.files import memory, read_rows, taking_at_most
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
 from blackout.posterior.noise import to_tensor
+from blackout.safe_reading import available_memory, limit_memory, read_rows
 from blackout.training.checkpoint_files import read_checkpoint
 
 Read = Callable[[], object]
@@ -69,7 +69,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def refused(read: Read) -> str:
     start = time.process_time()
-    with taking_at_most(MAX_BYTES), pytest.raises((UserError, ValueError)) as error:
+    with limit_memory(MAX_BYTES), pytest.raises((UserError, ValueError)) as error:
         read()
     assert isinstance(error.value, UserError) or type(error.value) is ValueError
     assert time.process_time() - start < MAX_SECONDS
@@ -79,8 +79,8 @@ def refused(read: Read) -> str:
 
 
 def test_the_memory_limit_works() -> None:
-    before = memory()
-    with taking_at_most(1 << 25), pytest.raises(MemoryError):
+    before = available_memory()
+    with limit_memory(1 << 25), pytest.raises(MemoryError):
         np.empty(1 << 31, dtype=np.uint8)  # more than a long session has freed
     assert before > 0 and np.empty(1 << 27, dtype=np.uint8).size
 

@@ -159,7 +159,7 @@ def test_sparse_rows_with_wrong_indices_are_refused(tmp_path: Path) -> None:
 def test_counts_that_are_large_compared_with_the_memory_stay_on_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(on_disk, "memory", lambda: 8 * 100)
+    monkeypatch.setattr(on_disk, "available_memory", lambda: 8 * 100)
     assert not on_disk.stays_on_disk((10, 10), 1, None) and on_disk.stays_on_disk((10, 11), 1, None)
     assert on_disk.stays_on_disk((10, 10), 8, None)  # as 32 bits
     assert on_disk.stays_on_disk((1, 1), 1, False) and not on_disk.stays_on_disk(

@@ -7,7 +7,13 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.data import CountData
-from blackout.diffusion.data_stats import class_means, elements_of, mean_image, shifts, shrunk_means
+from blackout.diffusion.data_stats import (
+    class_log_ratios,
+    class_means,
+    estimate_elements,
+    mean_image,
+    shrink_class_means,
+)
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import GammaHead, ScaledHead
@@ -49,8 +55,8 @@ def test_combinations_of_words_that_were_never_seen_have_the_product_of_their_fa
 
     body = ResidualMLP(shape=(4,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
     body.head.weight.data.zero_()
-    network, elements = CountNetwork(body, CountInputs((4,))), elements_of(x, known["mean"])
-    set_elements(network, elements, shifts(data.facts, known))
+    network, elements = CountNetwork(body, CountInputs((4,))), estimate_elements(x, known["mean"])
+    set_elements(network, elements, class_log_ratios(data.facts, known))
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20_000), known["mean"])
     dark = model(torch.zeros(12, 4, dtype=torch.int32), torch.tensor(40.0), torch.arange(12)).mean
     torch.testing.assert_close(dark, known["class_mean"], rtol=1e-3, atol=0)
@@ -67,11 +73,11 @@ def test_means_of_classes_that_share_most_elements_come_nearer_to_the_truth(shar
     truth = torch.exp(1 + torch.randn(400, generator=generator) + beside)
     error = torch.sqrt((1 / truth + 1 / r) / sizes[:, None])
     plain = truth * torch.exp(error * torch.randn(12, 400, generator=generator))
-    found, before = (torch.log(x / truth).square().mean() for x in (shrunk_means(plain, sizes, r), plain))
+    found, before = (torch.log(x / truth).square().mean() for x in (shrink_class_means(plain, sizes, r), plain))
     assert float(found) < most * float(before)
-    torch.testing.assert_close(shrunk_means(plain, sizes * 10**9, r), plain)
+    torch.testing.assert_close(shrink_class_means(plain, sizes * 10**9, r), plain)
     plain[0, 0] = 1e-4  # hardly ever seen in 60 samples: no error of theirs
-    assert float(shrunk_means(plain, sizes, r)[0, 0]) < 2e-4
+    assert float(shrink_class_means(plain, sizes, r)[0, 0]) < 2e-4
 
 
 @pytest.mark.parametrize("each", [1, 3, 10])
@@ -96,7 +102,7 @@ def test_a_network_that_learns_the_plain_means_says_those_that_are_drawn_togethe
     counts = torch.poisson(rates[labels], generator=generator).int()
     known = CountDiffusion().tensors(CountData("toy", counts, counts, 50, labels, labels))
     body = ResidualMLP(shape=(6,), width=8, depth=1, num_classes=3)
-    network, elements = CountNetwork(body, CountInputs((6,))), elements_of(counts, known["mean"])
+    network, elements = CountNetwork(body, CountInputs((6,))), estimate_elements(counts, known["mean"])
     ratio = torch.cat([known["plain_mean"] / known["class_mean"], torch.ones(1, 6)])
     set_elements(network, elements, training_log_ratios=torch.log(ratio))
     dark = [network.train(mode)(torch.zeros(4, 6).int(), torch.tensor(40.0), torch.arange(4)) for mode in (True, False)]

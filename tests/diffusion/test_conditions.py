@@ -15,7 +15,7 @@ import torch
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.conditions import Conditions, parse_labels
-from blackout.diffusion.data_stats import elements_of
+from blackout.diffusion.data_stats import estimate_elements
 from blackout.diffusion.draw import CountDraw, request_draw
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.inpainting import KnownElements
@@ -126,7 +126,7 @@ def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, 
 
 def test_totals_are_those_that_were_asked_for() -> None:
     data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
-    elements = elements_of(data, data.float().mean(0))
+    elements = estimate_elements(data, data.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
@@ -160,7 +160,7 @@ def conditional() -> tuple[BlackoutDiffusion, CountData]:
     counts = torch.poisson(torch.ones(120, 5) * 3, generator=torch.Generator().manual_seed(0)).int()
     labels = torch.arange(120) % 3 // 2
     data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))
-    elements = elements_of(counts, counts.float().mean(0))
+    elements = estimate_elements(counts, counts.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, num_classes=2, knots=9), CountInputs((5,)))
     set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()

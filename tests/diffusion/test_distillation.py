@@ -13,12 +13,13 @@ from blackout.diffusion import (
     PureDeath,
     ScaledHead,
     Student,
+    StudentNetwork,
     energy_score,
     logit_times,
 )
-from blackout.diffusion.distillation import noised
+from blackout.diffusion.distillation import append_noise
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.networks import CountNetwork, StandardisedInputs, UNet
+from blackout.networks import StandardisedInputs, UNet
 from blackout.random import SampleStreams
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
@@ -82,14 +83,14 @@ def student(planes=2):
     torch.manual_seed(0)
     body = UNet((1, 4, 4), channels=4, multipliers=[1], noise=planes)
     return Student(
-        CountNetwork(body, StandardisedInputs(4.0, 3.0)), ScaledHead(4.0), PureDeath(16), torch.full((1, 4, 4), 4.0)
+        StudentNetwork(body, StandardisedInputs(4.0, 3.0)), ScaledHead(4.0), PureDeath(16), torch.full((1, 4, 4), 4.0)
     ).eval()
 
 
 def test_draws_are_told_noise_and_nothing_else_is_drawn_with_it():
     model = student()
     xt, t = torch.full((64, 1, 4, 4), 3, dtype=torch.uint8), torch.tensor(0.7, dtype=torch.float64)
-    told = noised(xt, 2, torch.Generator().manual_seed(0))
+    told = append_noise(xt, 2, torch.Generator().manual_seed(0))
     assert told.dtype == torch.uint8 and torch.equal(told[:, :1], xt) and 100 < float(told[:, 1:].float().mean()) < 155
     with torch.no_grad():
         assert float(model.denoiser()(told, t).mean.std(0).max()) > 0

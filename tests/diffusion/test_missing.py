@@ -7,7 +7,7 @@ import torch
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
-from blackout.diffusion.data_stats import elements_of
+from blackout.diffusion.data_stats import estimate_elements
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.missing_entries import mask_missing_entries
 from blackout.diffusion.predictions import Denoiser
@@ -21,7 +21,7 @@ SEEN = torch.rand(X0.shape, generator=GENERATOR) < 0.6
 
 def model(max_count: int) -> BlackoutDiffusion:
     torch.manual_seed(0)
-    elements = elements_of(X0, X0.float().mean(0))
+    elements = estimate_elements(X0, X0.float().mean(0))
     network = CountNetwork(ResidualMLP((6,), width=16, depth=1, knots=9), CountInputs((6,)))
     set_elements(network, elements)
     loss = CountLoss(weighting="likelihood")

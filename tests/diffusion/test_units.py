@@ -12,7 +12,7 @@ import torch
 from blackout.data import CountData
 from blackout.data.sample_files import read_samples
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
-from blackout.diffusion.data_stats import elements_of
+from blackout.diffusion.data_stats import estimate_elements
 from blackout.diffusion.draw import CountDraw
 from blackout.diffusion.inpainting import read_known
 from blackout.errors import UserError
@@ -24,7 +24,7 @@ DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=
 
 
 def model() -> BlackoutDiffusion:
-    elements = elements_of(PHOTONS, PHOTONS.float().mean(0))
+    elements = estimate_elements(PHOTONS, PHOTONS.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     set_elements(network, elements)
     made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20), elements.mean).eval()

@@ -9,7 +9,7 @@ import torch
 
 from blackout.config.descriptions import complete_description
 from blackout.diffusion import GammaHead, PureDeath, poisson_loss
-from blackout.diffusion.data_stats import elements_of
+from blackout.diffusion.data_stats import estimate_elements
 from blackout.networks import (
     CountInputs,
     CountNetwork,
@@ -30,7 +30,7 @@ def test_moments_estimate_concentration_and_gain() -> None:
     means = torch.tensor([2.0, 20.0, 200.0])
     gain = torch.distributions.Gamma(torch.tensor(4.0), torch.tensor(4.0)).sample((40_000, 1))
     rates = torch.distributions.Gamma(torch.tensor(2.0), torch.tensor(2.0)).sample((40_000, 3))
-    elements = elements_of(torch.poisson(means * gain * rates).long(), means)
+    elements = estimate_elements(torch.poisson(means * gain * rates).long(), means)
     # 1 + 1/r = (1 + 1/4)(1 + 1/2), and the gain's 1/R = 1/4
     assert elements.gain.item() == pytest.approx(4.0, rel=0.06)
     assert torch.allclose(elements.concentration, torch.full((3,), 1 / 0.875), rtol=0.06)
@@ -42,7 +42,7 @@ def test_a_single_nonzero_element_has_no_gain(num_zero: int) -> None:
     """The estimate must not be 0 / 0: the dispersion belongs to the element alone."""
     x = torch.poisson(torch.full((2000, 1), 3.0), generator=torch.Generator().manual_seed(0)).long()
     counts = torch.cat([x, torch.zeros(2000, num_zero).long()], 1)
-    elements = elements_of(counts, torch.full((1 + num_zero,), 3.0))
+    elements = estimate_elements(counts, torch.full((1 + num_zero,), 3.0))
     assert elements.gain.item() == 1e4
     assert float(elements.conditional_concentration[0]) > 50
 

@@ -19,15 +19,15 @@ from blackout.cli.run_directory import read_setting
 from blackout.cli.run_results import read_scores, read_settings
 from blackout.diffusion.distillation import Distillation
 from blackout.errors import UserError
-from blackout.files import (
+from blackout.safe_reading import (
     MAX_COLUMNS,
     MAX_DEPTH,
     MAX_VALUES,
     MAX_YAML_NODES,
+    limit_memory,
     parse_yaml,
     read_mapping,
     read_rows,
-    taking_at_most,
 )
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.export import load_model, read_model
@@ -84,7 +84,7 @@ def many_times_the_same(kind):
 
 
 def refused(read, *arguments, word=""):
-    with taking_at_most(EXTRA_BYTES), pytest.raises(UserError, match=word) as error:
+    with limit_memory(EXTRA_BYTES), pytest.raises(UserError, match=word) as error:
         read(*arguments)
     message = str(error.value)
     assert "\n" not in message and len(message) < 2000, message
@@ -106,7 +106,7 @@ def test_readers_of_settings(stranger, name):
     (stranger / "config.yaml").write_text(text)
     for read in (read_settings, save_report, lambda run: save_comparison([run], run / "compare.html")):
         refused(read, stranger, word=word)
-    with taking_at_most(EXTRA_BYTES):
+    with limit_memory(EXTRA_BYTES):
         assert read_setting(stranger, "trainer", "precision") is None
 
 
@@ -212,5 +212,5 @@ def test_training_in_the_run_of_a_stranger_ends_in_one_line(stranger, run):
     (stranger / "config.yaml").write_text(ALIASES)
     (stranger / "checkpoints" / "last.ckpt").unlink()
     words = (f"runs_dir={stranger.parent}", f"run_id={stranger.name}", "experiment_name=.", "trainer.max_steps=2")
-    with taking_at_most(2 * EXTRA_BYTES):
+    with limit_memory(2 * EXTRA_BYTES):
         run("train", *TINY, *words).assert_refused("aliases", "remove it to go on")

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("protocols", "random", "errors", "counts", "confidence_intervals", "component", "version", "comparisons"),
-    ("networks", "files", "distributed"),
+    ("networks", "files", "safe_reading", "distributed"),
     ("config",),
     ("data", "preemption"),
     ("evaluation",),

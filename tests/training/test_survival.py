@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from blackout.data import digits
-from blackout.files import read_rows
+from blackout.safe_reading import read_rows
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.loggers import MetricsCSV
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)

@@ -9,7 +9,7 @@ from typing import Any
 from blackout.data.formats.contents import LIBRARY_BYTES, FileContents, load_library
 from blackout.data.formats.hierarchy import read_hierarchy
 from blackout.errors import UserError, ensure, refuse
-from blackout.files import opened, stored_bytes, taking_at_most
+from blackout.safe_reading import limit_memory, open_regular, stored_bytes
 
 MAX_NODES = 10_000  # arrays and groups of a file
 MAX_DEPTH = 32  # levels of groups
@@ -33,7 +33,7 @@ def read_hdf5(path: Path, layer: str | None = None) -> FileContents:
         nodes[place] = node
         return len(nodes) > MAX_NODES or place.count("/") >= MAX_DEPTH or None
 
-    with taking_at_most(LIBRARY_BYTES):  # h5py may read damaged files without end
+    with limit_memory(LIBRARY_BYTES):  # h5py may read damaged files without end
         file = nodes[""] = library.File(path, "r")  # the nodes keep it open
         if file.visititems(add_node):  # follows no links
             content = f"{MAX_NODES:,} arrays and groups, or groups {MAX_DEPTH} deep"
@@ -65,7 +65,7 @@ def _check_heaps(path: Path) -> None:
     A heap has a signature, a version, its size, and objects: number, references, size and content.
     The object with number 0 is the free space.
     """
-    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         heap = content.find(HEAP_SIGNATURE)
         while heap >= 0:
             heap_size = int.from_bytes(content[heap + 8 : heap + 16], "little")

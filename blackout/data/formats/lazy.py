@@ -12,7 +12,7 @@ import numpy as np
 from blackout.data.formats.contents import LIBRARY_BYTES, Array, decode_texts
 from blackout.data.formats.sparse import are_row_pointers, sparse_matrix
 from blackout.errors import UserError, ensure
-from blackout.files import check_size, taking_at_most
+from blackout.safe_reading import check_size, limit_memory
 
 TEXT_BYTES = 64  # memory for one text
 MIN_ALLOWED_CHUNKS = 10_000  # chunks that any array may have
@@ -66,7 +66,7 @@ class LazyArray:
             item_bytes = max(item_bytes, TEXT_BYTES)
         check_size(self._path, size * item_bytes)
         try:
-            with taking_at_most(LIBRARY_BYTES + 4 * size * item_bytes):
+            with limit_memory(LIBRARY_BYTES + 4 * size * item_bytes):
                 return np.asarray(self._array[rows] if self.shape else self._array[()])
         except Exception as error:  # a dozen decompressors raise errors of many types
             reason = " ".join(str(error).split())[:500] or type(error).__name__

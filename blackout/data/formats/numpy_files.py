@@ -13,7 +13,7 @@ import numpy as np
 from blackout.data.formats.contents import COUNTS, Array, FileContents, decode_text
 from blackout.data.formats.sparse import sparse_matrix
 from blackout.errors import UserError, ensure
-from blackout.files import check_size, opened, reading, stored_bytes
+from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
 
 MAX_ARRAYS = 10_000  # arrays of one archive
 
@@ -40,7 +40,7 @@ def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:
         UserError: the file is missing or damaged, or declares more than its bytes or the memory
             hold.
     """
-    with reading(path, "not a readable .npy or .npz file of numbers"), opened(path) as file:
+    with reading(path, "not a readable .npy or .npz file of numbers"), open_regular(path) as file:
         stored = stored_bytes(path)
         if file.read(2) == b"PK":
             with zipfile.ZipFile(file) as archive:

@@ -12,7 +12,7 @@ from blackout.data.formats.tables import read_csv, read_parquet
 from blackout.data.formats.tiff import read_tiff, read_tiff_folder
 from blackout.data.formats.zarr_stores import read_zarr
 from blackout.errors import UserError, refuse
-from blackout.files import reading
+from blackout.safe_reading import reading
 
 Reader = Callable[[Path, str | None], FileContents]
 READERS: dict[str, Reader] = {

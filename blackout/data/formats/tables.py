@@ -19,7 +19,7 @@ from blackout.data.formats.contents import (
     load_library,
 )
 from blackout.errors import UserError, refuse
-from blackout.files import check_size, opened, stored_bytes, taking_at_most
+from blackout.safe_reading import check_size, limit_memory, open_regular, stored_bytes
 
 MEMORY_PER_BYTE = 20  # bytes of memory for every byte of a table of text
 TEXT_TYPES = ("string", "large_string", "string_view")  # of Arrow
@@ -30,7 +30,7 @@ DICTIONARY_TYPE = "dictionary<values=string"
 def read_csv(path: Path, layer: str | None = None) -> FileContents:
     """Read a .csv or .tsv; a first row that is not all numbers has the names of the columns."""
     check_size(path, MEMORY_PER_BYTE * path.stat().st_size)
-    with opened(path) as file:
+    with open_regular(path) as file:
         text = io.TextIOWrapper(file, "utf-8-sig", newline="")
         separators = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
         separator = max(separators, key=text.readline().count)
@@ -53,7 +53,7 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
 def read_parquet(path: Path, layer: str | None = None) -> FileContents:
     """Read the columns of numbers and text of a .parquet file."""
     library = load_library("pyarrow.parquet", path)
-    with opened(path) as file:
+    with open_regular(path) as file:
         schema = library.read_schema(file)
         text_names = [field.name for field in schema if str(field.type) in TEXT_TYPES]
         prefixes = (*NUMBER_TYPES, DICTIONARY_TYPE)
@@ -68,7 +68,7 @@ def read_parquet(path: Path, layer: str | None = None) -> FileContents:
         size = parquet.metadata.num_rows * len(names) * 8
         check_size(path, size, stored_bytes(path))
         # Arrow's allocator reserves addresses for 1 GiB
-        with taking_at_most(2 * LIBRARY_BYTES + 4 * size):
+        with limit_memory(2 * LIBRARY_BYTES + 4 * size):
             table = parquet.read(names, use_threads=False)
     columns = [_arrow_column(path, column) for column in table.columns]
     return _make_table(path, table.column_names, columns)

@@ -16,7 +16,7 @@ from blackout.data.formats.contents import (
     load_library,
 )
 from blackout.errors import UserError, refuse
-from blackout.files import check_size, opened, reading, stored_bytes, taking_at_most
+from blackout.safe_reading import check_size, limit_memory, open_regular, reading, stored_bytes
 
 SUFFIXES = (".tif", ".tiff")
 
@@ -25,12 +25,12 @@ def read_tiff(path: Path, layer: str | None = None) -> FileContents:
     """Read the first series of a TIFF file."""
     library = load_library("tifffile", path)
     logging.getLogger("tifffile").disabled = True  # a damaged file gives one error, not one per tag
-    with opened(path) as content:
+    with open_regular(path) as content:
         with library.TiffFile(content, name=path.name, _multifile=False) as file:
             series = file.series[0]
             size = math.prod(series.shape) * series.dtype.itemsize
             check_size(path, size, stored_bytes(path))
-            with taking_at_most(LIBRARY_BYTES + 4 * size):
+            with limit_memory(LIBRARY_BYTES + 4 * size):
                 return FileContents({COUNTS: series.asarray()})
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.formats.contents import Array
 from blackout.errors import ensure
-from blackout.files import check_size
+from blackout.safe_reading import check_size
 
 BLOCK_VALUES = 1 << 24  # values that are checked at once
 SERIES_ASPECT = 4  # [N, C, L] is a series if L is this many times C; else an image [N, H, W]

@@ -17,7 +17,7 @@ from blackout.data.formats.contents import COUNTS, FileContents, load_library
 from blackout.data.formats.hierarchy import read_hierarchy
 from blackout.data.formats.lazy import LazyArray
 from blackout.errors import UserError, ensure
-from blackout.files import read_text, reading, stored_bytes
+from blackout.safe_reading import read_text, reading, stored_bytes
 
 METADATA_FILES = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 NODE_FILES = (".zarray", ".zgroup", "zarr.json")  # each makes its folder an array or a group
@@ -84,7 +84,7 @@ def _check_store(path: Path) -> dict[str, int]:
 def _check_metadata(file: Path) -> None:
     """Refuse a file of metadata that is not JSON, or has other than the allowed words."""
     with reading(file, "these metadata of a .zarr store are refused"):
-        text = read_text(file, most=MAX_METADATA_BYTES)
+        text = read_text(file, max_bytes=MAX_METADATA_BYTES)
         content = json.loads(text, object_pairs_hook=_unique_names)
         if file.name == ".zattrs":  # no library acts on attributes
             return

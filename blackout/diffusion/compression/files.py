@@ -37,7 +37,8 @@ from blackout.diffusion.likelihood_estimates import Estimate
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, refuse
-from blackout.files import new_file, opened, replacing
+from blackout.files import new_file, replacing
+from blackout.safe_reading import open_regular
 
 Array: TypeAlias = NDArray[Any]
 
@@ -138,7 +139,7 @@ class Codec:
             f"{source}: {counts.size:,} elements in {steps} steps are too many; "
             f"their product must be at most {MAX_WORK:,}",
         )
-        new_file(target, given=True)
+        new_file(target, exact=True)
         first = next(self._parts(source, counts))[:NUM_ESTIMATED]
         grids = coding_grids(self.model, steps)
         nats = [expected_nats(self.model, first, times) for times in grids]
@@ -182,9 +183,9 @@ class Codec:
         Raises:
             UserError: not a compressed file, damaged, of another model, or a target that exists.
         """
-        with opened(source) as file:
+        with open_regular(source) as file:
             number, parts = self.decode_parts(file, str(source))
-            new_file(target, given=True)
+            new_file(target, exact=True)
             dtype = torch.empty(0, dtype=count_dtype(self._max_count)).numpy().dtype
             header = {
                 "descr": np.lib.format.dtype_to_descr(dtype),

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import refuse
-from blackout.files import memory
 from blackout.flows.annealed_importance import draw_reference_samples
 from blackout.flows.targets import Target
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, encode
 from blackout.random import fold_seed
+from blackout.safe_reading import available_memory
 
 Points = NDArray[np.float64]
 Density: TypeAlias = Literal[
@@ -174,7 +174,7 @@ def planar_points(
         >>> planar_points("moons", num_points=10).train.shape
         torch.Size([10, 32])
     """
-    limit = memory() // BYTES_PER_POINT
+    limit = available_memory() // BYTES_PER_POINT
     refuse(
         not 1 <= num_points <= limit,
         f"dataset.num_points must be 1 to {limit:,}, which fit into memory, not {num_points}",

@@ -23,7 +23,6 @@ from blackout.config.instantiate import instantiate
 from blackout.data import CountData
 from blackout.data.count_data import split_array
 from blackout.errors import UserError, refuse
-from blackout.files import memory
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.draw import build_draw, preview_draw
 from blackout.flows.energies.data import DENSITIES, StateData, target_samples
@@ -44,6 +43,7 @@ from blackout.flows.weights import effective_sample_size, jackknife_error, log_m
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Draw, Source
 from blackout.random import fold_seed
+from blackout.safe_reading import available_memory
 from blackout.training.family import ComponentFamily, make_dataset
 
 MAX_LEVELS = 256  # states are stored as uint8
@@ -297,7 +297,7 @@ class EnergyFamily(ComponentFamily):
             check_components({"target": truth["target"]}, "model", trusted)
         target = make_target(truth["target"])
         num_samples = truth.get("target_samples", 0)
-        limit = memory() // (24 * target.sites)  # bytes of three splits, and of their chains
+        limit = available_memory() // (24 * target.sites)  # bytes of three splits, and of their chains
         valid = type(num_samples) is int and 2 <= num_samples <= limit
         refuse(not valid, f"target_samples must be 2 to {limit:,}, not {num_samples!r}")
         name = type(target).__name__.lower()

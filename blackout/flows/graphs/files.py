@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blackout.errors import UserError, refuse, summary
-from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.flows.graphs.graphs import Graph
+from blackout.safe_reading import check_size, open_regular, read_text, stored_bytes
 
 MAX_BYTES = 1 << 30  # of a file
 MAX_NODES = 10_000_000  # of a graph
@@ -148,7 +148,7 @@ def _none_if_ones(weights: Any) -> Any:
 def _read_rows(file: Path, comment: str = "", keep_blank: bool = False) -> list[Row]:
     """Return the lines that are no comments; blank ones only on request."""
     rows = []
-    for number, line in enumerate(read_text(file, most=MAX_BYTES).splitlines(), 1):
+    for number, line in enumerate(read_text(file, max_bytes=MAX_BYTES).splitlines(), 1):
         if comment and line.lstrip().startswith(comment):
             continue
         words = line.split()
@@ -233,7 +233,7 @@ def _read_edge_list(file: Path) -> Graph:
     # 1. Lines and settings in comments.
     settings: dict[str, str] = {}
     rows: list[Row] = []
-    for number, line in enumerate(read_text(file, most=MAX_BYTES).splitlines(), 1):
+    for number, line in enumerate(read_text(file, max_bytes=MAX_BYTES).splitlines(), 1):
         edge, _, comment = line.partition("#")
         settings |= dict(COMMENT_SETTING.findall(comment))
         # networkx writes weights as {'weight': 2.0}
@@ -354,7 +354,7 @@ def _make_quadratic_model(
 def _read_json(file: Path) -> Graph:
     """Read what dimod's `BinaryQuadraticModel.to_serializable()` gives, without bytes."""
     try:
-        model = json.loads(read_text(file, most=MAX_BYTES))
+        model = json.loads(read_text(file, max_bytes=MAX_BYTES))
         if model["type"] != "BinaryQuadraticModel" or model["use_bytes"]:
             raise UserError("a .json file must be dimod's BinaryQuadraticModel, use_bytes=False")
         pairs = list(zip(model["quadratic_head"], model["quadratic_tail"], strict=True))
@@ -498,7 +498,7 @@ def _read_networkx(reader: str, file: Path, **arguments: Any) -> Graph:
     import networkx as nx  # slow to import
 
     try:
-        with opened(file) as stream:
+        with open_regular(file) as stream:
             graph: Any = getattr(nx, reader)(stream, **arguments)
     except (UserError, OSError):
         raise

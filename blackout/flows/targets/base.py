@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from blackout.config.instantiate import instantiate
 from blackout.data.formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
-from blackout.files import tensors_hash
+from blackout.files import hash_tensors
 from blackout.protocols import Source, Split
 
 MAX_LEVELS = 256  # states are stored as uint8
@@ -366,7 +366,7 @@ class TargetSource:
 
     def fingerprint(self, split: Split) -> str:
         """Return a hash of the target's tensors: a run only continues with the same target."""
-        return tensors_hash(self.name, self.target.state_dict())
+        return hash_tensors(self.name, self.target.state_dict())
 
     def to(self, device: torch.device) -> Source:
         """Return itself: there are no data to move."""

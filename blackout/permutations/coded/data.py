@@ -22,7 +22,7 @@ from torch import Size, Tensor
 from blackout.component import component
 from blackout.data.splits import SplitRows, split_samples
 from blackout.errors import UserError, ensure, error_context, refuse
-from blackout.files import read_text, tensors_hash
+from blackout.files import hash_tensors
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, read_samples
@@ -37,6 +37,7 @@ from blackout.permutations.group import (
 from blackout.permutations.metrics import puzzle_scores, rearrange
 from blackout.protocols import Samples, Split
 from blackout.random import SampleStreams, StepStreams
+from blackout.safe_reading import read_text
 
 # (`samples` [b, n] and their contexts) -> scores of each sample by name, [b]; nan for none
 SampleScores: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
@@ -173,7 +174,7 @@ class PermutationData:
         unlimited one."""
         size = self.size(split)
         index = torch.arange(NUM_HASHED if size is None else size)
-        return tensors_hash(self.name, self.batch(split, index))
+        return hash_tensors(self.name, self.batch(split, index))
 
     def to(self, device: torch.device) -> PermutationData:
         """Return itself: training samples are made on the CPU."""

@@ -14,11 +14,11 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, refuse
-from blackout.files import check_size, opened, reading, stored_bytes
 from blackout.permutations.coded.data import PermutationData, check_length, repetition_streams
 from blackout.permutations.metrics import MAX_RELEVANCE, ndcg_scores
 from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
+from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
 
 COLUMNS = ("userId", "movieId", "rating")
 DEFAULT_LENGTH = 10  # Severo et al. 2025, section 5.3, smallest setting
@@ -64,7 +64,7 @@ def read_ratings(file: Path) -> Ratings:
     """
     with reading(file, "not a table of ratings"):
         check_size(file, file.stat().st_size, stored_bytes(file))
-        with opened(file) as raw:
+        with open_regular(file) as raw:
             header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
         missing = [name for name in COLUMNS if name not in header]
         if missing:
