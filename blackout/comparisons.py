@@ -28,6 +28,7 @@ _KIND_IN_WORDS: dict[Kind, str] = {
     "upper bound": "at most ",
     "lower bound": "at least ",
 }
+_INDEFINITE: dict[Kind, str] = {"upper bound": "an upper bound", "lower bound": "a lower bound"}
 _VERDICT_IN_WORDS: dict[Verdict, str] = {
     "better": "this model is better than the strongest baseline",
     "worse": "this model is worse than the strongest baseline",
@@ -249,7 +250,7 @@ def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
     beyond = abs(row["difference"]) > STANDARD_ERRORS * row["error"]
     if row["verdict"] == "undecided" and beyond and kind != "exact":
         side = "worse" if kind == "upper bound" else "better"
-        line += f"; what is {at_most}this cannot show that the model is {side}"
+        line += f"; {_INDEFINITE[kind]} cannot show that the model is {side}"
     uniform = comparison["baselines"].get("uniform")
     if uniform is not None and strongest != "uniform" and uniform["verdict"] != "better":
         line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"

@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
         if kind in ("python", "yaml"):
             path = folder / re.match(r"# (mine/\S+)\n", text)[1]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text.partition("\n")[2])  # without the name of the file
     (folder / "tests").symlink_to(ROOT / "tests")
     return folder
 
@@ -29,9 +29,9 @@ def test_the_page_has_commands_for_every_kind_of_component():
     titles = re.findall(r"^## (.*)", (ROOT / "docs/howto/extending.md").read_text(), re.MULTILINE)
     assert titles == [
         "A dataset", "A network", "A process", "A kernel", "A schedule", "A head", "A loss", "An operator", "A target",
-        "A score", "A family",
+        "A score", "A callback", "An experiment", "A family",
     ]  # fmt: skip
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 17
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -193,7 +193,7 @@ def test_other_data_under_the_same_name_are_refused(run, tmp_path):
     assert run("train", *words).code == 0
     before = state(tmp_path / "runs")
     np.save(tmp_path / "x.npy", counts[::-1])
-    run("train", *words).assert_refused("training data", "run_id")
+    run("train", *words).assert_refused("trained on other data", "run_id")
     assert state(tmp_path / "runs") == before
     np.save(tmp_path / "x.npy", counts)
     assert "has ended" in run("train", *words).out
