@@ -1,4 +1,4 @@
-"""Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
+"""Draw samples from a trained model: `python sample.py ckpt=<run> num_samples=64`."""
 
 from blackout.cli.programs import run_sample
 

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: conf/ lies beside the package in the repository, and inside it in a wheel."""
+"""Packaging that pyproject.toml cannot say: a wheel has conf/ inside the package."""
 
 from setuptools import find_namespace_packages, find_packages, setup
 

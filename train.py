@@ -1,4 +1,4 @@
-"""Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+"""Train a model, as in `python train.py dataset=cifar10` or `python train.py -m seed=1,2,3`."""
 
 from blackout.cli.programs import run_train
 

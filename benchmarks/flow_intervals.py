@@ -22,7 +22,15 @@ from blackout.flows import FlowSampler
 from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
 from blackout.flows.diagnostics import check_estimates
 from blackout.flows.simulation import Events, Leap, Simulation
-from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, enumerate_states, exact_values
+from blackout.flows.targets import (
+    Couplings,
+    Ising,
+    Potts,
+    SpinGlass,
+    Target,
+    enumerate_states,
+    exact_values,
+)
 from blackout.flows.weights import Z_95, estimate_target, exact_references
 from blackout.random import fold_seed
 

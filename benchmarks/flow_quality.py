@@ -27,7 +27,13 @@ from benchmarks.planar import uniform_weights
 from blackout import load_model
 from blackout.flows.simulation import Events, Paths
 from blackout.flows.targets import Target, can_enumerate, enumerate_states
-from blackout.flows.weights import effective_sample_size, estimate_target, exact_references, log_mean_exp, weighted_mean
+from blackout.flows.weights import (
+    effective_sample_size,
+    estimate_target,
+    exact_references,
+    log_mean_exp,
+    weighted_mean,
+)
 
 ROOT = Path(__file__).parents[1]
 _MOVED = ("family=flow", "network.heat_bath=true")

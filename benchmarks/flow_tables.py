@@ -35,7 +35,12 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, taylor_ratios
 from blackout.flows import FlowSampler
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import target_samples
-from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, score_couplings
+from blackout.flows.energies.model import (
+    EnergySampler,
+    EnergyWithRates,
+    PairEnergy,
+    score_couplings,
+)
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.path import States, forward_residual
@@ -43,7 +48,12 @@ from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.replay import ReplayBatch, ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import effective_sample_size, estimate_target, log_mean_exp, weighted_mean
+from blackout.flows.weights import (
+    effective_sample_size,
+    estimate_target,
+    log_mean_exp,
+    weighted_mean,
+)
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import HollowBody, StateEncoding, UnitTimeEmbedding
 from blackout.random import SampleStreams

@@ -18,7 +18,15 @@ import torch
 from benchmarks.measure import arguments, report
 from blackout import from_data
 from blackout.data import CountData, binarized_mnist
-from blackout.diffusion import Absorbing, LevelBridge, LevelHead, RateLoss, Sampler, Schedule, Uniform
+from blackout.diffusion import (
+    Absorbing,
+    LevelBridge,
+    LevelHead,
+    RateLoss,
+    Sampler,
+    Schedule,
+    Uniform,
+)
 
 BODIES: dict[str, Any] = {
     "U-Net": {"_target_": "blackout.networks.UNet", "multipliers": [1, 2, 2], "attention_resolutions": [8]},

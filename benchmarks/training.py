@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.measure import arguments, first_call, interleaved, matmul_rate, peak_memory, report, summary
+from benchmarks.measure import (
+    arguments,
+    first_call,
+    interleaved,
+    matmul_rate,
+    peak_memory,
+    report,
+    summary,
+)
 from benchmarks.reference import ReferenceTraining, paper_network
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.losses import CountLoss

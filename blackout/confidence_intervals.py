@@ -74,9 +74,7 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     excess = max(0.0, float((z**4).mean()) - 3 - skewness**2)
     effective_freedom = min(float(freedom), max(2.0, n / (1 + excess)))
     quantile = float(stdtrit(effective_freedom, CONFIDENCE_QUANTILE))
-    low, high = (
-        mean - std * _invert_transformation(t, skewness, n) for t in (quantile, -quantile)
-    )
+    low, high = (mean - std * _invert_transformation(t, skewness, n) for t in (quantile, -quantile))
     return low, high
 
 

@@ -30,7 +30,7 @@ Samples: TypeAlias = Mapping[str, Tensor]
 Drawn: TypeAlias = Iterator[tuple[Tensor, Samples]]
 """Batches of (indices [b], their samples)."""
 Watch: TypeAlias = Callable[[int, int, Tensor], None]
-"""Called with (step, number of steps, state) at the start of a batch, step 0, and after each step."""
+"""Called with (step, number of steps, state) at the start of a batch, step 0, and after steps."""
 
 
 class Source(Protocol):

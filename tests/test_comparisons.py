@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from blackout.comparisons import Baseline, SampleValues, compare, decide, describe_comparison, is_comparison
+from blackout.comparisons import (
+    Baseline,
+    SampleValues,
+    compare,
+    decide,
+    describe_comparison,
+    is_comparison,
+)
 
 GENERATOR = torch.Generator().manual_seed
 

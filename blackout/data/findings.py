@@ -1,8 +1,9 @@
-"""Findings: what looks wrong in a file of counts, such as sample numbers, batches, or a camera's offset.
+"""Findings: what looks wrong in counts, such as sample numbers, batches, or a camera's offset.
 
 A finding names the setting that corrects it, where there is one.
 
-References: this project; checked on files of each kind, and on files without faults, in tests/data/test_findings.py.
+References: this project; checked on files of each kind, with and without faults, in
+tests/data/test_findings.py.
 """
 
 from __future__ import annotations
@@ -18,29 +19,54 @@ from torch import Tensor
 from torch.nn.functional import unfold
 
 Array = npt.NDArray[Any]
-_MOST_COMPARED = 20_000
-"""Columns among which duplicates are looked for, and rows."""
-_FEWEST = 20
-"""Rows from which an order of rows is no chance."""
-_MOST_NUMBERS = 1 << 22
-"""Numbers of which moments are taken."""
-_ABOUT_SAMPLES = re.compile(
-    r"(id|index|idx|unnamed.*|(sample|cell|row)_?(id|index|number)|batch|plate|lane|donor|patient|subject|animal|mouse"
-    r"|replicate|cluster|labels?|y|class|target|species|outcome|group|condition|treatment|cell_?type|sex|age|day|date"
-    r"|time|timepoint|year)"
+
+MAX_COMPARED = 20_000  # columns, and rows, among which duplicates are looked for
+MAX_MOMENT_VALUES = 1 << 22  # values whose moments are computed
+MIN_ORDERED_ROWS = 20  # from which an order of rows is not chance
+MAX_LISTED_NAMES = 20  # in a setting that is proposed
+MAX_SHOWN_NAMES = 5  # in a message
+
+# Cameras
+MIN_OFFSET = 10
+MIN_OFFSET_PIXELS = 10  # at the lowest count, or 1 % of all
+
+# Outliers
+OUTLIER_RATIO = 100  # of a count to the largest of the others
+MAX_OUTLIER_SHARE = 0.01
+FEW_UNITS = 10  # a total that samples reach by chance only
+
+# Hot pixels
+HOT_RATIO = 3  # of a pixel's smallest count to its neighbours' largest
+MIN_HOT_COUNT = 10
+
+# Columns
+MIN_DISTINCTIVE = 10  # entries that differ from the median, for equal columns to mean something
+RARE_ZERO_SHARE = 0.95  # of zeros of an element, next to which elements without units are expected
+MIN_BATCH_ROWS = 5  # of each value
+
+# Rows
+MIN_NORMALISED_TOTAL = 50
+BARCODE_SHARE = 0.8  # of names that are barcodes of cells
+MIN_GENE_SPREAD = 1.5  # standard deviation of the logarithm of the totals of rows
+GENE_SPREAD_RATIO = 3  # of the spread of rows to that of columns
+MIN_DUPLICATE_SHARE = 0.01
+MIN_ISOLATED_SHARE = 0.2  # of duplicates without neighbours
+
+SAMPLE_NAMES = re.compile(
+    r"(id|index|idx|unnamed.*|(sample|cell|row)_?(id|index|number)|batch|plate|lane|donor|patient"
+    r"|subject|animal|mouse|replicate|cluster|labels?|y|class|target|species|outcome|group"
+    r"|condition|treatment|cell_?type|sex|age|day|date|time|timepoint|year)"
 )
-_NUMBERS = "number the samples, and are no counts"
-_ABOUT = (
+"""Names of columns that describe samples."""
+BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
+"""Names of cells."""
+
+NUMBERS = "number the samples, and are not counts"
+SAMPLE_COLUMN = (
     "look like a batch or class of the samples, not like counts (or dataset.labels, dataset.group)"
 )
-_CONSTANT, _EQUAL = "are constant", "are equal to another"
-_RARE, _SURE, _FAR, _EMPTY = 0.95, 10, 100, 10
-"""Zeros of an element beside which others without any units are no surprise; counts that tell equal from rare ones;
-times the next count from which on one is far off; units of which samples have as few only by chance.
-"""
-_LISTED = 20
-"""Names in a setting that is proposed, at most."""
-_BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
+CONSTANT = "are constant"
+EQUAL = "are equal to another"
 
 
 class Finding(UserWarning):
@@ -69,189 +95,256 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
         counts: whole numbers [N, *shape], on the CPU.
         names: of the elements of vectors; empty without names.
     """
-    if len(counts) > 1 and counts.numel():
-        yield from _units(counts)
-        yield from _strays(counts)
-        if counts.ndim == 2:
-            yield from _columns(
-                counts.numpy(), list(names) or list(map(str, range(counts.shape[1])))
-            )
-            yield from _rows(counts.numpy(), names)
-        if counts.ndim == 4:
-            yield from _hot(counts)
-
-
-def _units(counts: Tensor) -> Iterator[Finding]:
-    """A camera's offset and gain, of counts [N, *shape]: a least value that is none by chance, and a common divisor of
-    what is above it.
-
-    Ours (tests/data/test_findings.py).
-    """
-    few = counts[:: max(1, counts.numel() // _MOST_NUMBERS)].flatten(1).numpy().astype(np.int64)
-    low = int(counts.min())
-    gain = int(np.gcd.reduce(np.unique(few - low)))
-    gain = gain if gain > 1 and not bool(((counts.long() - low) % gain).any()) else 1
-    mean, varying = few.mean(0), few.var(0) > 0
-    narrow = (
-        bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
-    )
-    camera = low >= 10 and (narrow or int((few == low).sum()) > max(_SURE, 0.01 * few.size))
-    told = [f"no count is below {low}, as of a camera's offset"] if camera else []
-    told += [f"all counts are in steps of {gain}, as of a camera's gain"] if gain > 1 else []
-    settings = {"offset": low if camera else low % gain, "gain": gain if gain > 1 else 0}
-    if told:
-        yield Finding(
-            ", and ".join(told), **{name: value for name, value in settings.items() if value}
-        )
-
-
-def _strays(counts: Tensor) -> Iterator[Finding]:
-    """A few of counts [N, *shape] far above all others, and a few samples without units where all others have many.
-
-    Ours (tests/data/test_findings.py).
-    """
-    top, totals = int(counts.max()), counts.flatten(1).sum(1, dtype=torch.int64)
-    below, times = int((counts * (counts < top)).max()), int((counts == top).sum())
-    if top > _FAR * max(below, _EMPTY) and times <= 0.01 * counts.numel():
-        row = int((counts == top).flatten(1).any(1).int().argmax())
-        what = f"{times} of the counts are {top:,}, the first in sample {row}, and all others at most {below:,}"
-        yield Finding(f"{what}: the model would have to reach them; leave such samples out")
-    empty, few = int((totals == 0).sum()), int(((totals > 0) & (totals < _EMPTY)).sum())
-    if 3 * few < empty < len(counts) / 4:
-        yield Finding(
-            f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out"
-        )
-
-
-def _hot(counts: Tensor) -> Iterator[Finding]:
-    """Pixels [N, C, H, W] that are in every image three times as bright as their neighbours are in any.
-
-    Ours (tests/data/test_findings.py).
-    """
-    least, most = counts.amin(0), counts.amax(0)
-    around = unfold(most[:, None].double(), 3, padding=1)
-    around[:, 4] = 0  # the pixel itself
-    hot = ((least > 3 * around.amax(1).view_as(least)) & (least >= _SURE)).any(0).nonzero().tolist()
-    if hot:
-        places = ", ".join(f"[{row}, {column}]" for row, column in hot[:5]) + (
-            " and more" if len(hot) > 5 else ""
-        )
-        yield Finding(
-            f"hot pixels, at {places}: set them to what is around them; no image has anything else there"
-        )
-
-
-def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
-    """Columns of counts [N, D] that are numbers of samples, batches, constants, or copies of others.
-
-    Ours (tests/data/test_findings.py).
-    """
-    if counts.shape[1] > _MOST_COMPARED:
+    if len(counts) < 2 or counts.numel() == 0:
         return
-    marked: dict[str, list[str]] = {what: [] for what in (_NUMBERS, _ABOUT, _CONSTANT, _EQUAL)}
-    first: dict[int, int] = {}
-    zeros = (counts == 0).mean(0)
-    rare = bool(((zeros > _RARE) & (zeros < 1)).any())
+    yield from _check_units(counts)
+    yield from _check_outliers(counts)
+    if counts.ndim == 2:
+        array = counts.numpy()
+        yield from _check_columns(array, list(names) or [str(k) for k in range(array.shape[1])])
+        yield from _check_rows(array, names)
+    if counts.ndim == 4:
+        yield from _check_hot_pixels(counts)
+
+
+def _check_units(counts: Tensor) -> Iterator[Finding]:
+    """Find a camera's offset and gain.
+
+    The offset is a smallest count that is not chance, the gain a common divisor above it.
+
+    Args:
+        counts: [N, *shape].
+    """
+    stride = max(1, counts.numel() // MAX_MOMENT_VALUES)
+    values = counts[::stride].flatten(1).numpy().astype(np.int64)
+    lowest = int(counts.min())
+    gain = int(np.gcd.reduce(np.unique(values - lowest)))
+    if gain > 1 and bool(((counts.long() - lowest) % gain).any()):
+        gain = 1
+
+    mean = values.mean(0)
+    variance = values.var(0)
+    varies = variance > 0
+    is_underdispersed = False
+    if varies.any():
+        fano_factor = float(np.median(variance[varies] / mean[varies]))
+        is_underdispersed = fano_factor < 0.5 * max(gain, 1)
+    num_lowest = int((values == lowest).sum())
+    is_common = num_lowest > max(MIN_OFFSET_PIXELS, 0.01 * values.size)
+    has_offset = lowest >= MIN_OFFSET and (is_underdispersed or is_common)
+
+    problems = []
+    settings = {}
+    if has_offset:
+        problems.append(f"no count is below {lowest}, as of a camera's offset")
+    if gain > 1:
+        problems.append(f"all counts are in steps of {gain}, as of a camera's gain")
+    offset = lowest if has_offset else lowest % max(gain, 1)
+    if offset:
+        settings["offset"] = offset
+    if gain > 1:
+        settings["gain"] = gain
+    if problems:
+        yield Finding(", and ".join(problems), **settings)
+
+
+def _check_outliers(counts: Tensor) -> Iterator[Finding]:
+    """Find a few counts far above all others, and empty samples where all others have many units.
+
+    Args:
+        counts: [N, *shape].
+    """
+    largest = int(counts.max())
+    others = int((counts * (counts < largest)).max())
+    num_largest = int((counts == largest).sum())
+    is_far = largest > OUTLIER_RATIO * max(others, FEW_UNITS)
+    if is_far and num_largest <= MAX_OUTLIER_SHARE * counts.numel():
+        row = int((counts == largest).flatten(1).any(1).int().argmax())
+        yield Finding(
+            f"{num_largest} of the counts are {largest:,}, the first in sample {row}, and all "
+            f"others at most {others:,}: the model would have to reach them; leave such samples out"
+        )
+    totals = counts.flatten(1).sum(1, dtype=torch.int64)
+    num_empty = int((totals == 0).sum())
+    num_nearly_empty = int(((totals > 0) & (totals < FEW_UNITS)).sum())
+    if 3 * num_nearly_empty < num_empty < len(counts) / 4:
+        yield Finding(
+            f"{num_empty} samples are empty, where {num_nearly_empty} have less than {FEW_UNITS} "
+            "units: leave them out"
+        )
+
+
+def _check_hot_pixels(counts: Tensor) -> Iterator[Finding]:
+    """Find pixels that are always three times as bright as their neighbours ever are.
+
+    Args:
+        counts: [N, C, H, W].
+    """
+    smallest = counts.amin(0)
+    largest = counts.amax(0)
+    neighbours = unfold(largest[:, None].double(), 3, padding=1)
+    neighbours[:, 4] = 0  # the pixel itself
+    brightest_neighbour = neighbours.amax(1).view_as(smallest)
+    is_hot = (smallest > HOT_RATIO * brightest_neighbour) & (smallest >= MIN_HOT_COUNT)
+    pixels = is_hot.any(0).nonzero().tolist()
+    if pixels:
+        places = ", ".join(f"[{row}, {column}]" for row, column in pixels[:MAX_SHOWN_NAMES])
+        if len(pixels) > MAX_SHOWN_NAMES:
+            places += " and more"
+        yield Finding(
+            f"hot pixels, at {places}: set them to the values around them; "
+            "no image has anything else there"
+        )
+
+
+def _check_columns(counts: Array, names: list[str]) -> Iterator[Finding]:
+    """Find columns that are sample numbers, batches, constants, or copies of others.
+
+    Args:
+        counts: [N, D].
+        names: of the columns.
+    """
+    if counts.shape[1] > MAX_COMPARED:
+        return
+    flagged: dict[str, list[str]] = {
+        problem: [] for problem in (NUMBERS, SAMPLE_COLUMN, CONSTANT, EQUAL)
+    }
+    first_by_hash: dict[int, int] = {}
+    zero_share = (counts == 0).mean(0)
+    has_rare_elements = bool(((zero_share > RARE_ZERO_SHARE) & (zero_share < 1)).any())
     for k, column in enumerate(counts.T):
-        kind = _kind(column, _ABOUT_SAMPLES.fullmatch(names[k].lower()) is not None)
-        if kind is not None and not (kind == _CONSTANT and rare and zeros[k] == 1):
-            marked[kind].append(names[k])
-        elif (column != np.median(column)).sum() >= _SURE and first.setdefault(
-            hash(column.tobytes()), k
-        ) != k:
-            marked[_EQUAL].append(names[k])
-    for what, which in marked.items():
-        if which:
-            few = ", ".join(which[:5]) + (f" and {len(which) - 5} more" if len(which) > 5 else "")
-            yield Finding(
-                f"elements that {what}: {few}",
-                **({"exclude": which} if len(which) <= _LISTED else {}),
-            )
+        problem = _column_problem(column, SAMPLE_NAMES.fullmatch(names[k].lower()) is not None)
+        is_expected_zero = problem == CONSTANT and has_rare_elements and zero_share[k] == 1
+        if problem is not None and not is_expected_zero:
+            flagged[problem].append(names[k])
+        elif (column != np.median(column)).sum() >= MIN_DISTINCTIVE:
+            first = first_by_hash.setdefault(hash(column.tobytes()), k)
+            if first != k:
+                flagged[EQUAL].append(names[k])
+    for problem, flagged_names in flagged.items():
+        if not flagged_names:
+            continue
+        shown = ", ".join(flagged_names[:MAX_SHOWN_NAMES])
+        if len(flagged_names) > MAX_SHOWN_NAMES:
+            shown += f" and {len(flagged_names) - MAX_SHOWN_NAMES} more"
+        settings = {"exclude": flagged_names} if len(flagged_names) <= MAX_LISTED_NAMES else {}
+        yield Finding(f"elements that {problem}: {shown}", **settings)
 
 
-def _kind(column: Array, named: bool) -> str | None:
-    """What a column [N] is in place of counts, by its values and by whether its name says so.
+def _column_problem(column: Array, has_sample_name: bool) -> str | None:
+    """Return what a column [N] is instead of counts, by its values and its name; None for counts.
 
-    Ours (tests/data/test_findings.py).
-
-    Numbers of samples rise or fall throughout, or are consecutive in any order, or merely different, by name. Batches
-    have few values, by which rows are sorted, each of at least five rows.
+    Sample numbers rise or fall throughout, are consecutive in any order, or merely different in a
+    column with such a name. Batches have few values, by which rows are sorted, each of at least
+    five rows.
     """
     if (column == column[0]).all():
-        return _CONSTANT if len(column) >= _FEWEST else None
-    start = np.sign(np.diff(column[:_FEWEST].astype(np.int64)))
-    sorted_ = bool((start >= 0).all() or (start <= 0).all())
-    consecutive = int(column.max()) - int(column.min()) == len(column) - 1
-    if len(column) < _FEWEST or not (sorted_ or consecutive or named):
-        return _ABOUT if named else None
-    steps, times = np.diff(column.astype(np.int64)), np.unique(column, return_counts=True)[1]
-    sorted_ = bool((steps >= 0).all() or (steps <= 0).all())
-    if len(times) == len(column) and (sorted_ or consecutive or named):
-        return _NUMBERS
-    return _ABOUT if named or (sorted_ and int(times.min()) >= 5) else None
+        return CONSTANT if len(column) >= MIN_ORDERED_ROWS else None
+    is_consecutive = int(column.max()) - int(column.min()) == len(column) - 1
+    starts_sorted = _is_sorted(column[:MIN_ORDERED_ROWS])
+    is_candidate = starts_sorted or is_consecutive or has_sample_name
+    if len(column) < MIN_ORDERED_ROWS or not is_candidate:
+        return SAMPLE_COLUMN if has_sample_name else None
+    is_sorted = _is_sorted(column)
+    repetitions = np.unique(column, return_counts=True)[1]
+    all_different = len(repetitions) == len(column)
+    if all_different and (is_sorted or is_consecutive or has_sample_name):
+        return NUMBERS
+    is_batch = is_sorted and int(repetitions.min()) >= MIN_BATCH_ROWS
+    return SAMPLE_COLUMN if has_sample_name or is_batch else None
 
 
-def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
-    """Rows of counts [N, D] that occur twice, have one total, or are genes rather than cells.
+def _is_sorted(column: Array) -> bool:
+    """Return whether values [N] never fall, or never rise."""
+    steps = np.diff(column.astype(np.int64))
+    return bool((steps >= 0).all() or (steps <= 0).all())
 
-    Ours (tests/data/test_findings.py).
+
+def _check_rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
+    """Find rows that occur twice, have a common total, or are genes rather than cells.
+
+    Args:
+        counts: [N, D].
+        names: of the columns; empty without names.
     """
-    number, size = counts.shape
-    totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
-    rounded = (
-        0 < totals.var() <= min(size / 4, totals.mean() / 10)
-    )  # a twelfth for each; whole ones have one total
-    if number >= _FEWEST and size > 2 and totals.mean() >= 50 and rounded and counts.max() > 1:
+    num_rows, num_columns = counts.shape
+    is_large = num_rows >= MIN_ORDERED_ROWS and num_columns >= MIN_ORDERED_ROWS
+
+    # 1. Normalised counts have one total, up to rounding: a variance of 1/12 for each element.
+    totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * num_columns
+    is_rounded = 0 < totals.var() <= min(num_columns / 4, totals.mean() / 10)
+    is_large_table = num_rows >= MIN_ORDERED_ROWS and num_columns > 2
+    has_large_counts = totals.mean() >= MIN_NORMALISED_TOTAL and counts.max() > 1
+    if is_large_table and has_large_counts and is_rounded:
         yield Finding(
-            f"all samples have a total of about {totals.mean():,.0f}, as if normalised: give the raw counts"
+            f"all samples have a total of about {totals.mean():,.0f}, as if normalised: "
+            "give the raw counts"
         )
-    if (twice := _duplicates(counts[:_MOST_COMPARED])) is not None:
+
+    # 2. Duplicates.
+    problem = _describe_duplicates(counts[:MAX_COMPARED])
+    if problem is not None:
         yield Finding(
-            f"{twice}: held-out samples would be among the training samples; keep one of each"
+            f"{problem}: held-out samples would be among the training samples; keep one of each"
         )
-    of_cells = sum(_BARCODE.fullmatch(name) is not None for name in names) > 0.8 * max(
-        len(names), 1
-    )
-    if number >= _FEWEST and size >= _FEWEST:
-        rows, columns = (
-            float(np.log1p(sums).std()) for sums in (totals, counts.sum(0, dtype=np.int64))
+
+    # 3. A transposed table: columns have names of cells, or rows differ as genes do.
+    num_barcodes = sum(BARCODE.fullmatch(name) is not None for name in names)
+    is_transposed = num_barcodes > BARCODE_SHARE * max(len(names), 1)
+    if is_large:
+        row_spread = float(np.log1p(totals).std())
+        column_spread = float(np.log1p(counts.sum(0, dtype=np.int64)).std())
+        is_transposed |= (
+            row_spread > MIN_GENE_SPREAD and row_spread > GENE_SPREAD_RATIO * column_spread
         )
-        of_cells |= rows > 1.5 and rows > 3 * columns
-    if of_cells:
+    if is_transposed:
         yield Finding(
             "rows differ as genes do and columns as cells: rows must be samples; give the transpose"
         )
 
 
-def _duplicates(counts: Array) -> str | None:
-    """How many rows of counts [N, D] occur before, where they are more than ten times those that independent elements
-    would make, and lie alone: rows that agree by chance have neighbours.
+def _describe_duplicates(counts: Array) -> str | None:
+    """Return how many rows occur before, if that is not chance; else None.
 
-    Ours (tests/data/test_findings.py).
+    They must be more than ten times as many as independent elements would make, and lie alone: rows
+    that agree by chance have neighbours.
+
+    Args:
+        counts: [N, D].
     """
     if counts.max() < 2:
         return None
-    rows = np.ascontiguousarray(counts).view(
-        np.dtype((np.void, counts.dtype.itemsize * counts.shape[1]))
-    )
-    _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
-    again = np.flatnonzero(
-        (first[which] < np.arange(len(counts))) & (counts != counts[:, :1]).any(1)
-    )
-    if len(again) < max(2, 0.01 * len(counts)):
+
+    # 1. Rows that occur before; constant rows do not count.
+    row_type = np.dtype((np.void, counts.dtype.itemsize * counts.shape[1]))
+    rows = np.ascontiguousarray(counts).view(row_type).ravel()
+    _, first_rows, groups = np.unique(rows, return_index=True, return_inverse=True)
+    occurs_before = first_rows[groups] < np.arange(len(counts))
+    is_constant = (counts == counts[:, :1]).all(1)
+    duplicates = np.flatnonzero(occurs_before & ~is_constant)
+    if len(duplicates) < max(2, MIN_DUPLICATE_SHARE * len(counts)):
         return None
-    alike = 1.0
+
+    # 2. Number of equal pairs that independent elements would make.
+    match_probability = 1.0
     for column in counts.T:
-        alike *= float(((np.unique(column, return_counts=True)[1] / len(counts)) ** 2).sum())
-    if alike * len(counts) ** 2 / 2 > 0.1 * len(again):
+        shares = np.unique(column, return_counts=True)[1] / len(counts)
+        match_probability *= float((shares**2).sum())
+    if match_probability * len(counts) ** 2 / 2 > 0.1 * len(duplicates):
         return None
-    some, low = (
-        counts[: max(1, _MOST_NUMBERS // counts.shape[1])].astype(np.int64),
-        int(counts.min()),
+
+    # 3. Distances of the duplicates to other rows, in units of the gain.
+    compared = counts[: max(1, MAX_MOMENT_VALUES // counts.shape[1])].astype(np.int64)
+    gain = max(1, int(np.gcd.reduce(np.unique(compared - int(counts.min())))))
+    num_isolated = 0
+    checked = duplicates[:MAX_LISTED_NAMES]
+    for row in checked:
+        distances = np.abs(compared - counts[row]).sum(1)
+        num_isolated += bool(((distances == 0) | (distances > 2 * gain)).all())
+    if num_isolated < MIN_ISOLATED_SHARE * len(checked):
+        return None
+    row = duplicates[0]
+    return (
+        f"{len(duplicates)} of {len(counts)} samples occur before, "
+        f"as number {row}, which is number {first_rows[groups[row]]}"
     )
-    near = 2 * max(1, int(np.gcd.reduce(np.unique(some - low))))
-    apart = [np.abs(some - counts[k]).sum(1) for k in again[:_LISTED]]
-    if sum(bool(((far == 0) | (far > near)).all()) for far in apart) < 0.2 * len(apart):
-        return None
-    known = first[which[again[0]]]
-    return f"{len(again)} of {len(counts)} samples occur before, as number {again[0]}, which is number {known}"

@@ -54,7 +54,9 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
 def needs_elements(network: object, head: Plain) -> bool:
     """Return whether inputs of the network, or a head, use the mean of every element."""
     kinds = [
-        find_target({"_target_": kind}, "head") for name, kind in leaves(head) if name.endswith("_target_")
+        find_target({"_target_": kind}, "head")
+        for name, kind in leaves(head)
+        if name.endswith("_target_")
     ]
     if any("elements" in inspect.signature(kind).parameters for kind in kinds):
         return True

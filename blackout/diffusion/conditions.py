@@ -243,7 +243,9 @@ def _class_numbers(classes: Any, num_classes: int, names: Sequence[str]) -> Tens
     if isinstance(numbers, list) and names:
         unknown = [name for name in numbers if isinstance(name, str) and name not in names]
         if unknown:
-            raise UserError(f"classes: there is no class {unknown[0]!r}, only {format_names(names)}")
+            raise UserError(
+                f"classes: there is no class {unknown[0]!r}, only {format_names(names)}"
+            )
         numbers = [names.index(name) if isinstance(name, str) else name for name in numbers]
     is_list = isinstance(numbers, list) and bool(numbers)
     if not is_list or any(type(number) is not int for number in numbers):

@@ -212,7 +212,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             )
         stats["outputs"] = make_head(parts["head"], process).outputs
         return {
-            name: parts[name] if name in parts else complete_description(settings[name], stats, name)
+            name: parts[name]
+            if name in parts
+            else complete_description(settings[name], stats, name)
             for name in self.parts
         }
 
@@ -307,7 +309,13 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return isinstance(model.process, PureDeath)
 
     def restart(
-        self, draw: CountDraw, x0: Tensor, fraction: float, index: Tensor, seed: int, callback: Watch
+        self,
+        draw: CountDraw,
+        x0: Tensor,
+        fraction: float,
+        index: Tensor,
+        seed: int,
+        callback: Watch,
     ) -> Tensor:
         """Return samples that start from noised data, see `ComponentFamily.restart`."""
         return restart(draw, x0, time_at(draw, fraction), index, seed, callback)

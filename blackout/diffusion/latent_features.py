@@ -21,7 +21,7 @@ def has_latent_features(model: BlackoutDiffusion) -> bool:
 def latent_features(model: BlackoutDiffusion, counts: Tensor) -> Tensor:
     """Return the features of an MLP before its last layer, in which similar samples are close.
 
-    The network is evaluated at the time at which half of the units are left, with the expected counts.
+    The network is evaluated at the time at which half of the units are left, with expected counts.
 
     References: this project; checked in tests/cli/test_configs.py.
 
@@ -36,7 +36,9 @@ def latent_features(model: BlackoutDiffusion, counts: Tensor) -> Tensor:
         ValueError: another network, or counts of another shape.
     """
     norms = [part.norm for part in model.averaged.modules() if isinstance(part, ResidualMLP)]
-    ensure(norms, "a latent representation is that of a perceptron, the network of vectors of counts")
+    ensure(
+        norms, "a latent representation is that of a perceptron, the network of vectors of counts"
+    )
     counts = torch.as_tensor(counts, device=model.device)
     shape = list(model.shape)
     ensure(

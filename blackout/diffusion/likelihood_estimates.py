@@ -272,7 +272,9 @@ def finite_time_bits(
         streams = SampleStreams(fold_seed(seed, FINITE_TIME_KEY), index)
         for k in range(num_steps, 0, -1):
             part = 1 if k > 1 else 2
-            parts[part] += step_bound(denoiser, process, x0, times[k - 1], times[k], streams.step(k))
+            parts[part] += step_bound(
+                denoiser, process, x0, times[k - 1], times[k], streams.step(k)
+            )
         return parts
 
     start, path, last_step = bound_images(model, counts, labels, bound, parts=(3,))

@@ -19,7 +19,7 @@ def read_batch(batch: Any, shape: tuple[int, ...], max_count: int) -> dict[str, 
         max_count: the largest count that the model knows.
 
     Raises:
-        UserError: something else, or counts that are not whole numbers in 0..max_count of this shape.
+        UserError: something else, or not whole numbers in 0..max_count of this shape.
     """
     named = _name_parts(batch)
     x0 = named.get("x0")

@@ -71,7 +71,9 @@ def picture(
     if kind != "pieces":
         return lists(kind, solved_items, columns, is_wrong, true_items)
     pairs = zip(_tiles(kind, items), _tiles(kind, solved_items, is_wrong), strict=True)
-    return arrange_tiles([arrange_tiles(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE)
+    return arrange_tiles(
+        [arrange_tiles(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE
+    )
 
 
 def lists(

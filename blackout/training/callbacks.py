@@ -270,10 +270,10 @@ class Scores(StepCallback):
 
     During training, samples are compared with validation data, or with the reference of the scores
     if that is the training data. This happens at validations, as validation metrics, so that the
-    best checkpoint can be chosen by a score (`callbacks.checkpoints.monitor=frechet_distance_digits`); without
-    validation data it happens between steps. Samples of the final model are compared with test
-    data. Sample k is drawn once, by process k mod W, and does not depend on W. Weights, modes and
-    random state stay unchanged.
+    best checkpoint can be chosen by a score, as in
+    `callbacks.checkpoints.monitor=frechet_distance_digits`; without validation data it happens
+    between steps. Samples of the final model are compared with test data. Sample k is drawn once,
+    by process k mod W, and does not depend on W. Weights, modes and random state stay unchanged.
 
     Args:
         scorer: extractor, scores and reference.

@@ -126,7 +126,7 @@ class TrainLoader:
                 )
 
     def _look_up(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return sample numbers, int64 [b], and uniforms, float32 [b], at positions of the stream."""
+        """Return sample numbers, int64 [b], and uniforms, float32 [b], at stream positions."""
         if self._size is None:
             return positions, None
         epochs = positions // self._size
@@ -264,7 +264,7 @@ class SourceDataModule(pl.LightningDataModule):
 
     @property
     def period(self) -> int | None:
-        """Number of batches to repeat (the trainer's `overfit_batches`); None for the whole source."""
+        """Number of batches to repeat (the trainer's `overfit_batches`); None for all data."""
         overfit = getattr(self.trainer, "overfit_batches", 0)
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 

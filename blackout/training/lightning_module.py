@@ -205,7 +205,7 @@ class TrainingModule(pl.LightningModule):
         self.mean(name).update(values, self._index)
 
     def log_scalar(self, name: str, value: Tensor) -> None:
-        """Log a scalar of this training step, averaged over processes at the steps that are logged."""
+        """Log a scalar of this training step, averaged over processes at logged steps."""
         trainer: Any = self.trainer  # Lightning's annotations lack `strategy`
         if _logs_this_step(trainer):  # otherwise the host would wait for the device at every step
             mean = trainer.strategy.reduce(value.detach(), reduce_op="mean")

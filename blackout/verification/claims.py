@@ -142,7 +142,9 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     The second stage looks at X_t and X_rho. Distributions are [S].
     """
 
-    def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+    def births(
+        q_rho: float, first: float, second: float, before: Array, between: Array
+    ) -> Iterator[Array]:
         """Of every element in the second stage, [R, max_count + 1], Poisson of rates extrapolated to its end.
 
         [2 y_rho - (1 - r) y]_+ with the fraction r of the first stage: [Anderson 2011] with theta = 1 / 2.
@@ -160,7 +162,9 @@ def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> A
     [S] of [S]. Ours (tests/verification/test_kernel_laws.py).
     """
 
-    def births(q_rho: float, first: float, second: float, before: Array, between: Array) -> Iterator[Array]:
+    def births(
+        q_rho: float, first: float, second: float, before: Array, between: Array
+    ) -> Iterator[Array]:
         """Of every element in the second stage, [R, max_count + 1], bridges.
 
         N is of [2 P(N | X_rho) - P(N left | X_t)]_+, normalised.
@@ -168,22 +172,33 @@ def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> A
         Of `posterior_trapezoidal_law`.
         """
         levels = np.arange(toy.max_count + 1)
-        missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
+        missing, missing_rho = (
+            toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho)
+        )
         chances, bridge = (binomial_pmf(levels[:, None], r, toy.max_count) for r in (first, second))
         for i in range(toy.pixels):
             came = toy.states[between, i] - toy.states[before, i]
             total = came[:, None] + levels
             inside = total.clip(max=toy.max_count)
-            left = np.take_along_axis(missing[before, i], inside, 1) * chances[inside, came[:, None]]
+            left = (
+                np.take_along_axis(missing[before, i], inside, 1) * chances[inside, came[:, None]]
+            )
             left = np.where(total <= toy.max_count, left, 0)
-            extrapolated = np.clip(2 * missing_rho[between, i] - left / left.sum(1, keepdims=True), 0, None)
+            extrapolated = np.clip(
+                2 * missing_rho[between, i] - left / left.sum(1, keepdims=True), 0, None
+            )
             yield (extrapolated / extrapolated.sum(1, keepdims=True)) @ bridge
 
     return _two_stages(toy, law, q_s, q_t, posterior_births, births)
 
 
 def _two_stages(
-    toy: Toy, law: Array, q_s: float, q_t: float, births: Births, later: Callable[..., Iterable[Array]]
+    toy: Toy,
+    law: Array,
+    q_s: float,
+    q_t: float,
+    births: Births,
+    later: Callable[..., Iterable[Array]],
 ) -> Array:
     """Births of halves of the clock 1 - q; those of the second follow from where both begin; one stage to q_s = 1.
 
@@ -202,7 +217,9 @@ def _two_stages(
     reached = [landing(one, toy.states[between, i]) for i, one in enumerate(drawn)]
     letters = "abcdefgh"[: len(reached)]
     of_rows = ",".join(f"r{x}" for x in letters)
-    return np.einsum(f"r,{of_rows}->{letters}", weight[before, between], *reached, optimize=True).reshape(-1)
+    return np.einsum(
+        f"r,{of_rows}->{letters}", weight[before, between], *reached, optimize=True
+    ).reshape(-1)
 
 
 def fraction(q_s: float, q_t: float) -> float:
@@ -279,12 +296,16 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     if not toy.matrices.ordered:
         leaving = rates.sum(-1, keepdims=True)
         share = np.divide(rates, leaving, out=np.zeros_like(rates), where=leaving > 0)
-        return share * -np.expm1(-leaving * duration) + np.eye(toy.size)[start] * np.exp(-leaving * duration)
+        return share * -np.expm1(-leaving * duration) + np.eye(toy.size)[start] * np.exp(
+            -leaving * duration
+        )
     jumps = np.zeros((*rates.shape[:-1], _LATTICE))
     by = np.arange(toy.size) - start[..., None]
     np.put_along_axis(jumps, by % _LATTICE, rates * duration, -1)
     exponent = np.fft.rfft(jumps)
-    return _land(toy.size, np.fft.irfft(np.exp(exponent - exponent[..., :1]), _LATTICE).clip(0.0), start)
+    return _land(
+        toy.size, np.fft.irfft(np.exp(exponent - exponent[..., :1]), _LATTICE).clip(0.0), start
+    )
 
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
@@ -303,7 +324,9 @@ def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
     return law
 
 
-def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float, t: float, mean: float) -> Array:
+def bridge_from(
+    size: int, x: Array, missing: Array, immigrants: Array, s: float, t: float, mean: float
+) -> Array:
     """X_t = x plus Binomial(N, r) minus Binomial(I, g) plus Poisson, [..., size] for arrays [...].
 
     Survivors that are back, immigrants that had not come, and units that came and went: ours
@@ -312,7 +335,9 @@ def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float
     q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
     passing = mean * (1 - q_s) * (1 - q_t / q_s)
-    z = np.exp(-2j * np.pi * np.arange(_LATTICE // 2 + 1) / _LATTICE)  # distributions as Fourier transforms, E z^jumps
+    z = np.exp(
+        -2j * np.pi * np.arange(_LATTICE // 2 + 1) / _LATTICE
+    )  # distributions as Fourier transforms, E z^jumps
     both = (1 - g + g / z) ** immigrants[..., None] * (1 - r + r * z) ** missing[..., None]
     return _land(size, np.fft.irfft(both * np.exp(passing * (z - 1)), _LATTICE).clip(0.0), x)
 
@@ -325,7 +350,9 @@ def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
     o, m, k = np.ogrid[: toy.levels, : toy.size, : toy.levels]
     survive = binomial_pmf(np.arange(toy.levels)[:, None], np.exp(-t), toy.levels - 1)
     joint = survive[:, None, :] * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
-    return toy.expectation(np.stack([(joint * (o - k)).sum(-1), (joint * (m - k)).sum(-1)], axis=-1), t)
+    return toy.expectation(
+        np.stack([(joint * (o - k)).sum(-1), (joint * (m - k)).sum(-1)], axis=-1), t
+    )
 
 
 def start(toy: JumpToy, t: float) -> Array:
@@ -424,7 +451,9 @@ class ExactDenoiser:
         float32: the distributions compared with have it too.
         """
         beliefs, shape = self.toy.beliefs(math.exp(-t)), (len(self.toy.p0), self.toy.pixels, -1)
-        mean, missing = (torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.missing))
+        mean, missing = (
+            torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.missing)
+        )
         return mean.squeeze(-1), missing
 
 
@@ -437,7 +466,9 @@ class ExactJumpDenoiser:
         kind: of prediction that the process needs.
     """
 
-    def __init__(self, toy: JumpToy, expected: Expected, kind: type[Prediction] = CategoricalPrediction) -> None:
+    def __init__(
+        self, toy: JumpToy, expected: Expected, kind: type[Prediction] = CategoricalPrediction
+    ) -> None:
         self.toy, self.kind = toy, kind
         self._table = lru_cache(maxsize=None)(lambda t: torch.from_numpy(expected(toy, t)))
 
@@ -463,7 +494,13 @@ def step_draws(
 
 
 def loop_draws(
-    toy: Toy | JumpToy, denoiser: Denoiser, process: Process, kernel: Kernel, times: Tensor, n: int, seed: int = 0
+    toy: Toy | JumpToy,
+    denoiser: Denoiser,
+    process: Process,
+    kernel: Kernel,
+    times: Tensor,
+    n: int,
+    seed: int = 0,
 ) -> Array:
     """How often the sampling loop returned each state of the data in n samples, [levels ** elements]."""
     streams, mean = SampleStreams(seed, torch.arange(n)), torch.from_numpy(toy.mean)
@@ -496,7 +533,11 @@ def p_value(observed: Array, law: Array) -> float:
     cells = np.append(expected[~rare], expected[rare].sum())
     drawn = np.append(observed[~rare], observed[rare].sum())
     drawn, cells = drawn[cells > 1e-9], cells[cells > 1e-9]
-    return 1.0 if len(cells) < 2 else float(stats.chisquare(drawn, cells * drawn.sum() / cells.sum()).pvalue)
+    return (
+        1.0
+        if len(cells) < 2
+        else float(stats.chisquare(drawn, cells * drawn.sum() / cells.sum()).pvalue)
+    )
 
 
 EXACT = 2e-5
@@ -560,7 +601,9 @@ class Subject:
         """
         per_step = 2 if kernel in _TWICE else 1
         times = grid(num_steps // per_step)
-        return per_step * (len(times) - 2) + 1, total_variation(self.final_law(kernel, times), self.toy.p0)
+        return per_step * (len(times) - 2) + 1, total_variation(
+            self.final_law(kernel, times), self.toy.p0
+        )
 
     def final_law(self, kernel: str, times: Tensor) -> Array:
         """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off.
@@ -571,12 +614,16 @@ class Subject:
         law = self.start(toy, at[-1])
         for s, t in zip(at[-2::-1], at[:0:-1], strict=True):
             law = self.steps[kernel](toy, law, s, t)
-        kept = np.ravel_multi_index(tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements)
+        kept = np.ravel_multi_index(
+            tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements
+        )
         return np.bincount(kept, weights=law, minlength=len(toy.p0))
 
     def step(self, kernel: str, state: int, s: float, t: float) -> Array:
         """The exact distribution of a step from a state, [states ** elements]."""
-        return self.steps[kernel](self.toy, np.eye(len(self.toy.states))[state], self.clock(s), self.clock(t))
+        return self.steps[kernel](
+            self.toy, np.eye(len(self.toy.states))[state], self.clock(s), self.clock(t)
+        )
 
     def chosen(self, s: float, t: float) -> list[int]:
         """Two states to start a step from, by the marginal [S]: the most probable one, and one that is so only now
@@ -593,7 +640,11 @@ class Subject:
         p, how = list[float](), (self.toy, self.denoiser, self.law, self.kernels[kernel])
         for s, t in self.tested:
             for state in self.chosen(s, t):
-                p.append(p_value(step_draws(*how, state, s, t, n, len(p)), self.step(kernel, state, s, t)))
+                p.append(
+                    p_value(
+                        step_draws(*how, state, s, t, n, len(p)), self.step(kernel, state, s, t)
+                    )
+                )
         if self.grid is not None:
             p.append(p_value(loop_draws(*how, self.grid, 2 * n), self.final_law(kernel, self.grid)))
         return p
@@ -681,10 +732,27 @@ def _pure_death() -> Iterator[tuple]:
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> Subject:
     """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
     toy, rates = JumpToy(name, cube, matrices), matrices.generator is not None
-    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge(), **({"tau_leap": TauLeap()} if rates else {})}
+    kernels: dict[str, Kernel] = {
+        "level_bridge": LevelBridge(),
+        **({"tau_leap": TauLeap()} if rates else {}),
+    }
     exact = {"level_bridge": jumping(JumpToy.before), "tau_leap": jumping(tau_leap)}
-    tested, grid = (_TESTED, _LOOP) if rates else (((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
-    return Subject(process, toy, law, ExactJumpDenoiser(toy, JumpToy.origins), kernels, tested, grid, exact, start)
+    tested, grid = (
+        (_TESTED, _LOOP)
+        if rates
+        else (((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
+    )
+    return Subject(
+        process,
+        toy,
+        law,
+        ExactJumpDenoiser(toy, JumpToy.origins),
+        kernels,
+        tested,
+        grid,
+        exact,
+        start,
+    )
 
 
 def _continuous(
@@ -703,10 +771,18 @@ def _discrete(process: str, make: Callable[[int], tuple[Any, Matrices]]) -> Iter
     """With all the chain's steps or some of them."""
     grids = {"steps grid": partial(step_times, length=_CHAIN)}
     for name, cube, order in (("one pixel", _PIXEL, math.inf), ("two pixels", _PAIR, 0.9)):
-        yield finite(process, name, cube, *make(len(cube) - 1)), grids, (12, 24, 48), {"level_bridge": order}
+        yield (
+            finite(process, name, cube, *make(len(cube) - 1)),
+            grids,
+            (12, 24, 48),
+            {"level_bridge": order},
+        )
 
 
-_GRIDS: Grids = {"logit grid": partial(logit_times, first=6.0, last=-12.0), "fisher grid": fisher_times}
+_GRIDS: Grids = {
+    "logit grid": partial(logit_times, first=6.0, last=-12.0),
+    "fisher grid": fisher_times,
+}
 _STAY: Grids = {"stay in so many parts": fisher_times}  # the grid itself is not used
 
 
@@ -730,14 +806,18 @@ def _absorbing(top: int) -> tuple[Any, Matrices]:
     return processes.Absorbing(top), of_generator(_masked(top) - np.eye(top + 2))
 
 
-def _ordinal(top: int, width: float | None = None, spread: float | None = None) -> tuple[Any, Matrices]:
+def _ordinal(
+    top: int, width: float | None = None, spread: float | None = None
+) -> tuple[Any, Matrices]:
     """The process, and exp(Q (t - s)) with Q [S, S], rates between levels i and j by weight(|i - j|) sqrt(pi_j / pi_i).
 
     Weights are those of neighbours, or Gaussian, and pi Gaussian or even: as of `processes.Ordinal`, made here anew.
     """
     levels = np.arange(top + 1.0)
     apart = np.abs(levels[:, None] - levels[None, :])
-    weight = (apart == 1) * 1.0 if width is None else (apart > 0) * np.exp(-((apart / width) ** 2) / 2)
+    weight = (
+        (apart == 1) * 1.0 if width is None else (apart > 0) * np.exp(-((apart / width) ** 2) / 2)
+    )
     root = np.ones(top + 1) if spread is None else np.exp(-(((levels - top / 2) / spread) ** 2) / 4)
     rates = weight * root[None, :] / root[:, None]
     generator = _scaled(rates - np.diag(rates.sum(1)))
@@ -762,7 +842,9 @@ def _any(top: int) -> tuple[Any, Matrices]:
     return processes.from_generator(top, generator), of_generator(generator)
 
 
-def _chain(make: Callable[[int, int], Any], law: Callable[[int], Array], top: int) -> tuple[Any, Matrices]:
+def _chain(
+    make: Callable[[int, int], Any], law: Callable[[int], Array], top: int
+) -> tuple[Any, Matrices]:
     """Elements are replaced by draws from rows of `law`, ever more often.
 
     Steps [T, S, S] have shares 1 / (48 - k), k from 0 [Austin 2021, section 3.2 and appendix A.2].
@@ -801,7 +883,9 @@ def _birth_death() -> Iterator[tuple]:
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
     bridge = partial(birth_death_bridge, mean=_ARRIVALS)
     exact = {"birth_death_bridge": jumping(bridge), "tau_leap": jumping(tau_leap_counts)}
-    denoiser = ExactJumpDenoiser(toy, partial(missing_and_immigrants, mean=_ARRIVALS), BirthDeathPrediction)
+    denoiser = ExactJumpDenoiser(
+        toy, partial(missing_and_immigrants, mean=_ARRIVALS), BirthDeathPrediction
+    )
     start = partial(start_poisson, mean=_ARRIVALS)
     subject = Subject("birth_death", toy, law, denoiser, kernels, _TESTED, _LOOP, exact, start)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
@@ -824,7 +908,9 @@ CLAIMS: dict[str, list[Claims]] = {
         partial(_continuous, "generator, halving", _halving),
         partial(_continuous, "generator, any", _any, pair=False),
     ],
-    "discrete_uniform": [partial(_discrete, "discrete_uniform", partial(_chain, processes.UniformChain, _evenly))],
+    "discrete_uniform": [
+        partial(_discrete, "discrete_uniform", partial(_chain, processes.UniformChain, _evenly))
+    ],
     "discrete_absorbing": [
         partial(_discrete, "discrete_absorbing", partial(_chain, processes.AbsorbingChain, _masked))
     ],
@@ -866,7 +952,9 @@ class Row(NamedTuple):
         """
         if max(self.errors) < EXACT:
             return math.inf
-        return math.log(self.errors[-2] / self.errors[-1]) / math.log(self.evaluations[-1] / self.evaluations[-2])
+        return math.log(self.errors[-2] / self.errors[-1]) / math.log(
+            self.evaluations[-1] / self.evaluations[-2]
+        )
 
     @property
     def holds(self) -> bool:
@@ -904,14 +992,24 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
     for study in studies(processes):
         subject = study.subject
         subjects.setdefault((subject.process, subject.name), subject)
-        show(f"\n{subject.process}, {subject.name} ({subject.toy.entropy:.4f} nats), {study.grid_name}")
+        show(
+            f"\n{subject.process}, {subject.name} ({subject.toy.entropy:.4f} nats), {study.grid_name}"
+        )
         show(f"  {'kernel':<18}{'total variation at network evaluations':<44}{'order':>7}  claimed")
         for row in rows(study):
-            errors = "  ".join(f"{n:>4}: {e:.5f}" for n, e in zip(row.evaluations, row.errors, strict=True))
-            show(f"  {row.kernel:<18}{errors:<44}{_order(row.order):>7}  {_claim(row.claim)}{_verdict(row.holds)}")
+            errors = "  ".join(
+                f"{n:>4}: {e:.5f}" for n, e in zip(row.evaluations, row.errors, strict=True)
+            )
+            show(
+                f"  {row.kernel:<18}{errors:<44}{_order(row.order):>7}  {_claim(row.claim)}{_verdict(row.holds)}"
+            )
             good &= row.holds
-    show("\ndraws of the kernels themselves against the exact laws (chi-square, one step and whole loop)")
-    for name, p in (draws(subject, kernel) for subject in subjects.values() for kernel in subject.kernels):
+    show(
+        "\ndraws of the kernels themselves against the exact laws (chi-square, one step and whole loop)"
+    )
+    for name, p in (
+        draws(subject, kernel) for subject in subjects.values() for kernel in subject.kernels
+    ):
         show(f"  {name:<76}{p:>9.2g}  >= {SURE:g}{_verdict(p >= SURE)}")
         good &= p >= SURE
     return good

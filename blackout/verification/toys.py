@@ -95,7 +95,10 @@ class Toy(Data):
         """
         levels, size = np.arange(self.max_count + 1), self.max_count + 1
         posterior = self.posterior(q).reshape(-1, *[size] * self.pixels)
-        others = [tuple(axis for axis in range(1, self.pixels + 1) if axis != own) for own in range(1, self.pixels + 1)]
+        others = [
+            tuple(axis for axis in range(1, self.pixels + 1) if axis != own)
+            for own in range(1, self.pixels + 1)
+        ]
         origin = np.stack([posterior.sum(axis=axes) for axes in others], axis=1).reshape(-1, size)
         start = self.states.reshape(-1)
         missing = shifted(origin, -start)
@@ -159,7 +162,9 @@ def five_bits() -> Toy:
 
 def three_pixels() -> Toy:
     """Three pixels of 5 levels with a random law on their 125 states."""
-    return Toy("three pixels", np.random.default_rng(0).dirichlet(np.full(125, 0.3)).reshape([5] * 3))
+    return Toy(
+        "three pixels", np.random.default_rng(0).dirichlet(np.full(125, 0.3)).reshape([5] * 3)
+    )
 
 
 def total_variation(p: Array, q: Array) -> float:
@@ -197,7 +202,9 @@ def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
     k = np.arange(max_count + 1)
     kept = np.clip(n - k, 0, None)
     log_ways = _LOG_FACTORIAL[n] - _LOG_FACTORIAL[k] - _LOG_FACTORIAL[kept]
-    return np.where(k <= n, np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(kept, -np.asarray(p))), 0.0)
+    return np.where(
+        k <= n, np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(kept, -np.asarray(p))), 0.0
+    )
 
 
 def shifted(rows: Array, by: Array) -> Array:
@@ -247,7 +254,9 @@ class JumpToy(Data):
     def marginal(self, t: float) -> Array:
         """The distribution of X_t, [states ** elements]: every axis of p0 times `forward`."""
         law = self.cube
-        for _ in range(self.elements):  # the first axis is summed over, and its state becomes the last
+        for _ in range(
+            self.elements
+        ):  # the first axis is summed over, and its state becomes the last
             law = np.tensordot(law, self.forward(t), axes=(0, 0))
         return law.reshape(-1)
 
@@ -338,7 +347,9 @@ def birth_death_generator(births: float, size: int) -> np.ndarray:
     return q - np.diag(q.sum(1))
 
 
-def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0) -> np.ndarray:
+def random_generator(
+    rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0
+) -> np.ndarray:
     """Off-diagonal rates exp(spread normal), each kept with probability `density`: [size, size], rows with sum 0.
 
     Ours (tests/verification/test_jump_kernel_laws.py).

@@ -12,7 +12,12 @@ from PIL import Image
 from blackout.cli.build_trainer import build_callbacks, build_trainer
 from blackout.cli.from_data import make_model
 from blackout.cli.training_settings import with_length, with_precision
-from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values, find_allowed
+from blackout.config.allowed_components import (
+    check_components,
+    component_from_file,
+    copy_plain_values,
+    find_allowed,
+)
 from blackout.config.choices import choices, groups
 from blackout.config.instantiate import instantiate
 from blackout.diffusion.model import BlackoutDiffusion

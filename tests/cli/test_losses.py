@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
+from benchmarks import (
+    energy_discrepancy,
+    graph_methods,
+    permutation_chain,
+    permutation_mixing,
+    table,
+)
 from blackout import load_model
 from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
 from blackout.cli.run_directory import check_run, running

@@ -20,7 +20,13 @@ from blackout.diffusion.heads import GammaHead, ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.networks import CountInputs, CountNetwork, ResidualMLP, StandardisedInputs, set_elements
+from blackout.networks import (
+    CountInputs,
+    CountNetwork,
+    ResidualMLP,
+    StandardisedInputs,
+    set_elements,
+)
 
 MEAN = torch.tensor([2.0, 8.0])
 CLASSES = torch.tensor([[1.0, 4.0], [3.0, 32.0], [2.0, 8.0]])

@@ -10,7 +10,12 @@ from blackout import from_data
 from blackout.diffusion import Correction, Sampler
 from blackout.diffusion.conditions import Conditions
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.likelihood_estimates import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
+from blackout.diffusion.likelihood_estimates import (
+    continuous_bits,
+    end_bits,
+    finite_time_bits,
+    weighted_path_bits,
+)
 from blackout.random import fold_seed, streams
 from blackout.training.model import INITIALISATION
 from tests.training.test_python import BODY, COUNTS

@@ -3,7 +3,13 @@ import math
 import pytest
 import torch
 
-from blackout.diffusion.heads import BirthDeathHead, LevelHead, ScaledHead, SoftplusHead, log_softplus
+from blackout.diffusion.heads import (
+    BirthDeathHead,
+    LevelHead,
+    ScaledHead,
+    SoftplusHead,
+    log_softplus,
+)
 from blackout.diffusion.losses import (
     BirthDeathLoss,
     CountLoss,

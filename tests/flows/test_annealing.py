@@ -24,7 +24,15 @@ from blackout.flows.diagnostics import check_estimates
 from blackout.flows.path import PathFromState, States, estimate_along_path
 from blackout.flows.plots import correlations
 from blackout.flows.refinement import Refinement
-from blackout.flows.targets import Couplings, FixedComposition, Ising, Potts, SpinGlass, Target, enumerate_states
+from blackout.flows.targets import (
+    Couplings,
+    FixedComposition,
+    Ising,
+    Potts,
+    SpinGlass,
+    Target,
+    enumerate_states,
+)
 from blackout.flows.weights import estimate_target, exact_references, log_mean_exp
 from blackout.random import SampleStreams
 

@@ -9,7 +9,11 @@ import pytest
 from hydra.utils import get_method
 
 from blackout.cli.from_data import make_model
-from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values
+from blackout.config.allowed_components import (
+    check_components,
+    component_from_file,
+    copy_plain_values,
+)
 from blackout.config.choices import choices, load_choice
 from blackout.config.instantiate import instantiate
 from blackout.permutations import datasets, tours

@@ -19,7 +19,14 @@ from blackout.permutations.datasets import (
     sort_digits,
 )
 from blackout.permutations.group import is_permutation
-from blackout.permutations.metrics import ceilings, ndcg_scores, order_scores, puzzle_scores, rearrange, tour_length
+from blackout.permutations.metrics import (
+    ceilings,
+    ndcg_scores,
+    order_scores,
+    puzzle_scores,
+    rearrange,
+    tour_length,
+)
 from blackout.permutations.plots import lists, picture, precedence, precedence_figure
 from blackout.permutations.tours import (
     counter_clockwise,

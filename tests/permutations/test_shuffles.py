@@ -7,10 +7,21 @@ import torch
 
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import lexicographic_rank
-from blackout.permutations.shuffles import ForwardProcess, RandomInsertion, RandomTransposition, Riffle
+from blackout.permutations.shuffles import (
+    ForwardProcess,
+    RandomInsertion,
+    RandomTransposition,
+    Riffle,
+)
 from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws
-from tests.verification.permutation_claims import one_insertion, one_riffle, one_transposition, point, transitions
+from tests.verification.permutation_claims import (
+    one_insertion,
+    one_riffle,
+    one_transposition,
+    point,
+    transitions,
+)
 
 SHUFFLES = {"riffle": Riffle(), "transposition": RandomTransposition(), "insertion": RandomInsertion()}
 

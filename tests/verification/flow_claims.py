@@ -16,7 +16,13 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from benchmarks.proposals import LocallyInformed
-from blackout.flows.path import States, forward_residual, integrated_residual, outgoing_rates, stein_control_variate
+from blackout.flows.path import (
+    States,
+    forward_residual,
+    integrated_residual,
+    outgoing_rates,
+    stein_control_variate,
+)
 from blackout.flows.refinement import DMALA, Clusters, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, NetRates, Simulation, Single, run_reverse
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states

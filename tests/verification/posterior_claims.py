@@ -29,7 +29,15 @@ from blackout.posterior.problem import InverseProblem, Prior, Streams
 from blackout.posterior.split_gibbs import Coupling, SplitGibbs
 from blackout.random import SampleStreams, categorical
 from blackout.verification.claims import histogram, numbers, p_value
-from blackout.verification.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
+from blackout.verification.toys import (
+    Array,
+    Toy,
+    divided,
+    normal_rows,
+    pixel_pair,
+    thinning,
+    total_variation,
+)
 from tests.verification.claim import Claim
 
 _EXACT = 1e-9

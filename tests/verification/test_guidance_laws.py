@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, guide_counts
+from blackout.diffusion.guidance import (
+    Guidance,
+    GuidedDenoiser,
+    check_classes,
+    drop_labels,
+    guide_counts,
+)
 from blackout.diffusion.predictions import CountPrediction
 from blackout.random import SampleStreams
 from blackout.verification.claims import ExactDenoiser

@@ -20,7 +20,14 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.random import SampleStreams
-from blackout.verification.claims import KERNELS, ExactDenoiser, p_value, poisson_births, step_law, step_matrix
+from blackout.verification.claims import (
+    KERNELS,
+    ExactDenoiser,
+    p_value,
+    poisson_births,
+    step_law,
+    step_matrix,
+)
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.training.test_python import BODY, COUNTS
 from tests.verification.test_toy_tables import final_law

@@ -7,7 +7,11 @@ from scipy import stats
 
 from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
 from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss, rate_loss
-from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction, CountPrediction
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+)
 from blackout.diffusion.processes import (
     Absorbing,
     AbsorbingChain,

@@ -65,7 +65,10 @@ def _check_heaps(path: Path) -> None:
     A heap has a signature, a version, its size, and objects: number, references, size and content.
     The object with number 0 is the free space.
     """
-    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        open_regular(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         heap = content.find(HEAP_SIGNATURE)
         while heap >= 0:
             heap_size = int.from_bytes(content[heap + 8 : heap + 16], "little")

@@ -5,14 +5,14 @@ fraction; NFE are network evaluations per step.
 
     BinomialBridge          y rounded, then the exact bridge               1 NFE  order 1, biased
     PoissonLeap             Poisson(y r) births                            1      order 1
-    PosteriorBridge         X_0 from its distribution, then the bridge     1      exact for 1 element
+    PosteriorBridge         X_0 from its distribution, then the bridge     1      exact, 1 element
     Trapezoidal             theta-trapezoidal, mean-preserving             2      order 2
     PosteriorTrapezoidal    the same for distributions, by exact bridges   2      order 2
     MultistepLeap           Poisson leaps extrapolated from the last step  1      order 2
 
 For the other processes:
 
-    LevelBridge             X_0 from its distribution, then the bridge     1      exact for 1 element
+    LevelBridge             X_0 from its distribution, then the bridge     1      exact, 1 element
     BirthDeathBridge        the predicted pair rounded, then the bridge    1      order 1
     TauLeap                 all reverse jumps at constant rates            1      order 1
 """

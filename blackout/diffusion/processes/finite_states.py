@@ -25,7 +25,13 @@ from blackout.counts import Shape, Time, per_row, per_sample_time, time_on
 from blackout.diffusion.predictions import TINY, CategoricalPrediction
 from blackout.diffusion.processes.base import JumpProcess, Observation, Process, check_max_count
 from blackout.errors import ensure
-from blackout.random import RandomSource, categorical, cumulative_probabilities, inverse_cdf, uniform
+from blackout.random import (
+    RandomSource,
+    categorical,
+    cumulative_probabilities,
+    inverse_cdf,
+    uniform,
+)
 
 MAX_PRIOR_DISTANCE = 0.05  # total variation between X_t given X_0 and the prior at a final time
 

@@ -297,7 +297,9 @@ class EnergyFamily(ComponentFamily):
             check_components({"target": truth["target"]}, "model", trusted)
         target = make_target(truth["target"])
         num_samples = truth.get("target_samples", 0)
-        limit = available_memory() // (24 * target.sites)  # bytes of three splits, and of their chains
+        limit = available_memory() // (
+            24 * target.sites
+        )  # bytes of three splits, and of their chains
         valid = type(num_samples) is int and 2 <= num_samples <= limit
         refuse(not valid, f"target_samples must be 2 to {limit:,}, not {num_samples!r}")
         name = type(target).__name__.lower()

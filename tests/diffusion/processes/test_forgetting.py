@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, PureDeath, Uniform, UniformChain
+from blackout.diffusion.processes import (
+    Absorbing,
+    BirthDeath,
+    Ordinal,
+    PureDeath,
+    Uniform,
+    UniformChain,
+)
 from blackout.diffusion.processes.finite_states import FiniteJumpProcess, FiniteProcess
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -18,7 +18,13 @@ from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import target_samples
 from blackout.flows.energies.family import max_gradient_z_score
-from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy, fit_couplings, score_couplings
+from blackout.flows.energies.model import (
+    EnergySampler,
+    EnergyWithRates,
+    PairEnergy,
+    fit_couplings,
+    score_couplings,
+)
 from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, PersistentChains
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement

@@ -19,7 +19,12 @@ from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
 from blackout.flows.graphs.problems import graph_problem, make_graph_target, reduce_problem
-from blackout.flows.graphs.solvers import greedy, objective_value, simulated_annealing, solve_exactly
+from blackout.flows.graphs.solvers import (
+    greedy,
+    objective_value,
+    simulated_annealing,
+    solve_exactly,
+)
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation

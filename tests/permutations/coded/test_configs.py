@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from blackout.cli.from_data import make_model
-from blackout.config.allowed_components import check_components, component_from_file, copy_plain_values
+from blackout.config.allowed_components import (
+    check_components,
+    component_from_file,
+    copy_plain_values,
+)
 from blackout.config.instantiate import instantiate
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel

@@ -21,7 +21,12 @@ from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
-from blackout.permutations.group import all_permutations, is_permutation, lexicographic_rank, num_cycles
+from blackout.permutations.group import (
+    all_permutations,
+    is_permutation,
+    lexicographic_rank,
+    num_cycles,
+)
 from blackout.permutations.metrics import expected_unique, ndcg, rearrange
 
 

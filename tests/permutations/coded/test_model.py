@@ -12,7 +12,13 @@ from benchmarks.permutation_codes import partitions, perfect_mass
 from blackout import protocols
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
-from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
+from blackout.permutations.coded import (
+    CodeModel,
+    CodeScorer,
+    CodeTransformer,
+    PermutationData,
+    cycles,
+)
 from blackout.permutations.coded.draw import CodeDraw, requested
 from blackout.permutations.coded.model import (
     CODES,
