@@ -65,7 +65,7 @@ ENERGIES = {  # appendix E.2
     "optimizer.factory._target_": "torch.optim.AdamW", "energy.widths": [256, 256, 256],
 }  # fmt: skip
 COUPLINGS = {name: value for name, value in ENERGIES.items() if name != "energy.widths"} | {
-    "optimizer.lr": 1e-3, "energy_lr": 0.1, "energy.l1": 0.05, "number": 2000,
+    "optimizer.lr": 1e-3, "energy_lr": 0.1, "energy.l1": 0.05, "target_samples": 2000,
 }  # fmt: skip
 CODES = {  # appendix E
     "batch_size": 1024, "optimizer.lr": 3e-4, "network.width": 128, "network.heads": 8, "network.depth": 8,

@@ -86,7 +86,7 @@ HOSTILE = {
     "nothing given": ((), "ckpt"),
     "law and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
     "law alone": (("law={_target_: benchmarks.exact_laws.Dna}",), "posterior"),
-    "no law": (("posterior=sgdd", "law={_target_: benchmarks.exact_laws.Ring}"), "no law"),
+    "no law": (("posterior=sgdd", "law={_target_: benchmarks.exact_laws.Ring}"), "is not a law"),
     "one element": (("task=synthetic", "law.elements=1"), "elements"),
     "unknown field": (("task=dna_toy", "law.letters=3"), "letters"),
     "no scale": (("task=dna_toy", "operator.scale=[]"), "scale"),

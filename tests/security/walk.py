@@ -53,6 +53,17 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
         "method": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],
     },
+    "blackout.diffusion.StudentNetwork": {
+        "inputs": {"_target_": "blackout.networks.StandardisedInputs"},
+        "body": {
+            "_target_": "blackout.networks.UNet",
+            "channels": 8,
+            "multipliers": [1],
+            "blocks_per_level": 1,
+            "attention_resolutions": [],
+            "noise": 2,
+        },
+    },
     "blackout.networks.ResidualMLP": {"width": 8, "depth": 1},
     "blackout.networks.SequenceConvolution": {"shape": [8], "levels": 6, "width": 8, "depth": 1},
     "blackout.evaluation.Scorer": {
