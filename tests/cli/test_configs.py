@@ -240,7 +240,7 @@ def test_few_samples_are_passed_a_hundred_times():
     cells = torch.poisson(torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)).int()
     settings = composed("dataset=counts", "dataset.path=x")
     few, many = CountData("few", cells[:560], cells[560:600], 20), CountData("many", cells[:3400], cells[3400:], 20)
-    assert [CountDiffusion().length(settings, of) for of in (few, many)] == [437, 2500]
+    assert [CountDiffusion().default_steps(settings, of) for of in (few, many)] == [437, 2500]
     model = from_data(few)
     features = latent_features(model, cells[:5])
     assert features.shape == (5, 256)

@@ -82,7 +82,7 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
     mine, theirs = (load_model(tmp_path / "digits" / name).network.state_dict() for name in ("tuned", "first"))
     assert all(torch.allclose(mine[name], theirs[name], atol=1e-12) for name in theirs)
     other = run("train", *options, "run_id=other", f"init_from={first}", "network.body.width=12", "trainer.max_steps=1")
-    other.assert_refused("another one")
+    other.assert_refused("has another network than this run")
 
     report = json.loads((first / "metrics.json").read_text())
     made = report["made_with"]
