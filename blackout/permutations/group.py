@@ -194,7 +194,7 @@ def stirling_numbers(t: int, max_sets: int) -> tuple[int, ...]:
     inclusion and exclusion, so that a large t costs no more than its powers; SciPy fills a table of
     t rows (14 s for t = 4000).
 
-    References: Diaconis, Fill and Pitman 1992; checked in tests/permutations/test_mixing.py.
+    References: Diaconis et al. 1992; checked in tests/permutations/test_mixing.py.
     """
     powers = [j**t for j in range(max_sets + 1)]
     surjections = [

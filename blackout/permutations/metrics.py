@@ -205,7 +205,7 @@ def ndcg(ranking: Tensor, relevance: Tensor, k: int) -> Tensor:
         relevance: of item 0, 1, ..., [b, n], at most 30.
         k: 1..n.
 
-    References: Järvelin and Kekäläinen 2002, with the gain of Burges et al. 2005.
+    References: Jarvelin and Kekalainen 2002, with the gain of Burges et al. 2005.
     """
     gain = torch.exp2(relevance.double()) - 1
     positions = torch.arange(2, k + 2, dtype=torch.float64, device=ranking.device)

@@ -22,8 +22,7 @@ Example:
     0.0091
 
 References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.1 and 3.4, appendix F; Bayer and
-    Diaconis 1992;
-Diaconis, Fill and Pitman 1992; Diaconis and Shahshahani 1981. Exact checks are in
+Diaconis 1992; Diaconis et al. 1992; Diaconis and Shahshahani 1981. Exact checks are in
 tests/verification.
 """
 
@@ -213,7 +212,7 @@ class RandomInsertion(Shuffle):
     is n^-t times the sum of the Stirling numbers of the second kind S(t, m), over the numbers m of
     chosen cards that leave no more cards than the run.
 
-    References: Zhang et al. 2025, section 3.1.1; Diaconis, Fill and Pitman 1992.
+    References: Zhang et al. 2025, section 3.1.1; Diaconis et al. 1992.
     """
 
     def sample_inverse(
@@ -233,7 +232,7 @@ class RandomInsertion(Shuffle):
         Raises:
             ValueError: times < 0.
 
-        References: Diaconis, Fill and Pitman 1992.
+        References: Diaconis et al. 1992.
         """
         n = sigma.shape[-1]
         _check_deck(n, times)
@@ -248,7 +247,7 @@ class RandomInsertion(Shuffle):
     def equiprobable_classes(self, n: int, times: int) -> tuple[Sequence[int], Sequence[Any]]:
         """Return the classes of permutations whose inverse has a first rising run of 1..n cards.
 
-        References: Diaconis, Fill and Pitman 1992.
+        References: Diaconis et al. 1992.
         """
         at_least = [math.factorial(n) // math.factorial(run) for run in range(1, n + 1)]
         sizes = [count - longer for count, longer in pairwise([*at_least, 0])]
@@ -260,7 +259,7 @@ def _insertion_ways(n: int, times: int) -> list[int]:
     """Return in how many of n^times ways a permutation arises whose inverse has a first rising run
     of 1..n cards.
 
-    References: Diaconis, Fill and Pitman 1992; sums of Stirling numbers, see `RandomInsertion`.
+    References: Diaconis et al. 1992; sums of Stirling numbers, see `RandomInsertion`.
     """
     ways = stirling_numbers(times, n)
     return [sum(ways[n - run : n + 1]) for run in range(1, n + 1)]
