@@ -75,6 +75,7 @@ def test_a_row_that_an_experiment_does_not_have_is_named_with_those_it_has(run):
     )
 
 
+@pytest.mark.deep
 def test_an_experiment_may_use_the_settings_of_one_that_it_is_based_on(run, tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text(

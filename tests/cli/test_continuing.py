@@ -17,6 +17,7 @@ def weights(run_directory):
     return read_checkpoint(run_directory / "checkpoints/last.ckpt")["state_dict"]
 
 
+@pytest.mark.deep
 def test_a_run_may_grow_and_be_scored_otherwise(run, tmp_path):  # noqa: F811
     here = [f"runs_dir={tmp_path}", "run_id=a"]
     assert run("train", *TIED, "trainer.max_steps=2", "metrics=none", *here).code == 0
@@ -41,6 +42,7 @@ def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):  # noqa: F811
     assert {step for step, names in added.items() if names} == {"4"} and "test/bits_per_dim" in added["4"]
 
 
+@pytest.mark.deep
 def test_another_instruction_set_is_warned_of(run, tmp_path):  # noqa: F811
     options = [*TINY, f"runs_dir={tmp_path}", "run_id=a", "metrics=none"]
     assert run("train", *options, "trainer.max_steps=2").code == 0

@@ -57,6 +57,7 @@ def test_loggers_are_combined():
     assert not settings("logger=none")["logger"] and settings("logger=none") == settings("logger=csv")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_other_optimisers_train_and_continue_exactly(run, tmp_path, optimizer):
     options = (*QUICK, f"optimizer={optimizer}", f"runs_dir={tmp_path}")
@@ -94,6 +95,7 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
     assert {"train/learning_rate", "train/gradient_norm"} <= set(header.split(","))
 
 
+@pytest.mark.deep
 def test_a_model_with_classes_is_bounded_with_and_without_them(run, tmp_path):
     options = (*QUICK, "conditional=true", "label_dropout=0", f"runs_dir={tmp_path}", "run_id=a", "trainer.max_steps=4")
     options += ("optimizer.factory.betas=[0,0.99]",)

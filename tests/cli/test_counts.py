@@ -68,6 +68,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     run("sample", file, *data[:2], "metrics=counts", f"out={tmp_path / 'b'}").assert_refused("dataset.labels=<column>")
 
 
+@pytest.mark.deep
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
     options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
@@ -131,6 +132,7 @@ def test_columns_that_are_not_there_are_named(run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shape", [(2, 16), (1, 4, 8, 4)])
 def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(3.0, (60, *shape)))
@@ -152,6 +154,7 @@ def test_pictures_of_very_many_elements_are_as_wide_as_formats_allow():
     assert picture.width < 16_384 and picture.getextrema()[0] == (0, 255)  # a WebP's widest; one count is still seen
 
 
+@pytest.mark.deep
 def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     source = np.random.default_rng(0)
     x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)

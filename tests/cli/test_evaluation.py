@@ -20,6 +20,7 @@ def model(tmp_path_factory):
     return folder / "digits" / "a"
 
 
+@pytest.mark.deep
 def test_the_report_holds_the_provenance(run, model, tmp_path):
     outcome = run(
         "sample", f"ckpt={model}", "num_samples=120", "evaluate=true", "seeds=2", "likelihood.images=80",
@@ -62,6 +63,7 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     assert "bits_per_dim_test is at most" in outcome.out
 
 
+@pytest.mark.deep
 def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
     assert (
         run(

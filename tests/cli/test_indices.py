@@ -25,6 +25,7 @@ def test_samples_are_made_again_bit_for_bit(drawn):
     assert len(np.unique(whole.reshape(40, -1), axis=0)) == 40
 
 
+@pytest.mark.deep
 def test_indices_beyond_the_run_and_bad_ones(run, drawn, tmp_path):
     assert np.array_equal(drawn("indices=[4242,1]")[1], drawn("num_samples=64")[1])
     for bad in ("[-1]", "[]", "[1.5]", "7", "[a]"):

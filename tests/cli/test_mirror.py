@@ -123,6 +123,7 @@ def test_addresses_that_are_folders_of_their_own():
     assert working_folder("runs/a:b") == Path("runs/a:b")
 
 
+@pytest.mark.deep
 def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     options = [*TINY, "run_id=a", "callbacks.checkpoints.every_n_steps=2"]

@@ -43,6 +43,7 @@ def metrics(out):
     return json.loads((out / "metrics.json").read_text())
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_all_files_are_there_and_agree(run, model):
     outcome = run("sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true")
@@ -100,6 +101,7 @@ def test_measurements_in_a_file(run, model, tmp_path):
     assert "psnr" not in metrics(tmp_path / "one")["values"]
 
 
+@pytest.mark.deep
 def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_path):
     """.tif and .npy without an axis of channels, a table, a one-line operator; units of the camera."""
     y = 100.0 + 2.0 * np.random.default_rng(0).poisson(6.0, (4, 4))
@@ -130,6 +132,7 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     draw(run, model, tmp_path / "rows", *QUICK, *rows, "posterior.proposals=5", f"measurement={tmp_path / 'rows.npy'}")
 
 
+@pytest.mark.deep
 def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
     """The gain of a camera, or the width of a blur, told with intervals."""
     camera, blur = ("noise=camera", "noise.gain=unknown:0.5-4"), ("operator=blur", "operator.width=unknown:0.5-2")
@@ -147,6 +150,7 @@ def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
         assert outcome.code == 2 and "unknown" in outcome.err and "Traceback" not in outcome.err
 
 
+@pytest.mark.deep
 def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path, monkeypatch):
     given = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
     draw(run, model, tmp_path / "whole", *given)
@@ -190,6 +194,7 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
     )
 
 
+@pytest.mark.deep
 def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     outcome = draw(run, model, tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
     assert "posterior=auto: direct" in outcome.out

@@ -43,6 +43,7 @@ def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
     assert "loss.baseline" in whole and any(name.startswith("ema.") for name in whole)
 
 
+@pytest.mark.deep
 def test_a_run_leaves_solved_puzzles(trained):
     final = np.load(trained / "samples/final.npz")
     assert final["permutation"].shape == (64, 4) and final["items"].shape == (64, 4, 1, 4, 4)
@@ -187,6 +188,7 @@ def test_wrong_command_lines(run, tmp_path, name):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.deep
 def test_baselines_report_like_models(run, tmp_path):
     common = [*SMALL, "dataset.held_out=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
     assert run("train", "family=shuffle", "dataset=tsp", "baseline=two_opt", *common[3:], "run_id=tours").code == 0

@@ -16,6 +16,7 @@ from tests.cli.conftest import TINY
 from tests.cli.test_experiments import stand_in
 
 
+@pytest.mark.deep
 def test_a_failing_job_does_not_end_the_sweep(run, tmp_path):
     without_width = [option for option in TINY if "width" not in option]
     outcome = run(
@@ -32,6 +33,7 @@ def test_a_failing_job_does_not_end_the_sweep(run, tmp_path):
     assert len(list((tmp_path / "digits").glob("*/model"))) == 1
 
 
+@pytest.mark.deep
 def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
     poison = "+callbacks.poison={_target_: tests.cli.test_sweeps_and_plan.Bug}"
     outcome = run("train", "-m", *TINY, "seed=1,2", poison, "trainer.max_steps=2", f"runs_dir={tmp_path}")
@@ -41,6 +43,7 @@ def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
     assert "on_train_start" in (table.parent / "error_1.txt").read_text()
 
 
+@pytest.mark.deep
 def test_jobs_that_share_a_run_are_refused_and_sweeps_do_not_share_a_folder(run, tmp_path):
     for _ in range(2):
         outcome = run(
@@ -53,6 +56,7 @@ def test_jobs_that_share_a_run_are_refused_and_sweeps_do_not_share_a_folder(run,
         assert [row["state"] for row in csv.DictReader(table.open())] == ["done", "failed"]
 
 
+@pytest.mark.deep
 def test_a_sweep_does_not_start_processes_that_would_sweep_again(run, tmp_path):
     two = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"]
     outcome = run("train", "-m", *TINY, "seed=1", *two, "trainer.max_steps=2", f"runs_dir={tmp_path}")

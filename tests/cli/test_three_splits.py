@@ -116,6 +116,7 @@ def test_no_test_data_are_read_before_the_final_test(run, tmp_path, guard, optio
     assert {"val/bits_per_dim", "test/bits_per_dim_error"} <= values.keys()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("reference", ["train", "test"])
 def test_test_data_change_nothing_but_the_numbers_of_the_final_test(run, tmp_path, monkeypatch, reference):  # type: ignore[no-untyped-def]
     """Weights, chosen checkpoint, curves and validation metrics are the same for any test data."""
@@ -167,6 +168,7 @@ def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(r
     assert values["test/bits_per_dim"] == pytest.approx(again, rel=0.05)
 
 
+@pytest.mark.deep
 def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path):  # type: ignore[no-untyped-def]
     without = (*RUN, "metrics=digits", *OFTEN, "dataset.validation=0", f"runs_dir={tmp_path}")
     outcome = run("train", *without)

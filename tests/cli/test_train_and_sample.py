@@ -93,6 +93,7 @@ def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model(run, trained, tmp_
         assert np.array_equal(draw(name, *options[name])[..., 0], model.sample(6, sampler=sampler)[:, 0].numpy()), name
 
 
+@pytest.mark.deep
 def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):
     def weights(run_id, *stops):
         for steps in stops:
@@ -152,6 +153,7 @@ def test_a_model_is_used_from_python(trained):
     assert torch.equal(model.sample(2, seed=1), counts[:2])
 
 
+@pytest.mark.deep
 def test_a_debug_preset_leaves_a_family_without_such_sampling_alone(run, tmp_path):
     flow = ("experiment=flow_ising", "debug=fast", "target.size=3", "validation_samples=64", f"runs_dir={tmp_path}")
     assert run("train", *flow, "callbacks.progress=null").code == 0

@@ -135,6 +135,7 @@ def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp
         assert len(content) <= len(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)) + 16
 
 
+@pytest.mark.deep
 def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PART_ELEMENTS", 500)
     codec, rng = Files(tmp_path, model(16, 0.5 / np.log(2))), np.random.default_rng(0)

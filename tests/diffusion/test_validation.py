@@ -29,6 +29,7 @@ def validated(draws, seed=0):
     return float(torch.cat(nats).mean())
 
 
+@pytest.mark.deep
 def test_validation_estimates_the_bound():
     assert validated(400) == pytest.approx(continuous_bits(untrained(1), X0, repeats=400).value, rel=0.01)
 

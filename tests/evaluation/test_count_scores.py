@@ -184,6 +184,7 @@ def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:
     assert torch.equal(SCORER.read(tmp_path / "s.npz", data)["samples"].long(), images)
 
 
+@pytest.mark.deep
 def test_the_figure_shows_both_sets(tmp_path: Path) -> None:
     scores = SCORER.begin(DATA, 40)
     scores.update({"samples": DATA.test[:40].int()}, torch.arange(40))

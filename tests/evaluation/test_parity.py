@@ -114,6 +114,7 @@ def test_inception(inception_weights: Path) -> None:
         assert values[our_name] == pytest.approx(expected[their_name], rel=1e-3, abs=1e-9), our_name
 
 
+@pytest.mark.deep
 def test_the_whole_pass_with_a_small_network() -> None:
     fake, real = images(1100, 5, spread=2), images(1300, 6)
     expected = theirs(fake, real, feature_extractor="tiny")

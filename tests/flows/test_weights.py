@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
@@ -155,6 +156,7 @@ class _FirstOrder(Target):
         return 12.5 * (2 * x.double().mean(-1) - 1) ** 4
 
 
+@pytest.mark.deep
 def test_a_missed_mode_is_noticed_and_nothing_else_is() -> None:
     for target in (Ising(4, 1.0), _FirstOrder(2, [16])):
         states, log_density = enumerate_states(target)

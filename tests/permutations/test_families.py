@@ -189,6 +189,7 @@ def test_refusals(wrong, says):
         wrong()
 
 
+@pytest.mark.deep
 def test_mixtures_are_found_by_expectation_maximisation():
     """Two kinds of voters, none of whom says which: within .01 bits of the true law."""
     generator, half = torch.Generator().manual_seed(0), torch.tensor([0.5, 0.5]).double()
@@ -213,6 +214,7 @@ def test_mixtures_are_found_by_expectation_maximisation():
             Mixture.fit(torch.tensor(wrong), PlackettLuce, 1)
 
 
+@pytest.mark.deep
 def test_the_number_of_laws_is_that_of_the_validation_orders():
     """Six kinds of voters are more than four laws; of one kind more laws are no better than chance."""
     generator = torch.Generator().manual_seed(0)

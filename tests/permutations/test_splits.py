@@ -29,6 +29,7 @@ def write_splits(path, test):
     np.savez(path, train=orders[:40].numpy(), val=orders[40:].numpy(), test=test.numpy())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("family, dataset", [("codes", "permutations"), ("shuffle", "items")])
 def test_test_data_change_nothing_but_the_final_numbers(run, tmp_path, family, dataset):  # noqa: F811
     tests = {

@@ -188,6 +188,7 @@ class WalkingPrior(Prior):
         )
 
 
+@pytest.mark.deep
 def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     """Binomial thinning: rollouts that contradict y were taken for the last word, and more particles were worse."""
     p, _, _ = problem_of_counts(5)

@@ -119,6 +119,7 @@ def test_what_is_not_a_model_is_refused_before_anything_of_it_is_made(run, place
     assert not (place / "out").exists()
 
 
+@pytest.mark.deep
 def test_deep_and_large_descriptions_are_refused(run, place):
     path = place / "model" / "config.json"
     deep, nested, long = "[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5, '{"n": 1' + "0" * 9999 + "}"

@@ -168,6 +168,7 @@ def test_a_name_that_would_be_hashed_without_end(stranger):
     refused(read_checkpoint, path, word="too many values")
 
 
+@pytest.mark.deep
 def test_what_lies_within_the_bounds_is_read(tmp_path):
     deep = 1
     for _ in range(MAX_DEPTH):

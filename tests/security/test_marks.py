@@ -66,6 +66,7 @@ def test_every_component_was_made_and_hostile_arguments_were_refused(walk):
         assert expected in outcomes and share * refused > 10 * min(made, 3), line
 
 
+@pytest.mark.deep
 def test_the_audit_hook_works(tmp_path):
     acts = ("open('x', 'w')", "os.mkdir('x')", "os.system('touch x')", "socket.socket()", "os.open('x', os.O_CREAT)",
             "subprocess.run(['touch', 'x'])", "os.remove('x')", "importlib.import_module('foreign')")  # fmt: skip

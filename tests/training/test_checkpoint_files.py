@@ -56,6 +56,7 @@ def test_the_one_before_is_kept_and_both_have_their_hash(last):
             read_checkpoint(last)
 
 
+@pytest.mark.deep
 def test_somebody_who_reads_while_a_run_saves_always_finds_a_whole_checkpoint(tmp_path):
     write_checkpoint(content(0), tmp_path / "last.ckpt")
     code = f"""

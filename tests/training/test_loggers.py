@@ -43,6 +43,7 @@ def metrics(folder):
     return list(csv.DictReader((folder / "metrics.csv").open()))
 
 
+@pytest.mark.deep
 def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp_path):  # noqa: F811
     directory = tmp_path / "digits" / "a"
     lines = []

@@ -49,6 +49,7 @@ def trainer(**options):
     return pl.Trainer(**{**quiet, "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 2, **options})
 
 
+@pytest.mark.deep
 def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bits(tmp_path, monkeypatch):
     script = re.search(r"```python\n(.*?)```", (ROOT / "docs/howto/python.md").read_text(), re.DOTALL).group(1)
     assert len([line for line in script.splitlines() if line.strip()]) <= 15
@@ -112,6 +113,7 @@ def test_the_name_of_the_sampler_that_the_model_has_changes_nothing(sampler, req
     assert torch.equal(model.sample(20, sampler=name), model.sample(20))
 
 
+@pytest.mark.deep
 def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model():
     grid = partial(logit_times, first=3.0, last=-4.0)
     model = made(sampler=Sampler(MultistepLeap(), num_steps=6, grid=grid, batch_size=7)).model.eval()
@@ -225,6 +227,7 @@ def test_checkpoints_of_lightning_are_loaded_and_continued(tmp_path):
             kind.load_from_checkpoint(path)
 
 
+@pytest.mark.deep
 def test_what_could_not_be_made_again_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"functools\.partial\(ResidualMLP"):
         made(network=ResidualMLP((4,), width=8, depth=1))

@@ -187,6 +187,7 @@ def digits_scorer(scores):
     return Scorer(lambda: Classifier(digits), scores, "train")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode, extreme", [("min", min), ("max", max)])
 def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme):  # noqa: F811
     outcome = run(

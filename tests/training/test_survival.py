@@ -129,6 +129,7 @@ def test_a_step_that_is_not_finite_can_be_skipped(run, tmp_path):  # noqa: F811
     assert float(rows[3]["train/skipped_steps"]) == 1
 
 
+@pytest.mark.deep
 def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path):  # noqa: F811
     here = [f"runs_dir={tmp_path}", "run_id=a"]
     assert run("train", *LONG, *here, "trainer.max_steps=2").code == 0

@@ -260,6 +260,7 @@ def test_totals_keep_their_spread(mean, pixels):
     assert float(x.std() / x.mean()) == pytest.approx(toy.variation, rel=0.05)
 
 
+@pytest.mark.deep
 def test_elements_that_are_never_lit_cost_nothing_whatever_the_largest_count():
     x0, t = torch.tensor([[0, 3], [2, 3]], dtype=torch.int32), torch.tensor(5.0, dtype=torch.float64)
     for top in (255, 4095, 4096, 2**31 - 1):

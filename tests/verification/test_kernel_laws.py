@@ -71,6 +71,7 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
         assert law[9] == pytest.approx(1.0, abs=1e-9)
 
 
+@pytest.mark.deep
 def test_orders_of_convergence_on_two_correlated_pixels():
     """Equal network evaluations, 16 -> 32 -> 64: Poisson halves its error, the trapezoidal method falls by 2.5."""
     for grid in (fisher_times, partial(logit_times, first=7.0, last=-10.0)):

@@ -41,6 +41,7 @@ def test_the_entropy_of_the_toy():
     assert pytest.approx(5.1971, abs=1e-4) == ENTROPY
 
 
+@pytest.mark.deep
 def test_the_continuous_bound_with_the_exact_mean_is_the_entropy_and_the_paper_weights_are_not():
     limit = half_width(15.0)
     u, weight = np.polynomial.legendre.leggauss(160)

@@ -192,6 +192,7 @@ def corrected_law(toy, times, sigma, corrector_steps=0, seed=0):
     return final_law(toy, survivals, step)
 
 
+@pytest.mark.deep
 def test_correctors_mend_the_models_error_not_the_discretisation():
     def error(num_steps, sigma, corrector_steps):
         return total_variation(corrected_law(PAIR, logit_times(num_steps, 5.0, -8.0), sigma, corrector_steps), PAIR.p0)

@@ -121,6 +121,7 @@ def called(monkeypatch, capsys, *arguments):  # type: ignore[no-untyped-def]
     return 0, capsys.readouterr()
 
 
+@pytest.mark.deep
 def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ignore[no-untyped-def]
     best = {}
     for problem in ("mis", "maxcut"):

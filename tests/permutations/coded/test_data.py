@@ -246,6 +246,7 @@ def test_ndcg_is_what_a_hand_finds():
     assert float(ndcg(torch.tensor([[1, 2, 0]]), torch.zeros(1, 3), 1)) == 1
 
 
+@pytest.mark.deep
 def test_baselines_know_what_they_were_fitted_to():
     source = synthetic_rankings(length=6, num_movies=20, users=500)
     none, some = ranking_baselines(source, 0, 100), ranking_baselines(source, 4, 100)

@@ -38,6 +38,7 @@ def trained(run, runs):  # noqa: F811
     return runs / "cycles" / "a"
 
 
+@pytest.mark.deep
 def test_a_run_leaves_samples_scores_and_a_model(trained):
     values = json.loads((trained / "metrics.json").read_text())["values"]
     assert values["valid"] == 1 and 0 <= values["cyclic"] <= 1 and values["val/nll_bits"] > 4
@@ -63,6 +64,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noq
     assert_same(tmp_path / name / "parts", tmp_path / name / "whole", ended_at=2)
 
 
+@pytest.mark.deep
 def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path):  # noqa: F811
     common = (f"ckpt={trained}", "device=cpu", "num_samples=30", "passes=2", "order=random", "seed=3")
     outcome = run("sample", *common, "evaluate=true", "trajectory=true", f"out={tmp_path}")
@@ -85,6 +87,7 @@ def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path): 
     assert values["cyclic"] == pytest.approx(report["values"]["cyclic"])
 
 
+@pytest.mark.deep
 def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
     data = ("dataset.users=60", "dataset.num_movies=20", f"runs_dir={tmp_path}", "run_id=a")
     assert run("train", "family=codes", "dataset=synthetic_rankings", *TINY, *data, "trainer.max_steps=2").code == 0
@@ -182,6 +185,7 @@ def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
         model.sample(3)
 
 
+@pytest.mark.deep
 def test_what_overfits_ends_as_it_was_best_and_is_compared_with_errors(run, tmp_path):  # noqa: F811
     """The closing model is that of the least validation bits; its test bits are compared with classical fits."""
     generator = torch.Generator().manual_seed(1)
