@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -296,7 +297,8 @@ class BlackoutDiffusion(Model):
         """
         check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
-        if sampler is not self.sampler:
+        tried = replace(self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size)
+        if sampler != tried:  # the model's own was tried when it was built
             try_sampler(self, sampler)
         indices = torch.arange(num_samples)
         conditions = parse_conditions(self, num_samples, classes, given, known)
