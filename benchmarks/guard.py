@@ -91,10 +91,18 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         return score
 
     def bound() -> Callable[[], object]:
+        import pytorch_lightning as pl
+
         made = model()
-        made.model.eval()
-        (batch, *_) = iter(made.val_dataloader())
-        return lambda: made.model.validation_step(batch)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=1,
+        )
+        return lambda: trainer.validate(made, verbose=False)
 
     yield "training step: counts", lambda: training("blackout", images(), 64)
     yield "training step: a flow", lambda: training("flow", {"_target_": "blackout.flows.Ising", "size": 4}, 128)
