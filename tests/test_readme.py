@@ -150,6 +150,7 @@ def test_sampling(command, here):
         assert (where / "trajectory.webp").exists()
 
 
+@pytest.mark.deep
 def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith(("python -m", "blackout "))]
     assert [c.removeprefix("python -m ").split()[0:2] for c in rest] == [
@@ -174,6 +175,7 @@ def test_the_python_block_runs(here, monkeypatch):
     assert str(scope["counts"].dtype) == "torch.uint8" and tuple(scope["counts"].shape) == (16, 1, 8, 8)
 
 
+@pytest.mark.deep
 def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cells = json.loads((ROOT / "examples" / "digits.ipynb").read_text())["cells"]

@@ -156,6 +156,7 @@ def copy(model, tmp_path):
     return shutil.copytree(model, tmp_path / "model")
 
 
+@pytest.mark.deep
 def test_the_untouched_model_works(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
     for name in ("x.csv", "x.NPZ", "x.tiff"):

@@ -81,6 +81,7 @@ def test_every_sampler_runs_with_correctors(run, conditional, sampler):
     assert again.code == 0 and np.array_equal(samples(again), drawn[:3])
 
 
+@pytest.mark.deep
 def test_known_pixels_are_kept(run, conditional, tmp_path):
     x0 = np.random.default_rng(0).integers(0, 17, size=(8, 8, 1))
     mask = np.zeros((8, 8, 1), dtype=bool)
@@ -151,6 +152,7 @@ def test_guidance_of_other_processes(run, tmp_path):
             run("sample", *known, "sampler.inpainting_particles=4").assert_refused("inpainting_particles")
 
 
+@pytest.mark.deep
 def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_path):
     run("sample", f"ckpt={conditional}", "classes=[10]").assert_refused("0..9")
     run("sample", f"ckpt={conditional}", "classes=3").assert_refused("classes")

@@ -142,6 +142,7 @@ def test_the_moves_chosen_for_rollouts_are_those_of_the_run(experiment, moves):
     assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
 
 
+@pytest.mark.deep
 def test_recipes_are_of_a_family_and_a_dataset():
     """Each family has its own for a dataset, or what it does for any; any group of a recipe can be chosen otherwise."""
     cifar10 = composed("dataset=cifar10")
@@ -166,6 +167,7 @@ def test_a_process_in_one_word_brings_what_it_needs_whatever_the_dataset(dataset
     assert chosen["sampler"]["kernel"]["_target_"].endswith("TauLeap")
 
 
+@pytest.mark.deep
 def test_settings_that_the_yaml_lists_are_changed_and_others_added():
     parts = composed(
         "network=mlp", "network.body.width=3", "trainer.max_time=00:01:00:00", "+optimizer.factory.amsgrad=true"

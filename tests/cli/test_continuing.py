@@ -54,6 +54,7 @@ def test_another_instruction_set_is_warned_of(run, tmp_path):  # noqa: F811
     assert continued.code == 0 and "not continued bit for bit: instruction set ABACUS -> " in continued.err
 
 
+@pytest.mark.deep
 def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", np.arange(16).reshape(1, 1, 4, 4))
     data = ["dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", "metrics=none", "trainer.max_steps=2"]
@@ -61,6 +62,7 @@ def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811
     assert run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=2").code == 0
 
 
+@pytest.mark.deep
 def test_a_half_life_in_images_does_not_depend_on_the_batch(run, tmp_path):  # noqa: F811
     options = [option for option in TINY if not option.startswith("batch_size")]
     settings = ("batch_size=64", "ema_half_life=128", "trainer.max_steps=1", f"runs_dir={tmp_path}", "run_id=a")

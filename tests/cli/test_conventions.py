@@ -119,6 +119,7 @@ def test_a_profile_is_printed(run, tmp_path):
     assert outcome.code == 0 and "run_training_epoch" in outcome.out
 
 
+@pytest.mark.deep
 def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current))

@@ -179,6 +179,7 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     run("sample", *asked[:2], "given={total: 1e6}").assert_refused("given.total must be a number in")
 
 
+@pytest.mark.deep
 def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
     given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path / 'runs'}")

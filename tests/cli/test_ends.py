@@ -30,6 +30,7 @@ def test_ends_that_do_not_suit_the_data_are_refused_before_training(run, bright,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.deep
 def test_ends_can_be_left_to_the_data(run, bright, tmp_path):
     own, grids = f"runs_dir={tmp_path}", ("schedule.grid.final_time=null", "sampler/grid=logit_data")
     outcome = run("train", *RECIPE, *bright, *grids, own, "run_id=a", "trainer.max_steps=2")

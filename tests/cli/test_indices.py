@@ -18,6 +18,7 @@ def drawn(run, tmp_path):
     return drawn
 
 
+@pytest.mark.deep
 def test_samples_are_made_again_bit_for_bit(drawn):
     whole = drawn("num_samples=40", "sampler.batch_size=16")
     again = drawn("num_samples=40", "sampler.batch_size=16", "indices=[37,3,17]")

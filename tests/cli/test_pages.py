@@ -38,6 +38,7 @@ def runs(run, tmp_path):
     return tmp_path / "digits"
 
 
+@pytest.mark.deep
 def test_pages_of_runs(runs, run, capsys):
     assert (
         run("sample", f"ckpt={runs / 'a'}", "num_samples=6", "evaluate=true", "metrics=none", "trajectory=true").code
@@ -65,6 +66,7 @@ def test_pages_of_runs(runs, run, capsys):
         check(content)
 
 
+@pytest.mark.deep
 def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
     shown = DemoModel(runs / "a")
     way = shown.draw(2, seed=1, steps=3)
@@ -227,6 +229,7 @@ def test_tables_and_sections_without_content_are_left_out():
         pages.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
 
 
+@pytest.mark.deep
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
     assert (tmp_path / "noise.png").stat().st_size > 2_000_000

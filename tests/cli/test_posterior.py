@@ -83,6 +83,7 @@ def test_arviz_reads_what_it_judges_as_we_do(run, model, tmp_path):
         assert np.allclose(ours[name], each.max(1) if name == "r_hat" else each.min(1), rtol=1e-6)
 
 
+@pytest.mark.deep
 def test_a_sample_alone_is_the_same(run, model, tmp_path):
     options = (*QUICK, "task=photons_thinning", "posterior=sgdd", "measurement=model:2-4")
     draw(run, model, tmp_path / "all", *options)
@@ -172,6 +173,7 @@ def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path,
     assert spent[0] == spent[1] > 0
 
 
+@pytest.mark.deep
 def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(run, model, tmp_path):
     """An outlier in y, chains that stay where they began, and pasted pixels."""
     y = np.full((2, 4, 4, 1), 20)
@@ -265,6 +267,7 @@ def test_every_operator(run, model, tmp_path, operator):
     assert np.load(tmp_path / "samples.npz")["samples"].shape == (2, 8, 8, 1)
 
 
+@pytest.mark.deep
 def test_masks_and_matrices_from_files(run, model, tmp_path):
     mask = np.random.default_rng(0).random((8, 8, 1)) < 0.5
     np.save(tmp_path / "mask.npy", mask)

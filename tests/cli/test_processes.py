@@ -12,6 +12,7 @@ def deep(*processes):
     return [pytest.param(process, marks=pytest.mark.deep) for process in processes]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("process", ["uniform", *deep("birth_death", "absorbing", "ordinal", "discrete_absorbing")])
 def test_training_ends_well(run, tmp_path, process):
     tiny = [option for option in TINY if "val_check" not in option]
@@ -24,6 +25,7 @@ def test_training_ends_well(run, tmp_path, process):
     assert 0 < values["val/bits_per_dim"] < 40
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("process", ["birth_death", *deep("uniform", "absorbing", "ordinal")])
 def test_correctors(run, tmp_path, process):
     """With as many evaluations more as there are corrections, and other samples for it."""

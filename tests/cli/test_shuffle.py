@@ -78,6 +78,7 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
         assert (tmp_path / "whole" / picture).exists()
 
 
+@pytest.mark.deep
 def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     batch = jigsaw_digits().batch("test", torch.arange(5))
     rows = torch.arange(5).unsqueeze(1)

@@ -149,6 +149,7 @@ def test_test_data_change_nothing_but_the_numbers_of_the_final_test(run, tmp_pat
     assert curves[0] == curves[1]
 
 
+@pytest.mark.deep
 def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(run, tmp_path):  # type: ignore[no-untyped-def]
     """Of most bits, which the first weights have, so that the last weights are not the model."""
     options = ("metrics=none", "callbacks.checkpoints.restore_best=true", "callbacks.checkpoints.mode=max")
@@ -212,6 +213,7 @@ def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:
     assert checkpoints.best == {}
 
 
+@pytest.mark.deep
 def test_real_files_keep_their_own_splits(run, tmp_path: Path):  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(0)
     sizes = {"train": 30, "val": 7, "test": 5}

@@ -71,6 +71,7 @@ def test_samples_go_to_the_run_directory_and_the_sampler_can_be_changed(run, tra
     assert not np.array_equal(before, np.load(trained / "samples-2" / "samples.npz")["samples"])
 
 
+@pytest.mark.deep
 def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model(run, trained, tmp_path):
     def draw(name, *options):
         outcome = run("sample", f"ckpt={trained}", "num_samples=6", f"out={tmp_path / name}", *options)
@@ -108,12 +109,14 @@ def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
 
 
+@pytest.mark.deep
 def test_the_same_command_continues_the_same_run_and_other_settings_make_another(run, tmp_path):
     for seed in (0, 0, 1):
         assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", f"seed={seed}").code == 0
     assert len(list((tmp_path / "digits").iterdir())) == 2
 
 
+@pytest.mark.deep
 def test_a_run_id_is_not_reused_for_other_settings(run, trained, tmp_path):
     outcome = run("train", *TINY, "trainer.max_steps=4", "seed=5", f"runs_dir={tmp_path}", "run_id=a")
     outcome.assert_refused("seed=0", "run_id")
@@ -130,6 +133,7 @@ def test_sweeps_over_losses_and_samplers(run, tmp_path):
     assert len({(c["loss"]["kind"], c["sampler"]["kernel"]["_target_"]) for c in configs}) == 4
 
 
+@pytest.mark.deep
 def test_vectors_of_large_counts_train_and_sample(run, tmp_path):
     rng = np.random.default_rng(0)
     rates = rng.gamma(2.0, 100.0, size=(300, 1)) * np.linspace(0.2, 1.5, 12)

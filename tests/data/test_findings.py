@@ -182,6 +182,7 @@ def test_a_clean_file_is_passed(name: str, tmp_path: Path) -> None:
     assert said_of(write(CLEAN[name](), tmp_path)) == []
 
 
+@pytest.mark.deep
 def test_a_cameras_readings_are_narrower_than_any_mixture_of_poisson_counts_and_other_images_are_not(
     tmp_path: Path,
 ) -> None:

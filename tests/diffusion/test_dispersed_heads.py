@@ -90,6 +90,7 @@ def test_counts_beyond_single_precision_have_their_own_probabilities():
     assert np.abs(law.log_prob(n).exp().numpy() / exact - 1).max() < 1e-4
 
 
+@pytest.mark.deep
 def test_the_mixture_learns_a_law_of_two_peaks():
     target = torch.from_numpy(np.random.default_rng(0).choice([2, 3, 14], size=(400, 1), p=[0.3, 0.3, 0.4]))
     weights = torch.zeros(1, MIXTURE.outputs, 1, requires_grad=True)

@@ -146,6 +146,7 @@ def test_exchanges_leave_the_law_of_a_composition_as_it_is() -> None:
     assert stats.chi2.sf(float(((seen - wanted) ** 2 / wanted).sum()), 59) > 1e-3
 
 
+@pytest.mark.deep
 def test_a_lattice_gas_at_half_filling_has_its_log_z() -> None:
     law = FixedComposition(Ising([3, 4], 0.5), [6, 6])
     log_z = float(enumerate_states(law)[1].logsumexp(0))

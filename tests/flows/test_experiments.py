@@ -81,6 +81,7 @@ class FourthPower(Target):
         return 15 * (2 * x.double() - 1).mean(-1) ** 4
 
 
+@pytest.mark.deep
 def test_rollouts_find_modes_that_untrained_rates_do_not(tmp_path: Path) -> None:
     target, ordered = FourthPower(), {}
     for name, given in {

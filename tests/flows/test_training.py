@@ -141,6 +141,7 @@ def test_wrong_input_is_one_line(run, couplings, tmp_path, given):  # noqa: F811
     run("train", "family=flow", *words, f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
 
 
+@pytest.mark.deep
 def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
     torch.manual_seed(0)
     target = Ising([2, 3], [0.2, 0.4], [0.2, 0.0])

@@ -199,6 +199,7 @@ def test_what_contradicts_an_exact_value_is_said() -> None:
     assert "8.4" in flags["exact_value_mismatch"] and math.isfinite(values["log_z_error"])
 
 
+@pytest.mark.deep
 def test_every_temperature_of_the_path_is_known_from_its_weights(tmp_path: Path) -> None:
     target = Ising([3, 4], 0.6, 0.1)
     states, log_density = enumerate_states(target)

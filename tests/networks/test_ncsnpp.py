@@ -45,6 +45,7 @@ def count(shape: tuple[int, ...]) -> int:
         return sum(parameter.numel() for parameter in NCSNpp(shape).parameters())
 
 
+@pytest.mark.deep
 def test_parameter_counts_of_the_published_networks() -> None:
     assert count((3, 32, 32)) == count((3, 64, 64)) == 62_693_251
     assert count((1, 32, 32)) == 62_686_337

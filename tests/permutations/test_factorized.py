@@ -185,6 +185,7 @@ def test_bits_of_one_pass_on_cycles(n, bits):
     assert float(-law.log2().mean()) == pytest.approx(math.log2(math.factorial(n - 1)))
 
 
+@pytest.mark.deep
 def test_ten_cycles():
     """n = 10: one pass of Lehmer, and blocks of two and five of Lehmer, insertion and inline."""
     data = cycles(10)

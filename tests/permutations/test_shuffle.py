@@ -251,6 +251,7 @@ def test_looks_see_the_start_and_every_step():
     assert torch.equal(seen[0][1], identity_like(seen[0][1]))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("reverse", [ReverseGPL(), ReversePL()])
 def test_beams_of_five_items_find_the_most_probable_order(reverse):
     """Of random chains of four steps, by all ways together; and a narrow beam is sure only where it is right."""

@@ -162,6 +162,7 @@ def test_an_exact_model_is_for_posteriors_alone():
             model.family.draw(model, {**request, "num_samples": 1})
 
 
+@pytest.mark.deep
 def test_a_classifier_of_sequences_finds_a_word_wherever_it_stands():
     """As an oracle of enhancers: it learns from activities in classes, and a second one judges."""
     x = torch.randint(4, (600, 24), generator=torch.Generator().manual_seed(0)).to(torch.uint8)

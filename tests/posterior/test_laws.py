@@ -350,6 +350,7 @@ def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.02 and not found.num_repaired.any()
 
 
+@pytest.mark.deep
 def test_two_islands_have_their_weights():
     """Seven and three tenths, far apart: annealing alone freezes at others."""
     at = np.indices((16, 16))

@@ -24,6 +24,7 @@ def written(place):
     return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
+@pytest.mark.deep
 def test_the_untouched_files_are_sampled_and_scored(run, place):
     for name in ("model", "x.ckpt"):
         outcome = run("sample", f"ckpt={place / name}", "num_samples=2", f"out={place / 'of' / name}")

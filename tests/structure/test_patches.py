@@ -88,6 +88,7 @@ def private_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("find", [patches, private_imports])
 def test_other_packages_are_used_as_their_manuals_say(find) -> None:
     found = []

@@ -84,6 +84,7 @@ def test_every_module_has_a_floor() -> None:
     assert {part(module) for module in MODULES} <= known
 
 
+@pytest.mark.deep
 def test_imports_go_down() -> None:
     pairs = [(module, target) for module, targets in arrows().items() for target in targets]
     upward = [f"{module} -> {target}" for module, target in pairs if floor(target) > floor(module)]

@@ -153,6 +153,7 @@ def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_pa
     assert find_mode(settings) == ("online", "")
 
 
+@pytest.mark.deep
 def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
     settings = SimpleNamespace(mode="online", base_url=NO_SERVER, api_key=None)
     assert find_mode(settings)[0] == "offline"
@@ -211,6 +212,7 @@ class Clock(pl.Callback):
         self.advance(100)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("log, accumulate", [(1, 1), (3, 2)])
 def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatch, log, accumulate):  # noqa: F811
     draw = BlackoutDiffusion.sample

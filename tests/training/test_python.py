@@ -167,6 +167,7 @@ def test_validate_and_test_use_their_own_data():
     assert tested["test/bits_per_dim"] > validated["val/bits_per_dim"] + 0.1
 
 
+@pytest.mark.deep
 def test_validation_data_of_an_array_are_as_many_as_one_says():
     for validation, sizes in ((None, [48, 6, 6]), (0, [54, 0, 6]), (0.2, [42, 12, 6]), (5, [49, 5, 6])):
         source = made(validation=validation).model.source()
@@ -197,6 +198,7 @@ def test_a_mean_over_held_out_samples_has_its_standard_error():
         assert mean.compute().isnan() and np.isnan(mean.error)
 
 
+@pytest.mark.deep
 def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
     own = TensorDataset(COUNTS[:48], torch.arange(48) % 2)
     runs = []
@@ -212,6 +214,7 @@ def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
         trainer().fit(model, DataLoader(COUNTS + 100, batch_size=16))
 
 
+@pytest.mark.deep
 def test_checkpoints_of_lightning_are_loaded_and_continued(tmp_path):
     model = made()
     saver = pl.callbacks.ModelCheckpoint(tmp_path, save_last=True)

@@ -212,6 +212,7 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     assert again["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
+@pytest.mark.deep
 def test_memory_stays_flat_while_many_samples_are_scored(scorer):
     class Many:
         """Stands for a draw: random images, and a note of the memory that tensors hold early and late."""

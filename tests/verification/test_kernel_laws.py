@@ -83,6 +83,7 @@ def test_orders_of_convergence_on_two_correlated_pixels():
         assert two[2] < 0.25 * one[2]
 
 
+@pytest.mark.deep
 def test_trapezoidal_steps_of_whole_distributions_on_smooth_and_rough_toys():
     """Total variation at 7, 15 and 31 evaluations: of second order on the smooth toy, of the first on the rough ones,
     where it is nowhere clearly worse than the trapezoidal method and half as wrong on three pixels.

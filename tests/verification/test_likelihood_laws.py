@@ -57,6 +57,7 @@ def test_the_continuous_bound_with_the_exact_mean_is_the_entropy_and_the_paper_w
     assert likelihood_weighted == pytest.approx(ENTROPY, rel=0.02)
 
 
+@pytest.mark.deep
 def test_the_estimator_of_the_continuous_bound_covers_the_entropy():
     n = 6000
     x0 = torch.from_numpy(np.random.default_rng(0).choice(256, size=(n, 1), p=P0)).to(torch.uint8)

@@ -134,6 +134,7 @@ def test_nearest_rounding_dims_a_common_pixel_however_many_steps_there_are():
     assert final_law(rare_pixel(0.3), q, LAWS["poisson"])[1] == pytest.approx(0.2998, rel=1e-3)
 
 
+@pytest.mark.deep
 def test_a_grid_that_ends_early_needs_the_poisson_start():
     """Logit 4 to -7: from black, what is left at the final time is missing for good."""
     q = survivals(logit_times(100, 4.0, -7.0))

@@ -25,6 +25,7 @@ def processes(draw):
     return from_generator(draw(st.integers(1, size - 1)), q)
 
 
+@pytest.mark.deep
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(processes(), st.floats(0.0, 1.0), st.floats(0.05, 1.5))
 def test_laws_are_those_of_expm_and_bayes(process, s, step):

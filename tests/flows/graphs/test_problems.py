@@ -339,6 +339,7 @@ def test_weights_that_a_problem_does_not_take_are_refused() -> None:
         reduce_problem("clique", Graph("large", 10_000, graph.edges))
 
 
+@pytest.mark.deep
 def test_a_gap_is_not_called_proved() -> None:
     """HiGHS stops by default within a share of 1e-4 of the optimum, here with 280,803."""
     graph = random_graphs("er", [80, 80], 1, 2, p=0.1)[0]

@@ -145,6 +145,7 @@ def test_wrong_settings_are_refused_in_a_line(run, tmp_path, line, word):  # noq
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.deep
 def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: F811
     for line, word in (
         ("passes=9", "passes must be 1..6"), ("order=sideways", "order must be one of"),
