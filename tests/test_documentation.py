@@ -78,8 +78,7 @@ def test_the_laws_that_limits_name_are_there():
 def test_a_how_to_is_short_and_no_laboratory_log(page):
     """No dates, machines and seconds."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    most = 850 if page.name == "extending.md" else 600  # a section for every kind of component
-    assert len(text.split()) <= most and len(re.findall(r"^\|", text, re.MULTILINE)) <= 25
+    assert len(text.split()) <= 600 and len(re.findall(r"^\|", text, re.MULTILINE)) <= 25
     assert re.findall(r"20\d\d-\d\d-\d\d|CPU s\b|\bEPYC\b|\bXeon\b", text) == []
 
 

@@ -1,4 +1,4 @@
-"""Every file and every command of docs/howto/extending.md works as printed."""
+"""Every file and every command of the pages on components and projects of one's own works as printed."""
 
 import re
 import shlex
@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/howto/extending.md").read_text(), re.DOTALL)
+PAGES = "\n".join((ROOT / "docs/howto" / name).read_text() for name in ("extending.md", "own_project.md"))
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGES, re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_has_commands_for_every_kind_of_component():
-    titles = re.findall(r"^## (.*)", (ROOT / "docs/howto/extending.md").read_text(), re.MULTILINE)
+    titles = re.findall(r"^## (.*)", PAGES, re.MULTILINE)
     assert titles == [
         "A dataset", "A network", "A process", "A kernel", "A schedule", "A head", "A loss", "An operator", "A target",
         "A score", "A callback", "An experiment", "A family",
