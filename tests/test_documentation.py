@@ -13,7 +13,8 @@ from blackout.config.settings import TYPE_NAMES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-APART = {DOCS / "howto" / "extending.md", *(DOCS / "tutorials").glob("*.md")}
+HOWTO = DOCS / "howto"
+APART = {HOWTO / "extending.md", HOWTO / "own_project.md", *(DOCS / "tutorials").glob("*.md")}
 """Pages whose code runs in tests of its own: `tests/cli/test_extending.py`, `tests/test_tutorials.py`."""
 CODE = [
     (page.relative_to(DOCS).as_posix(), code)

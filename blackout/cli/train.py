@@ -233,11 +233,6 @@ def fit(
         UserError: the checkpoint cannot be restored, or can no longer be saved.
         Preempted: a signal asked the run to stop; it is saved.
     """
-    start_steps: list[int] = []  # step at which training started; empty before
-    recorder = pl.callbacks.LambdaCallback(
-        on_train_start=lambda *_: start_steps.append(trainer.global_step)
-    )
-    trainer.callbacks.insert(0, recorder)  # type: ignore[attr-defined]
     ckpt_path = None if checkpoint_path is None else str(checkpoint_path)
     try:
         with signals.listening():
@@ -250,8 +245,8 @@ def fit(
     except UserError:
         raise
     except Exception as error:
-        # Lightning restores the checkpoint before training starts; a damaged file can fail anyhow.
-        if start_steps or checkpoint_path is None:
+        # What a file contains can make restoring fail with any error; others are bugs.
+        if not module.is_restoring:
             raise
         raise UserError(f"{checkpoint_path} cannot be continued: {summary(error)}") from error
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after training

@@ -49,6 +49,7 @@ class TrainingModule(pl.LightningModule):
         super().__init__()
         self.model = model
         self.optimization = optimization
+        self.is_restoring = False  # whether Lightning restores a checkpoint before training
         # Exact means over all processes; Lightning's divide by a rounded number of samples.
         self.means = nn.ModuleDict(
             {_key(name): HeldOutMean().set_dtype(torch.float64) for name in model.means}
@@ -190,6 +191,14 @@ class TrainingModule(pl.LightningModule):
         return self.optimization.configure(groups, fused=self.device.type == "cpu")
 
     load_from_checkpoint = Model.load_from_checkpoint  # raises, with what to do instead
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Record that Lightning restores a checkpoint, until training starts."""
+        self.is_restoring = True
+
+    def on_train_start(self) -> None:
+        """Record that everything is restored."""
+        self.is_restoring = False
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the description of the model to the checkpoint."""
