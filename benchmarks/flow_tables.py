@@ -533,7 +533,7 @@ def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int,
             group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * used))
         x0 = data[torch.randint(len(data), (256,), generator=torch.Generator().manual_seed(number))]
         before = energy.upper.detach().clone()
-        loss = model.training_step({"batch": number, "position": torch.arange(256), "x0": x0})
+        loss = model.training_step({"batch_number": number, "position": torch.arange(256), "x0": x0})
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

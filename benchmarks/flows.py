@@ -105,7 +105,7 @@ def on_graphs(quick: bool) -> Callable[[], None]:
     def epoch() -> None:
         for step in range(steps):
             optimizer.zero_grad()
-            model.training_step({"batch": step, "position": torch.arange(batch)}).backward()
+            model.training_step({"batch_number": step, "position": torch.arange(batch)}).backward()
             optimizer.step()
 
     return epoch

@@ -94,7 +94,7 @@ def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, object
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         number[0] += 1
         position = torch.arange(len(items), device=items.device)
-        return model.training_step({"x": solution, "items": items, "position": position, "batch": number[0]})
+        return model.training_step({"x": solution, "items": items, "position": position, "batch_number": number[0]})
 
     def solve(passes: int, items: Tensor) -> tuple[Tensor, Tensor]:
         causal = objective == "autoregressive"

@@ -482,7 +482,7 @@ def _training_batch(setup: Setup, batch_size: int) -> dict[str, Any]:
     return {
         "x0": setup.random_images(batch_size),
         "position": torch.arange(batch_size, device=setup.device),
-        "batch": 3,
+        "batch_number": 3,
         "batch_size": batch_size,
     }
 

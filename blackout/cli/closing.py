@@ -77,7 +77,7 @@ def finish_run(
             val_metrics = validate(trainer, module, budget, [])
             comparison = ", ".join(
                 f"{name} {val_metrics[name]:.4f} ({last_metrics[name]:.4f} at the end)"
-                for name in model.means
+                for name in model.validation_metrics
             )
             left_out.append(
                 f"training after step {best_step:,}, which is best on validation data: {comparison}"
@@ -205,7 +205,7 @@ def validate(
     )
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after validation
-    return with_errors(metrics, {name: name for name in module.model.means}, module)
+    return with_errors(metrics, {name: name for name in module.model.validation_metrics}, module)
 
 
 def test(
@@ -219,7 +219,8 @@ def test(
     )
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after testing
-    return with_errors(metrics, {test_name(name): name for name in module.model.means}, module)
+    test_metrics = {test_name(name): name for name in module.model.validation_metrics}
+    return with_errors(metrics, test_metrics, module)
 
 
 def sample_values(
@@ -232,7 +233,7 @@ def sample_values(
     model = module.model
     values_by_name: dict[str, SampleValues] = {}
     with torch.no_grad(), evaluating(model.averaged):
-        for mean_name in model.means:
+        for mean_name in model.validation_metrics:
             index, values = module.mean(mean_name).samples
             if len(index) == 0:
                 continue

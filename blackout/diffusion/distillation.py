@@ -34,7 +34,7 @@ from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, ensure, error_context
 from blackout.networks import CountNetwork
-from blackout.networks.inputs import time_label
+from blackout.networks.inputs import time_index
 from blackout.random import RandomSource, SampleStreams, fold_seed, low_discrepancy, uniform
 from blackout.training.export import read_model
 
@@ -179,7 +179,7 @@ class StudentNetwork(CountNetwork):
         scaled_counts = self.inputs(xt[:, :num_channels], t)
         scaled_noise = (xt[:, num_channels:].float() - NOISE_MEAN) / NOISE_STD
         x = torch.cat([scaled_counts, scaled_noise], dim=1)
-        raw = self.body(x, time_label(t, self.final_time).float())
+        raw = self.body(x, time_index(t, self.final_time).float())
         return raw.unflatten(1, (-1, num_channels)).float()
 
 
@@ -189,7 +189,7 @@ class Student(BlackoutDiffusion):
     Arguments are those of `BlackoutDiffusion`.
     """
 
-    means = ("val/energy_score",)
+    validation_metrics = ("val/energy_score",)
     sampler_class = StudentSampler
 
     @property
@@ -205,7 +205,7 @@ class Student(BlackoutDiffusion):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position = batch["position"]
-        number = batch["batch"]
+        number = batch["batch_number"]
         _, t = self.training_times(position, number, batch["batch_size"])
         source = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).step(number)
         loss = self._scores(self, batch["x0"], t, source).mean()

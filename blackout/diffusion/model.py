@@ -76,7 +76,7 @@ class BlackoutDiffusion(Model):
         ValueError: label_dropout outside [0, 1], or validation_draws outside 1..1,000.
     """
 
-    means = ("val/bits_per_dim",)
+    validation_metrics = ("val/bits_per_dim",)
     sampler_class: ClassVar[type[Sampler]] = Sampler  # class of the samplers that fit the model
 
     def __init__(
@@ -166,7 +166,7 @@ class BlackoutDiffusion(Model):
         # 1. Observation times, and states X_t of the forward process.
         x0 = batch["x0"]
         position = batch["position"]
-        number = batch["batch"]
+        number = batch["batch_number"]
         s, t = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, NOISE_KEY), position).step(number)
         xt, target = self.process.observe(x0, t, noise)
@@ -208,7 +208,7 @@ class BlackoutDiffusion(Model):
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
         """Return the intervals (s, t) at which a batch was observed."""
-        s, t = self.training_times(batch["position"], batch["batch"], batch["batch_size"])
+        s, t = self.training_times(batch["position"], batch["batch_number"], batch["batch_size"])
         return {"s": s.tolist(), "t": t.tolist()}
 
     # --- validation: the likelihood bound, whatever weights the training loss has

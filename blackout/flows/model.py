@@ -86,7 +86,7 @@ class ChainSampler(Model):
         replay_buffer = self.replay_buffer
         assert rollout is not None and replay_buffer is not None
         assert isinstance(network, LocallyEquivariant)
-        step = batch["batch"]
+        step = batch["batch_number"]
         if due or int(replay_buffer.num_rollouts) == 0:
             self.roll_out(rollout, replay_buffer, fold_seed(self.seed, ROLLOUT_KEY, step), step)
         position = batch["position"].to(self.device)
@@ -227,7 +227,7 @@ class FlowSampler(ChainSampler):
         [torch.Size([4, 3, 3])]
     """
 
-    means: ClassVar[tuple[str, ...]] = ("val/ess", "val/log_z")
+    validation_metrics: ClassVar[tuple[str, ...]] = ("val/ess", "val/log_z")
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class FlowSampler(ChainSampler):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the loss of a training step; see `training_loss`."""
         assert self.rollout is not None
-        due = batch["batch"] % self.rollout.every_n_steps == 0
+        due = batch["batch_number"] % self.rollout.every_n_steps == 0
         # the residual is a difference of large numbers
         with torch.autocast(self.device.type, enabled=False):
             return self.training_loss(self.network, batch, due)
@@ -292,7 +292,7 @@ class AmortisedFlow(FlowSampler):
             rollout.chains_per_instance.
     """
 
-    means: ClassVar[tuple[str, ...]] = ("val/ess",)
+    validation_metrics: ClassVar[tuple[str, ...]] = ("val/ess",)
     target: Any
     validation_chains_per_instance = 64
 
@@ -383,7 +383,7 @@ class GraphFlow(AmortisedFlow):
         ValueError: a simulation with resampling, or see `AmortisedFlow`.
     """
 
-    means = ("val/value", "val/ess")
+    validation_metrics = ("val/value", "val/ess")
     target: GraphTarget
     validation_chains_per_instance = 8
 

@@ -1,8 +1,8 @@
 """Networks: bodies, the wrapper that scales counts, set transformers, locally equivariant networks.
 
-A body maps scaled data and time labels to raw outputs. `CountNetwork` wraps a body: it scales the
-counts and labels the times. A `SetTransformer` scores how to rearrange the items of a list, and a
-`LocallyEquivariant` network gives the rates of a flow.
+A body maps scaled data and time indices to raw outputs. `CountNetwork` wraps a body: it scales the
+counts and converts times to time indices. A `SetTransformer` scores how to rearrange the items of a
+list, and a `LocallyEquivariant` network gives the rates of a flow.
 """
 
 from blackout.networks.automatic import body_for
@@ -20,7 +20,7 @@ from blackout.networks.inputs import (
     StandardisedInputs,
     StateInputs,
     set_elements,
-    time_label,
+    time_index,
 )
 from blackout.networks.item_encoders import (
     EdgeEncoder,
@@ -65,5 +65,5 @@ __all__ = [
     "UNet",
     "body_for",
     "set_elements",
-    "time_label",
+    "time_index",
 ]

@@ -1,7 +1,7 @@
-"""Network wrapper for counts: input scaling, time label, and the call of the network body.
+"""Network wrapper for counts: input scaling, time index, and the call of the network body.
 
 Samplers and losses hand counts and times to a `CountNetwork`. Its `inputs` scale the counts to
-numbers of order one, `time_label` converts times to the time index of the paper, and its `body`
+numbers of order one, `time_index` converts times to the time index of the paper, and its `body`
 (a U-Net, an MLP, ...) maps both to raw outputs.
 
 References: Santos et al. 2023, section 3.
@@ -30,7 +30,7 @@ Inputs: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 MASK_INPUT = -2.0  # network input of a masked state; data levels fill [-1, 1]
 VARIANCE_FLOOR = 1e-12  # far below the variance of any count; avoids 0 / 0
 
-NUM_STEPS = 1000  # observation times T of the paper; labels run from 0 to T - 1
+NUM_STEPS = 1000  # observation times T of the paper; time indices run from 0 to T - 1
 FINAL_TIME = 15.0  # last observation time of the paper, except for binarised MNIST
 
 
@@ -241,7 +241,7 @@ class CountInputs(nn.Module):
         return log_ratio - torch.log((r + expected * torch.exp(log_ratio)) / (r + expected))
 
 
-def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
+def time_index(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
     """Return the paper's time index, continued to real times: (T - 1) (L - u) / 2L, u = logit e^-t.
 
     It equals k - 1 at the paper's observation time t_k = softplus(-u_k), where u_k runs from
@@ -252,10 +252,10 @@ def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
         final_time: last time of the schedule whose steps are counted.
 
     Returns:
-        float64 labels, of the shape of `t`.
+        float64, of the shape of `t`.
 
     Example:
-        >>> time_label(torch.tensor([15.0])).round().tolist()
+        >>> time_index(torch.tensor([15.0])).round().tolist()
         [999.0]
 
     References: Santos et al. 2023, eq. 60.
@@ -267,12 +267,12 @@ def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
 
 @component("network", from_stats=body_and_inputs)
 class CountNetwork(nn.Module):
-    """Network on counts: scales the counts, labels the times, and calls a body.
+    """Network on counts: scales the counts, converts times to time indices, and calls a body.
 
-    A body maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]]. It may
-    have these attributes:
+    A body maps float [B, *shape] and time indices [B] to [B, outputs * shape[0], *shape[1:]]. It
+    may have these attributes:
 
-    - `classes`, a `ClassEmbedding` or None. With one it is called as `body(x, label, classes)`.
+    - `classes`, a `ClassEmbedding` or None. With one, `body(x, time_index, classes)` is called.
     - `reads_counts`. If true it also gets the unscaled counts, as `counts=`.
 
     Args:
@@ -280,7 +280,7 @@ class CountNetwork(nn.Module):
         inputs: the scaling of counts.
         channels_last: keep images and convolutions in channels_last memory on devices where that
             is faster (see `best_memory_format`); changes only the speed.
-        final_time: last time of the schedule by which times are labelled, above log 2.
+        final_time: last time of the schedule that is mapped to the last time index, above log 2.
 
     Raises:
         ValueError: `final_time` is out of range.
@@ -353,7 +353,7 @@ class CountNetwork(nn.Module):
             raise ValueError(
                 f"times must be a scalar or [{len(xt)}], one per sample, got shape {list(t.shape)}"
             )
-        # 1. Scale the counts. Scaling and label need 1 - q down to 3e-7, so they use float64 times.
+        # 1. Scale the counts. Scaling and time index need 1 - q down to 3e-7, hence float64 times.
         t = time_on(t, xt.device).expand(len(xt))
         log_ratio = None
         if classes is not None and self.class_log_ratios is not None:
@@ -364,7 +364,7 @@ class CountNetwork(nn.Module):
         # 2. Run the body.
         labels = () if classes is None else (classes,)
         unscaled = {"counts": xt} if getattr(self.body, "reads_counts", False) else {}
-        raw = self.body(x, time_label(t, self.final_time).float(), *labels, **unscaled)
+        raw = self.body(x, time_index(t, self.final_time).float(), *labels, **unscaled)
         raw = raw.unflatten(1, (-1, xt.shape[1])).float()
 
         # 3. Add what the means of the classes imply, so that the body learns only the rest.

@@ -450,15 +450,15 @@ def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,
 # --- Embeddings
 
 MAX_PERIOD = 10_000.0  # of the sinusoids
-MAX_LABEL = 1000.0  # levels of a covariate are mapped to time labels 0..1000
+MAX_COVARIATE_POSITION = 1000.0  # the highest level of a covariate; the lowest is at 0
 NUM_COVARIATE_SINUSOIDS = 32
 
 
-def sinusoids(label: Tensor, channels: int) -> Tensor:
-    """Return sines, then cosines, of time labels at channels / 2 frequencies from 1 to 1/10000.
+def sinusoids(position: Tensor, channels: int) -> Tensor:
+    """Return sines, then cosines, of positions at channels / 2 frequencies from 1 to 1/10000.
 
     Args:
-        label: real-valued time indices, [B].
+        position: real numbers, such as time indices, [B].
         channels: even number of features, at least 4.
 
     Returns:
@@ -467,14 +467,14 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
     References: Vaswani et al. 2017, section 3.5.
     """
     half = channels // 2
-    index = torch.arange(half, device=label.device, dtype=torch.float32)
+    index = torch.arange(half, device=position.device, dtype=torch.float32)
     frequencies = torch.exp(index * (-math.log(MAX_PERIOD) / (half - 1)))
-    angles = label.float()[:, None] * frequencies
+    angles = position.float()[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoids of the time label and a two-layer MLP, without autocast: [B] -> [B, features].
+    """Sinusoids of the time index and a two-layer MLP, without autocast: [B] -> [B, features].
 
     Args:
         channels: number of sinusoids, even and at least 4.
@@ -494,10 +494,10 @@ class TimeEmbedding(nn.Module):
         self.dense0 = dense(channels, features)
         self.dense1 = dense(features, features)
 
-    def forward(self, label: Tensor) -> Tensor:
-        """Embed time labels [B]; returns [B, features]."""
-        with full_precision(label):
-            h = sinusoids(label, self.channels).to(self.dense0.weight.dtype)
+    def forward(self, time_index: Tensor) -> Tensor:
+        """Embed time indices, real numbers [B]; returns [B, features]."""
+        with full_precision(time_index):
+            h = sinusoids(time_index, self.channels).to(self.dense0.weight.dtype)
             return self.dense1(F.silu(self.dense0(h)))
 
 
@@ -553,8 +553,8 @@ class ClassEmbedding(nn.Module):
             classes = torch.full((len(embedding),), self.null_class, device=embedding.device)
         is_class = (classes < self.null_class)[:, None]
         for curve, levels in zip(reversed(self.curves), reversed(self.levels), strict=True):
-            label = MAX_LABEL * (classes % levels) / max(1, levels - 1)
-            embedding = embedding + torch.where(is_class, curve(label), 0.0).to(embedding.dtype)
+            position = MAX_COVARIATE_POSITION * (classes % levels) / max(1, levels - 1)
+            embedding = embedding + torch.where(is_class, curve(position), 0.0).to(embedding.dtype)
             classes = classes // levels
         return embedding + self.table(classes).to(embedding.dtype)
 

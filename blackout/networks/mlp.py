@@ -112,22 +112,22 @@ class ResidualMLP(nn.Module):
     def forward(
         self,
         x: Tensor,
-        label: Tensor,
+        time_index: Tensor,
         classes: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> Tensor:
-        """Map scaled data and time labels to raw outputs.
+        """Map scaled data and time indices to raw outputs.
 
         Args:
             x: scaled data, float [B, *shape].
-            label: time labels, float [B].
+            time_index: time indices, float [B].
             classes: int64 [B], of a network with `num_classes`; None for the null class.
             counts: the unscaled data [B, *shape], for `knots`; None leaves the curves out.
 
         Returns:
             [B, outputs * D], or [B, outputs * C, H, W] for images.
         """
-        embedding = self.time(label)
+        embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
         embedding = F.silu(embedding)
@@ -140,7 +140,7 @@ class ResidualMLP(nn.Module):
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
             if self.curves is not None and counts is not None:
-                raw = raw + self.curves(counts.flatten(1), label)
+                raw = raw + self.curves(counts.flatten(1), time_index)
         return raw.reshape(len(x), -1, *self.shape[1:])
 
 
@@ -168,10 +168,10 @@ class ElementCurves(nn.Module):
         self.individual = dense(features, outputs * size * knots, scale=NEAR_ZERO)
         self.shared = dense(features, outputs * knots, scale=NEAR_ZERO)
 
-    def forward(self, counts: Tensor, label: Tensor) -> Tensor:
-        """Evaluate the curves at counts [B, D] and time labels [B]; returns [B, outputs * D]."""
+    def forward(self, counts: Tensor, time_index: Tensor) -> Tensor:
+        """Evaluate the curves at counts [B, D] and time indices [B]; returns [B, outputs * D]."""
         # 1. Heights of the curves at the knots, [B, outputs, D, knots].
-        embedding = F.silu(self.time(label))
+        embedding = F.silu(self.time(time_index))
         shape = (len(counts), self.outputs, -1, self.knots)
         heights = self.individual(embedding).view(shape) + self.shared(embedding).view(shape)
 
@@ -282,18 +282,18 @@ class SequenceConvolution(nn.Module):
         if num_classes is not None:
             self.classes = ClassEmbedding(num_classes, features, covariate_levels)
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map states or scaled data and time labels to raw outputs.
+    def forward(self, x: Tensor, time_index: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map states or scaled data and time indices to raw outputs.
 
         Args:
             x: states or scaled data, float [B, L].
-            label: time labels, float [B].
+            time_index: time indices, float [B].
             classes: int64 [B], of a network with `num_classes`; None for the null class.
 
         Returns:
             [B, outputs * L].
         """
-        embedding = self.time(label)
+        embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
         embedding = F.silu(embedding)

@@ -305,12 +305,12 @@ class NCSNpp(nn.Module):
         if num_classes is not None:
             self.classes = ClassEmbedding(num_classes, features)
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map scaled data and time labels to raw outputs.
+    def forward(self, x: Tensor, time_index: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map scaled data and time indices to raw outputs.
 
         Args:
             x: scaled data, float [B, *shape].
-            label: time labels, float [B].
+            time_index: time indices, float [B].
             classes: int64 [B], of a network with `num_classes`; None for the null class.
 
         Returns:
@@ -325,7 +325,7 @@ class NCSNpp(nn.Module):
             raise ValueError(f"the network was made for data of shape {self.shape}, got {shape}")
 
         # 1. Embed time and class.
-        embedding = self.time(label)
+        embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
         embedding = F.silu(embedding)

@@ -211,19 +211,19 @@ class Transformer(nn.Module):
         if num_classes is not None:
             self.classes = ClassEmbedding(num_classes, width, covariate_levels)
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map states or scaled data and time labels to raw outputs.
+    def forward(self, x: Tensor, time_index: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map states or scaled data and time indices to raw outputs.
 
         Args:
             x: states or scaled data, float [B, *shape].
-            label: time labels, float [B].
+            time_index: time indices, float [B].
             classes: int64 [B], of a network with `num_classes`; None for the null class.
 
         Returns:
             [B, outputs * C, *sides], channel groups in order.
         """
         # 1. Embed time and class.
-        embedding = self.time(label)
+        embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
         embedding = F.silu(embedding)

@@ -237,19 +237,19 @@ class UNet(nn.Module):
         if num_classes is not None:
             self.classes = ClassEmbedding(num_classes, features, covariate_levels)
 
-    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map scaled data and time labels to raw outputs.
+    def forward(self, x: Tensor, time_index: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map scaled data and time indices to raw outputs.
 
         Args:
             x: scaled data, float [B, *shape], with `noise` more channels if there are any.
-            label: time labels, float [B].
+            time_index: time indices, float [B].
             classes: int64 [B], of a network with `num_classes`; None for the null class.
 
         Returns:
             [B, outputs * C, *sides], channel groups in order.
         """
         # 1. Embed time and class.
-        embedding = self.time(label)
+        embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
         embedding = F.silu(embedding)

@@ -95,7 +95,7 @@ class TrainLoader:
             **self.source.batch("train", index, augment),
             "index": index,
             "position": position,
-            "batch": number,
+            "batch_number": number,
             "batch_size": self.batch_size,
         }
 

@@ -51,8 +51,11 @@ class TrainingModule(pl.LightningModule):
         self.optimization = optimization
         self.is_restoring = False  # whether Lightning restores a checkpoint before training
         # Exact means over all processes; Lightning's divide by a rounded number of samples.
-        self.means = nn.ModuleDict(
-            {_key(name): HeldOutMean().set_dtype(torch.float64) for name in model.means}
+        self.validation_means = nn.ModuleDict(
+            {
+                _key(name): HeldOutMean().set_dtype(torch.float64)
+                for name in model.validation_metrics
+            }
         )
         model.log = self.log_scalar
         model.record = self.add_to_mean
@@ -66,7 +69,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Reset the means; those of an earlier `Trainer.validate` are tensors of inference mode."""
-        for mean in self.means.values():
+        for mean in self.validation_means.values():
             mean.reset()  # type: ignore[operator]  # nn.ModuleDict does not know its values
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -82,7 +85,7 @@ class TrainingModule(pl.LightningModule):
                     layer.shard = BatchShard(
                         self.global_rank, self.trainer.world_size, len(batch["position"])
                     )
-        seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], 0)
+        seed = fold_seed(self.model.seed, DROPOUT, batch["batch_number"], 0)
         if self.device.type == "cpu":
             # Equals torch.manual_seed, which queries every kind of device each time
             torch.default_generator.manual_seed(seed)
@@ -97,7 +100,7 @@ class TrainingModule(pl.LightningModule):
         """Add a batch to the metrics `val/...` or, of test data, to the metrics `test/...`."""
         self._index = batch["index"]
         self.model.validation_step({**batch, "split": "test" if self.trainer.testing else "val"})
-        for name in self.model.means:
+        for name in self.model.validation_metrics:
             metric = test_name(name) if self.trainer.testing else name
             batch_size = len(batch["index"])
             self.log(metric, self.mean(name), batch_size=batch_size, on_epoch=True, prog_bar=True)
@@ -206,7 +209,7 @@ class TrainingModule(pl.LightningModule):
 
     def mean(self, name: str) -> HeldOutMean:
         """Return the mean of a validation metric over all held-out samples."""
-        return cast(HeldOutMean, self.means[_key(name)])
+        return cast(HeldOutMean, self.validation_means[_key(name)])
 
     def add_to_mean(self, name: str, values: Tensor) -> None:
         """Add a value of each sample of the batch, [b], to the mean over all held-out samples."""
@@ -335,7 +338,7 @@ class NonFiniteGuard(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any
     ) -> None:
         """Store the number of the batch."""
-        self._batches.append(batch["batch"])
+        self._batches.append(batch["batch_number"])
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -402,7 +405,7 @@ class NonFiniteGuard(Callback):
         loader = TrainLoader(data.source, data.batch_size, data.seed, period=data.period)
         reports = []
         for batch in map(loader.batch, batches):
-            report = {"batch": batch["batch"], "index": batch["index"].tolist()}
+            report = {"batch": batch["batch_number"], "index": batch["index"].tolist()}
             reports.append({**report, **module.model.replay(batch)})
         write_json({"step": step, "seed": module.model.seed, "batches": reports}, path)
 
@@ -543,7 +546,7 @@ class Standalone(TrainingModule):
             **batch,
             "index": number * total_size + position,
             "position": position,
-            "batch": number,
+            "batch_number": number,
             "batch_size": total_size,
         }
 

@@ -105,7 +105,8 @@ class Model(Pretrained, nn.Module, ABC):
         seed: with the number of the step it determines all random numbers of a training step.
     """
 
-    means: ClassVar[tuple[str, ...]] = ()  # metrics that `validation_step` records as means
+    validation_metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of the metrics that `validation_step` records, each the mean over held-out samples."""
 
     def __init__(self, network: nn.Module, ema_decay: float | None = None, seed: int = 0) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Model(Pretrained, nn.Module, ABC):
         self._config: Plain = freeze({})
         # Logs a scalar of a training step, as the mean over processes. Set for the training.
         self.log: Callable[[str, Tensor], None] = ignore_value
-        # Adds one value per sample, [b], to a mean of `means`, exact in float64. Set as `log` is.
+        # Adds one value per sample, [b], to the mean of a validation metric. Set as `log` is.
         self.record: Callable[[str, Tensor], None] = ignore_value
         # Returns the data the model was trained on. Set by the programs.
         self.source: Callable[[], Source] | None = None
@@ -135,7 +136,7 @@ class Model(Pretrained, nn.Module, ABC):
 
         Args:
             batch: arrays of the source, with the numbers `index` and `position` of the samples,
-                int64 [b], and the number `batch`.
+                int64 [b], and the number `batch_number`.
         """
 
     @abstractmethod

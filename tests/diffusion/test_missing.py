@@ -34,7 +34,7 @@ def model(max_count: int) -> BlackoutDiffusion:
 
 def of(x0: torch.Tensor, seen: torch.Tensor) -> dict[str, object]:
     numbers = torch.arange(len(x0))
-    return {"x0": x0, "observed": seen, "position": numbers, "index": numbers, "batch": 3, "batch_size": len(x0)}
+    return {"x0": x0, "observed": seen, "position": numbers, "index": numbers, "batch_number": 3, "batch_size": len(x0)}
 
 
 @pytest.mark.parametrize("max_count", [200, 900, 6000])

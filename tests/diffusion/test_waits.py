@@ -116,7 +116,7 @@ def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: d
         for trainer.global_step in range(2):
             with Watch(refuses=trainer.global_step == 1) as watch:  # the first step fills caches
                 optimizer.zero_grad()
-                found = model.training_step({**batch, "batch": trainer.global_step})
+                found = model.training_step({**batch, "batch_number": trainer.global_step})
                 guard.on_before_backward(trainer, module, found)
                 found.backward()
                 training.on_after_backward()

@@ -59,7 +59,7 @@ def test_every_network_learns_by_every_loss(network: str, loss: str, tmp_path: P
     small = ["network.channels=8", "target.size=3", "rollout.num_times=3", "rollout.chains=4", "rollout.group_size=4"]
     model, _ = built(tmp_path, "family=flow", "~dataset", f"network={network}", f"loss={loss}", *small)
     roll_out(model.rollout, model.target, model.rates(trained=True), 0, model.replay_buffer)
-    batch = {"batch": 1, "position": torch.arange(8), "index": torch.arange(8)}
+    batch = {"batch_number": 1, "position": torch.arange(8), "index": torch.arange(8)}
     first = model.training_step(batch)
     first.backward()
     slopes = [weight.grad for weight in model.network.parameters() if weight.grad is not None]

@@ -158,14 +158,14 @@ def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
     flow = AmortisedFlow(network, target, Events(8), rollout=rollout)
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for number in range(80):
-        loss = flow.training_step({"batch": number, "position": torch.arange(64)})
+        loss = flow.training_step({"batch_number": number, "position": torch.arange(64)})
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     heard = set()
     flow.record = lambda name, values: heard.add(name)
     flow.validation_step({"index": torch.arange(256)})
-    assert heard == set(flow.means)
+    assert heard == set(flow.validation_metrics)
     for law in ({}, {"coupling": 0.3, "field": 0.15}):
         draw = build_draw(flow, {"target": law})
         assert draw.model.target.context()[0].tolist() == target.with_parameters(**law).context()[0].tolist()

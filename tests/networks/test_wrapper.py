@@ -16,7 +16,7 @@ from blackout.networks import (
     ResidualMLP,
     StandardisedInputs,
     UNet,
-    time_label,
+    time_index,
 )
 
 STEPS = 1000
@@ -34,27 +34,27 @@ def test_levels_fill_the_range_and_the_mask_is_outside() -> None:
 
 
 class Probe(nn.Module):
-    """Body that returns its input and stores the label."""
+    """Body that returns its input and stores the time index."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
-        self.label = label
+    def forward(self, x: Tensor, time_index: Tensor) -> Tensor:
+        self.time_index = time_index
         return x
 
 
-def test_time_label_counts_the_steps_of_the_paper() -> None:
+def test_time_index_counts_the_steps_of_the_paper() -> None:
     torch.testing.assert_close(
-        time_label(paper_times()), torch.arange(STEPS).double(), atol=1e-6, rtol=0
+        time_index(paper_times()), torch.arange(STEPS).double(), atol=1e-6, rtol=0
     )
 
 
-def test_time_label_is_finite_far_outside_the_grid() -> None:
-    label = time_label(torch.tensor([1e-300, 1e-12, 40.0, 1e4], dtype=torch.float64))
-    assert label.isfinite().all() and (label.diff() > 0).all()
-    assert time_label(torch.tensor(math.log(2), dtype=torch.float64)).item() == pytest.approx(
+def test_time_index_is_finite_far_outside_the_grid() -> None:
+    index = time_index(torch.tensor([1e-300, 1e-12, 40.0, 1e4], dtype=torch.float64))
+    assert index.isfinite().all() and (index.diff() > 0).all()
+    assert time_index(torch.tensor(math.log(2), dtype=torch.float64)).item() == pytest.approx(
         (STEPS - 1) / 2
     )
 
@@ -120,7 +120,7 @@ def test_invalid_scales_are_refused() -> None:
 
 
 @pytest.mark.parametrize("inputs", [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0)])
-def test_half_precision_degrades_neither_scaling_nor_label(
+def test_half_precision_degrades_neither_scaling_nor_time_index(
     inputs: PaperInputs | StandardisedInputs,
 ) -> None:
     xt = torch.randint(0, 65536, (6, 2, 3, 3), generator=torch.Generator().manual_seed(0))
@@ -131,7 +131,7 @@ def test_half_precision_degrades_neither_scaling_nor_label(
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(half(xt, t), expected)
     torch.testing.assert_close(
-        probe.label, torch.tensor([0.0, 1, 499, 500, 998, 999]), atol=1e-4, rtol=0
+        probe.time_index, torch.tensor([0.0, 1, 499, 500, 998, 999]), atol=1e-4, rtol=0
     )
 
 
@@ -159,7 +159,7 @@ def test_scalar_time_equals_repeated_time(body: nn.Module, shape: tuple[int, ...
 
 def test_output_groups_keep_their_order() -> None:
     class Numbered(nn.Module):
-        def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        def forward(self, x: Tensor, time_index: Tensor) -> Tensor:
             return torch.arange(6.0).reshape(1, 6, 1, 1).expand(len(x), 6, *x.shape[2:])
 
     raw = CountNetwork(Numbered(), PaperInputs(255))(

@@ -27,7 +27,7 @@ class OrderHash(Callback):
         self._chain = state_dict["chain"]
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        link = f"{self._chain} {batch['batch']} {batch['index'].tolist()}"
+        link = f"{self._chain} {batch['batch_number']} {batch['index'].tolist()}"
         self._chain = hashlib.sha256(link.encode()).hexdigest()
 
 

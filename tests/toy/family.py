@@ -51,7 +51,7 @@ class Logits(nn.Module):
 class SpinSampler(Model):
     """Least KL(q || p) by the score-function estimator, against a running baseline that checkpoints keep."""
 
-    means = ("val/kl",)
+    validation_metrics = ("val/kl",)
 
     def __init__(self, network, field, **training):
         super().__init__(network, **training)
@@ -60,7 +60,7 @@ class SpinSampler(Model):
 
     def training_step(self, batch):
         logits = self.network(len(batch["index"]))
-        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).step(batch["batch"])
+        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).step(batch["batch_number"])
         x = (streams.next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())).float()
         log_q = -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(1)
         free_energy = (log_q - x @ self.field).detach()

@@ -54,7 +54,7 @@ def test_processes_share_the_global_batch(numbered: CountData, world_size: int, 
         for key in ("x0", "index", "label"):
             joined = torch.cat([share[key] for share in shares])
             assert torch.equal(joined, expected[key][positions])
-        assert {share["batch"] for share in shares} == {expected["batch"]}
+        assert {share["batch_number"] for share in shares} == {expected["batch_number"]}
         assert {share["batch_size"] for share in shares} == {8}
 
 
@@ -93,7 +93,7 @@ def test_a_stream_can_start_anywhere_and_go_on(numbered: CountData) -> None:
 
 def test_a_period_repeats_the_first_batches(numbered: CountData) -> None:
     batches = list(islice(TrainLoader(replace(numbered, flip=True), 5, period=2), 6))
-    assert [batch["batch"] for batch in batches] == list(range(6))
+    assert [batch["batch_number"] for batch in batches] == list(range(6))
     for key in ("x0", "index"):
         first, second, *others = (batch[key] for batch in batches)
         assert not torch.equal(first, second)
@@ -207,9 +207,9 @@ class Recorder(pl.LightningModule):
         self.validated: list[list[int]] = []
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        if batch["batch"] == self.die_at:
+        if batch["batch_number"] == self.die_at:
             raise KeyboardInterrupt
-        self.trained.append((batch["batch"], batch["index"].tolist()))
+        self.trained.append((batch["batch_number"], batch["index"].tolist()))
         return (self.weight - batch["x0"].float().mean()).square()
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -319,7 +319,7 @@ def test_checkpoints_need_no_pickle(numbered: CountData, tmp_path: Path) -> None
 
 def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> None:
     module = SourceDataModule(numbered, 4)
-    assert next(iter(module.train_dataloader()))["batch"] == 0
+    assert next(iter(module.train_dataloader()))["batch_number"] == 0
     for loader, counts in ((module.val_dataloader(), numbered.val), (module.test_dataloader(), numbered.test)):
         assert torch.equal(torch.cat([batch["x0"] for batch in loader]), counts)
 
@@ -334,7 +334,7 @@ def test_bad_values_are_refused_at_once(batch_size: int, flip: bool) -> None:
 def test_a_source_without_data_trains_and_has_no_validation(tmp_path: Path) -> None:
     class Counting(Recorder):
         def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-            self.trained.append((batch["batch"], batch["twice"].tolist()))
+            self.trained.append((batch["batch_number"], batch["twice"].tolist()))
             return (self.weight - 1).square()
 
     model = Counting()

@@ -243,7 +243,7 @@ def test_a_value_is_logged_in_the_step_that_has_it_and_in_no_other(tmp_path, mon
     training_step = model.training_step
 
     def sometimes(batch):
-        if batch["batch"] == 1:
+        if batch["batch_number"] == 1:
             model.log("train/extra", torch.tensor(0.5))
         return training_step(batch)
 

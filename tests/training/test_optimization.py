@@ -63,7 +63,7 @@ def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
         model = SimpleNamespace(seed=seed, network=nn.Identity())
         module = SimpleNamespace(trainer=trainer, model=model, global_rank=rank, device=cpu)
         with torch.random.fork_rng():
-            TrainingModule.on_train_batch_start(module, {"batch": batch}, 0)
+            TrainingModule.on_train_batch_start(module, {"batch_number": batch}, 0)
             return float(torch.rand(()))
 
     cases = [(seed, batch) for seed in (0, 1) for batch in (0, 7)]
@@ -79,7 +79,7 @@ def test_a_dropout_layer_of_the_users_stays_as_it_is():
         device=torch.device("cpu"),
     )
     with torch.random.fork_rng():
-        TrainingModule.on_train_batch_start(module, {"batch": 0, "position": range(4)}, 0)
+        TrainingModule.on_train_batch_start(module, {"batch_number": 0, "position": range(4)}, 0)
     assert type(network[0]) is nn.Dropout and not hasattr(network[0], "shard")
     assert network[1].shard == (1, 2, 4)
 

@@ -302,7 +302,7 @@ class EnergySampler(ChainSampler):
             exact.
     """
 
-    means = ("val/nll", "val/ess", "val/log_z")
+    validation_metrics = ("val/nll", "val/ess", "val/log_z")
     network: EnergyWithRates
 
     def __init__(
@@ -382,7 +382,7 @@ class EnergySampler(ChainSampler):
             batch: with data `x0`, integers [b, *shape].
         """
         refuse(world_size() > 1, "family=energy trains on one device: use trainer.devices=1")
-        step = batch["batch"]
+        step = batch["batch_number"]
         turn = (step - self.pretraining_steps) % (self.flow_steps + 1)
         # both losses are differences of large numbers
         with torch.autocast(self.device.type, enabled=False):

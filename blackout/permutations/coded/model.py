@@ -581,7 +581,7 @@ class CodeModel(Model):
     References: Severo et al. 2025, section 4.
     """
 
-    means = ("val/nll_bits",)
+    validation_metrics = ("val/nll_bits",)
 
     def __init__(
         self,
@@ -675,7 +675,7 @@ class CodeModel(Model):
             loss = autoregressive_loss(denoiser, codes, self.support).mean()
         else:
             keys = SampleStreams(fold_seed(self.seed, MASK_KEY), batch["position"].to(codes.device))
-            streams = keys.step(batch["batch"])
+            streams = keys.step(batch["batch_number"])
             loss = any_order_loss(denoiser, codes, self.support, streams).mean()
         self.log("train/nll_bits", loss.detach() / math.log(2))
         return loss

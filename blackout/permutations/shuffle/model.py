@@ -95,7 +95,7 @@ class ShuffleDiffusion(Model):
     References: Zhang et al. 2025.
     """
 
-    means = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
+    validation_metrics = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ShuffleDiffusion(Model):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the loss of a batch of lists [b, n, ...], a scalar, and log it."""
         keys = SampleStreams(fold_seed(self.seed, WALK_KEY), batch["position"])
-        streams = keys.step(batch["batch"])
+        streams = keys.step(batch["batch_number"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, figures = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))
         self.log("train/loss", loss.detach())

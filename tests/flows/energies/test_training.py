@@ -142,7 +142,7 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
     assert torch.equal(model.energy.upper, wanted.upper) and not model.train_energy
     for number in range(12):
         position = torch.arange(8)
-        loss = model.training_step({"x0": data.train[:8], "batch": number, "position": position})
+        loss = model.training_step({"x0": data.train[:8], "batch_number": number, "position": position})
         loss.backward()
     assert model.energy.upper.grad is None
     described["network"]["levels"] = 3

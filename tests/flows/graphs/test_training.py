@@ -173,7 +173,7 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
     original = States.evaluate.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(States, "evaluate", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x)))
     for number in range(8):
-        model.training_step({"batch": number, "position": torch.arange(8), "index": torch.arange(8)})
+        model.training_step({"batch_number": number, "position": torch.arange(8), "index": torch.arange(8)})
     assert sum(rows) == 2 * 5 * 16  # two rollouts; estimates and eight steps take none
 
 
