@@ -69,8 +69,9 @@ class BlackoutDiffusion(Model):
         validation_draws: times, evenly spaced, at which validation observes each image.
         class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from
             `mean`.
-        concentration, gain: of `Elements`, for networks and heads that measure counts by them;
-            saved with the model.
+        concentration: of `Elements`, for networks and heads that measure counts by it; saved with
+            the model.
+        gain: likewise.
 
     Raises:
         ValueError: label_dropout outside [0, 1], or validation_draws outside 1..1,000.

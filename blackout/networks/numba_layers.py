@@ -386,10 +386,18 @@ def _norm_silu_dropout_backward(
     factor_grad: Any,
     shift_grad: Any,
 ) -> None:
-    """Compute the gradients of `_norm_silu_dropout`; the first eight arguments are the same.
+    """Compute the gradients of `_norm_silu_dropout`.
 
     Args:
-        moments: of the forward pass, [N, 2, C].
+        x: as in the forward pass.
+        factor: as in the forward pass.
+        shift: as in the forward pass.
+        bits: as in the forward pass.
+        threshold: as in the forward pass.
+        keep_scale: as in the forward pass.
+        group_size: as in the forward pass.
+        silu: as in the forward pass.
+        moments: those that the forward pass wrote, [N, 2, C].
         out_grad: [N, pixels, C].
         x_grad: [N, pixels, C]; overwritten.
         factor_grad: zeros [N, C]; overwritten.

@@ -1,5 +1,6 @@
-"""Jigsaws put together by the borders of their pieces, without learning, for any grid and any size
-of pieces.
+"""Jigsaws put together by the borders of their pieces, without learning.
+
+The grid and the pieces may have any size.
 
 The colours on both sides of a border are extended linearly to its middle and compared there. A
 softmax over the other pieces turns the differences into scores of neighbours. A beam search, and
@@ -62,8 +63,10 @@ def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
 
 
 def _extended_edge(x: Tensor, edge: int, inner: int) -> Tensor:
-    """Extend the column `edge` by half a pixel, [b, n, C, h], along the line through the column
-    `inner`."""
+    """Extrapolate the column `edge` outwards by half a pixel, [b, n, C, h].
+
+    The extrapolation is linear, through `edge` and its neighbour `inner`.
+    """
     column = x[..., edge]
     if x.shape[-1] == 1:
         return column

@@ -1,5 +1,6 @@
-"""Classical distributions on permutations and their fits: consensus, Mallows, Plackett-Luce,
-mixtures.
+"""Classical distributions on permutations, fitted to orders.
+
+The consensus of orders, the Mallows and Plackett-Luce distributions, and mixtures of these.
 
 Orders are lists of items, the first chosen first. The Lehmer code of a Mallows permutation has
 independent digits, so that a model of codes represents it in one pass.
@@ -100,11 +101,10 @@ def _kemeny(wins: np.ndarray) -> list[int]:
 
 
 def _exact_kemeny(wins: np.ndarray) -> list[int]:
-    """Return the exact consensus of pairwise wins [n, n], by dynamic programming over sets of
-    items.
+    """Return the exact Kemeny consensus of pairwise wins [n, n].
 
-    The cost of x after the set S is the number of orders with x before a member of S, summed over
-    the members.
+    The method is dynamic programming over sets of items. The cost of x after the set S is the
+    number of orders with x before a member of S, summed over the members.
 
     References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
     tests/permutations/test_families.py.
@@ -422,8 +422,10 @@ def _check_orders(orders: Tensor, family: type, num_items: int | None) -> tuple[
 
 
 def _pair_indicators(orders: np.ndarray, n: int) -> np.ndarray:
-    """Return whether an order [N, m] has item a before item b, float32 [N, n * n]; 0 if one is
-    missing."""
+    """Return whether each order has item a before item b, float32 [N, n * n].
+
+    Orders [N, m] may be partial. The entry of a pair is 0 if one of its items is missing.
+    """
     ranks = np.full((len(orders), n), n)
     np.put_along_axis(ranks, orders, np.arange(orders.shape[1])[None], 1)
     before = (ranks[:, :, None] < ranks[:, None, :]) & (ranks < n)[:, None, :]
@@ -433,8 +435,9 @@ def _pair_indicators(orders: np.ndarray, n: int) -> np.ndarray:
 def _distant_start(
     pairs: np.ndarray, n: int, num_components: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return responsibilities [N, num_components] about orders that are drawn far from each other
-    (k-means++).
+    """Return initial responsibilities of mixture components, [N, num_components].
+
+    The centres of the components are orders drawn far from each other (k-means++).
 
     Args:
         pairs: indicators [N, n * n].
@@ -527,8 +530,9 @@ def _plackett_luce_step(
     weights: np.ndarray,
     component: PlackettLuce | None,
 ) -> tuple[PlackettLuce, np.ndarray]:
-    """Return the Plackett-Luce distribution of weighted orders [N, m], and the log-probability of
-    every order.
+    """Fit a Plackett-Luce distribution to weighted orders [N, m], from the present component.
+
+    Return it, and the log-probability of every order under it, [N].
 
     The worth of an item is its wins, divided by the sum over its choices of 1 / the total worth of
     the alternatives. Worths have mean 1.

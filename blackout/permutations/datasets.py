@@ -1,5 +1,6 @@
-"""Puzzles: lists of items whose right order is known, made from (seed, split, index) and not
-stored.
+"""Puzzles: lists of items whose right order is known.
+
+Puzzles are made from (seed, split, index) and not stored.
 
 A source of puzzles (`Puzzles`, a `blackout.protocols.Source`) has an unlimited number of training
 puzzles, `held_out` test puzzles and `validation` validation puzzles. `source.batch(split, index)`
@@ -185,8 +186,10 @@ class Puzzles(ABC):
         return hash_tensors(f"{self} {self.seed} {self._data_hash(split)}", batch)
 
     def _data_hash(self, split: Split) -> str:
-        """Return a hash of the data of a split; empty if puzzles are made from random numbers
-        alone."""
+        """Return a hash of the data that the puzzles of a split are made from.
+
+        It is empty if puzzles are made from random numbers alone.
+        """
         return ""
 
     def to(self, device: torch.device) -> Puzzles:
@@ -438,8 +441,10 @@ class RankedLists(Puzzles):
         return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Return the items [b, n, F + 1] of the puzzles by falling relevance, ties, and
-        relevance."""
+        """Return the items [b, n, F + 1] of puzzles by falling relevance.
+
+        With them come their ties and their relevance, [b, n] each.
+        """
         lists = self._lists[split]
         row = draw_integers(streams, (len(index),), len(lists)) if split == "train" else index
         items = lists[row]
@@ -455,8 +460,9 @@ class RankedLists(Puzzles):
 
 
 def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`; items of one qid
-    form a list.
+    """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`.
+
+    Items with the same qid form a list.
 
     Args:
         file: the file.

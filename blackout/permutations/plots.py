@@ -119,8 +119,9 @@ def precedence(orders: Tensor, num_items: int) -> Tensor:
 
 
 def precedence_figure(shares: Mapping[str, Tensor], names: Sequence[str]) -> Any:
-    """Return a figure of matrices of `precedence`, with the items sorted by the mean of the first
-    one.
+    """Return a figure of matrices of `precedence`.
+
+    Items are sorted by their mean in the first matrix.
 
     Args:
         shares: [n, n] by title.
@@ -167,8 +168,10 @@ def _tiles(
 
 
 def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image:
-    """Return images [n, C, h, w] in [0, 1], enlarged, framed in grey, or in red where they are
-    wrong."""
+    """Return images [n, C, h, w] in [0, 1], enlarged and framed.
+
+    Frames are grey, or red where an image is wrong.
+    """
     n, channels, h, w = images.shape
     rows = math.ceil(n / columns)
     factor = max(1, math.ceil(MIN_PUZZLE_SIDE / max(rows * h, columns * w)))

@@ -1,8 +1,8 @@
-"""Tours: shortest closed tours through points in the plane, by exact solvers and by 2-opt, and
-puzzles of them.
+"""Tours: shortest closed tours through points in the plane, and puzzles of them.
 
-The exact solvers are dynamic programming (Held and Karp) for batches of few cities, and integer
-programming for a single instance of many. Puzzles are made and solved here, or read from a file.
+Tours are found by exact solvers or by 2-opt. The exact solvers are dynamic programming (Held and
+Karp) for batches of few cities, and integer programming for a single instance of many. Puzzles are
+made and solved here, or read from a file.
 
 Example:
     >>> import torch
@@ -134,8 +134,9 @@ def held_karp(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
-    """Return the shortest tour from city 0, int64 [n], by integer programming with subtour cuts
-    added as needed.
+    """Return the shortest tour from city 0, int64 [n], by integer programming.
+
+    Cuts against subtours are added as they are needed.
 
     Args:
         distances: [n, n].
@@ -177,8 +178,10 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def polar_tours(points: Tensor) -> Tensor:
-    """Return points [b, n, 2] sorted by angle about their centre, from the first point, int64 [b,
-    n]."""
+    """Return the order of points by angle about their centre, int64 [b, n].
+
+    It starts with the first of the points [b, n, 2].
+    """
     x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
     angle = torch.atan2(y, x)
     from_first = (angle - angle[:, :1]) % (2 * torch.pi)
@@ -220,8 +223,9 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
 
 
 def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
-    """Return the relative gaps of polar tours, and of these after 2-opt, to the shortest tours,
-    float32 [b] each.
+    """Return the relative gaps of tours made without learning to the shortest tours, float32 [b].
+
+    These are polar tours, and the same after 2-opt.
 
     Args:
         points: in the order of their shortest tours, [b, n, 2].
@@ -238,8 +242,9 @@ def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
 
 
 class Tours(Puzzles):
-    """Uniform points [n, 2] in the unit square; the right order is the shortest tour,
-    counter-clockwise.
+    """Uniform points [n, 2] in the unit square, whose right order is the shortest tour.
+
+    The direction of the tour is counter-clockwise.
 
     The tour starts in a random city, which is known. Unlike in the paper the direction is fixed, by
     geometry, because an order of indices would be lost in the shuffle. Up to 13 cities every puzzle
@@ -304,8 +309,9 @@ class FileTours(StoredPuzzles):
 
 
 def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
-    """Return tours [b, n, 2] from random cities, rotated and reflected at random, still
-    counter-clockwise.
+    """Return tours [b, n, 2] from random cities, rotated and reflected at random.
+
+    They are still counter-clockwise.
 
     References: this project; checked in tests/permutations/test_datasets.py.
     """
@@ -361,8 +367,9 @@ def tsp(
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:
-    """Read tours, one per line: "x1 y1 x2 y2 ... output 1 5 ... 1". Cities count from 1, and the
-    first comes twice.
+    """Read tours, one per line: "x1 y1 x2 y2 ... output 1 5 ... 1".
+
+    Cities count from 1, and the first comes twice.
 
     Returns:
         Points float32 [N, n, 2] and tours int64 [N, n] from point 0.

@@ -173,7 +173,9 @@ def sequential_search(
     Args:
         remainder: the uniform.
         mass: P(0).
-        start, slope, odds: P(k + 1) / P(k) = (start - slope k) odds / (k + 1).
+        start: a of the ratio P(k + 1) / P(k) = (a - b k) c / (k + 1).
+        slope: b of this ratio.
+        odds: c of this ratio.
     """
     k = 0.0
     while remainder > mass and mass > 0 and k < SEARCH_LIMIT:
@@ -256,7 +258,9 @@ def fill_counts(
     Args:
         is_poisson: Poisson counts with rates p; else binomial counts with n and p.
         keys: int64 [B].
-        n_rows, p_rows: parameters, float64 [B, E].
+        n_rows: numbers of trials n, float64 [B, E]; of Poisson counts only its shape
+            matters.
+        p_rows: probabilities or rates p, float64 [B, E].
         counts: float64 [B, E].
         table: of log k!.
     """

@@ -154,6 +154,7 @@ class GeneratorDraw(Draw):
         self._device = device
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
+        """Return the generator's next float64 uniforms of a shape; `attempt` is not needed."""
         return torch.rand(
             shape,
             generator=self._generator,

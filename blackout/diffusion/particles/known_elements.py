@@ -49,7 +49,8 @@ class KnownWeight:
 
     Args:
         process: that is reversed; see `has_step_probability`.
-        x0, mask: counts and observed elements [rows, ...].
+        x0: counts [rows, ...].
+        mask: whether an element is observed, bool [rows, ...].
     """
 
     process: Process

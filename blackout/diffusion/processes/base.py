@@ -140,7 +140,8 @@ class Observation:
 
     Args:
         process: that X_t was drawn from.
-        x0, xt: counts [B, ...].
+        x0: counts [B, ...].
+        xt: counts [B, ...].
         statistic: further targets, integers [B, R, ...], of processes that have them.
     """
 

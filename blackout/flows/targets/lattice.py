@@ -571,7 +571,7 @@ class FixedComposition(Target):
 
     @property
     def log_num_states(self) -> float:
-        """log of the multinomial coefficient d! / (n_0! n_1! ...).
+        """The log of the multinomial coefficient d! / (n_0! n_1! ...).
 
         References: this project; checked in tests/flows/test_annealing.py.
         """

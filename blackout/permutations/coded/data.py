@@ -130,8 +130,11 @@ class PermutationData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`num_items`, and with contexts `num_conditions` or the statistics that encoders of items
-        need."""
+        """What networks are built from: the number of items, and the facts of their contexts.
+
+        `num_items` is always there, `num_conditions` where samples have a condition, and what an
+        encoder needs where the contexts have items.
+        """
         facts: dict[str, Any] = {"num_items": self.length}
         if self.puzzles is not None:
             facts |= self.puzzles.facts
@@ -170,8 +173,10 @@ class PermutationData:
         return self.validation or {name: values[:0] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
-        """Return the SHA-256 (hex) of the arrays of a split, or of the first samples of an
-        unlimited one."""
+        """Return the SHA-256 (hex) of the arrays of a split.
+
+        Of an unlimited split only the first samples are hashed.
+        """
         size = self.size(split)
         index = torch.arange(NUM_HASHED if size is None else size)
         return hash_tensors(self.name, self.batch(split, index))
@@ -215,8 +220,7 @@ def hash_to_uniform(keys: Tensor, seed: int) -> Tensor:
 
 @component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
-    """All permutations that are a single cycle, a share of them for training and the others held
-    out.
+    """Return the permutations that are a single cycle, some of them held out.
 
     A hash of the permutation decides whether it is for training, so that the training set is the
     same everywhere, and no list is needed to look a sample up. Up to 4,000 of the others, evenly
@@ -301,8 +305,9 @@ def all_cycles(n: int) -> Tensor:
 
 @component("dataset")
 def mallows(length: int = 8) -> PermutationData:
-    """Mallows permutations with phi uniform on [0.1, 1], which is the condition: one network for
-    all of them.
+    """Return Mallows permutations whose dispersion phi is the condition, uniform on [0.1, 1].
+
+    A single network represents all of these distributions.
 
     Args:
         length: items.
@@ -348,8 +353,9 @@ def mallows(length: int = 8) -> PermutationData:
 
 @component("dataset")
 def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
-    """Plackett-Luce permutations with worths 1, ratio, ratio^2, ...: no product of independent
-    digits.
+    """Return Plackett-Luce permutations with worths 1, ratio, ratio^2, ...
+
+    Their distribution is not a product of independent digits.
 
     Args:
         length: items.
@@ -575,8 +581,11 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
     """Return puzzles as permutations `x` [b, n] that solve the context `items` [b, n, ...]."""
 
     def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the solutions `x` [b, n], the `items` of the puzzles [b, n, ...] and their `ties`
-        [b, n]."""
+        """Return puzzles of a split with their solutions.
+
+        The solutions are `x` [b, n], the puzzles `items` [b, n, ...]; `ties` [b, n] says which
+        items are equal.
+        """
         lists = puzzles.batch(split, index)
         puzzle_order = lists["given"]
         return {

@@ -304,10 +304,10 @@ def exact_mixture(
 
 
 def mixture_nll(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int) -> Tensor:
-    """Return -log p in nats of codes whose digits are drawn in a random order per sample, float64
-    [B].
+    """Return -log p of codes whose digits are drawn in a random order, float64 [B], nats.
 
-    It is exact, with 2^n - 1 network evaluations per code, and every code may have its own context.
+    Every code has its own random order, and perhaps its own context. The result is exact, with
+    2^n - 1 network evaluations per code.
 
     Args:
         denoiser: see the module.
@@ -377,8 +377,9 @@ def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
 
 @component("network")
 class CodeTransformer(nn.Module):
-    """A pre-norm transformer: codes int64 [B, n], n where masked, and their context -> logits [B,
-    n, n].
+    """A pre-norm transformer that predicts the digits of codes from the digits that are known.
+
+    It maps codes int64 [B, n], with n at masked digits, and their context to logits [B, n, n].
 
     Items enter in one of two ways. "prefix", as in the paper: n rows of items before the n rows of
     digits. "fused": the row of each digit also holds its item, which helps if digit i is about item
@@ -493,8 +494,7 @@ class _Layer(TransformerLayer):
 
 
 def _embedding(num_embeddings: int, width: int) -> nn.Embedding:
-    """Return an embedding of normal numbers with standard deviation 1/2, [num_embeddings,
-    width]."""
+    """Return an embedding [num_embeddings, width] with normal entries of standard deviation 1/2."""
     table = nn.Embedding(num_embeddings, width)
     nn.init.normal_(table.weight, std=0.5)
     return table
@@ -612,11 +612,10 @@ class CodeModel(Model):
 
     @property
     def aligned(self) -> bool:
-        """Whether digit i is about item i of the context, which the network sees in the row of
-        digit i.
+        """Whether digit i is about item i of the context, which then shares its row in the network.
 
-        Insertion digits of x are (Severo et al. 2025, theorem 4.3). For other codes the positions
-        of the items, the inverse of x, are encoded.
+        Insertion digits of x are of this kind (Severo et al. 2025, theorem 4.3). For other codes
+        the positions of the items, the inverse of x, are encoded.
         """
         return bool(getattr(self.network, "fused", False))
 
@@ -858,8 +857,10 @@ class CodeModel(Model):
         return any(name in data for name in ("item_shape", "num_conditions"))
 
     def contexts(self, num_observed: int = 0, split: Split = "test") -> Mapping[str, Tensor]:
-        """Return contexts [m, ...] of a split with the true `x`; empty if sampling needs
-        neither."""
+        """Return contexts [m, ...] of a split with the true `x`.
+
+        The result is empty if sampling needs neither.
+        """
         if not self.conditional and not num_observed:
             return {}
         source = self.require_source()
@@ -905,8 +906,9 @@ class CodeModel(Model):
         return rearrange(context["items"], x) if "items" in context else x
 
     def sample(self, num_samples: int, seed: int = 0, **options: Any) -> Tensor:
-        """Draw permutations, int64 [num_samples, n]; the random numbers of sample k depend on
-        (seed, k) alone.
+        """Draw permutations, int64 [num_samples, n].
+
+        The random numbers of sample k depend on (seed, k) alone.
 
         Args:
             num_samples: how many.

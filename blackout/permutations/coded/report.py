@@ -1,5 +1,7 @@
-"""Evaluation of coded models: scores of samples, likelihood, distance from a known distribution,
-baselines."""
+"""Evaluation of coded models.
+
+It has scores of samples, likelihoods, distances from a known distribution, and baselines.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,11 @@ MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
 
 @component("metrics")
 class CodeScorer:
-    """Shares of valid and unique samples, and the scores of single samples that the data set
-    defines."""
+    """Scores of sampled permutations.
+
+    These are the shares of valid and of unique samples, and the scores of single samples that the
+    data set defines.
+    """
 
     def begin(
         self,
@@ -156,8 +161,10 @@ class PermutationScores:
         return values
 
     def figure(self) -> Any:
-        """Return a figure of how often items precede others, in held-out orders and in samples;
-        None for puzzles."""
+        """Return a figure of how often items precede others, in held-out orders and in samples.
+
+        The result is None for puzzles.
+        """
         # imported here, because loading a model does not need Pillow
         from blackout.permutations.plots import precedence, precedence_figure
 
@@ -339,17 +346,18 @@ def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:
 
 
 def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return rankings as items in order, other data as their permutations, int64 [b, n] on the
-    CPU."""
+    """Return permutations of the data as orders, int64 [b, n] on the CPU.
+
+    Rankings become their items in order; other data are returned as they are.
+    """
     x = batch["x"].cpu()
     return batch["items"].cpu().gather(1, x) if source.kind == "rankings" else x
 
 
 def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> dict[str, float]:
-    """Return KL(truth || model) in bits and the total variation distance for every reported
-    context.
+    """Return KL(truth || model) in bits and the total variation for every reported context.
 
-    Empty if the truth is unknown or there are too many permutations.
+    The result is empty if the truth is unknown or there are too many permutations.
 
     References: this project; checked in tests/permutations/coded/test_model.py.
     """
@@ -390,13 +398,12 @@ def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: 
 def exact_distribution(
     model: CodeModel, context: Mapping[str, Tensor], passes: int, order: Order | None = "random"
 ) -> tuple[Tensor, Tensor] | None:
-    """Return all permutations and their log-probabilities for a context, or None if they are too
-    many.
+    """Return all permutations and their log-probabilities for a context.
 
-    They are enumerated up to 7 items for any number of passes, and up to 9 items in one pass or for
-    an autoregressive model. Inline codes that are no permutations are left out, so that the
-    probabilities sum to less than 1. With order=confidence and several passes the order depends on
-    the digits, and None is returned.
+    The result is None if there are too many. They are enumerated up to 7 items for any number of
+    passes, and up to 9 items in one pass or for an autoregressive model. Inline codes that are no
+    permutations are left out, so that the probabilities sum to less than 1. With order=confidence
+    and several passes the order depends on the digits, and None is returned.
 
     Args:
         model: trained.

@@ -1,5 +1,7 @@
-"""Solutions of puzzles as `sample.py` requests them: held-out puzzles or the user's, and their
-scores."""
+"""Solutions of puzzles as `sample.py` requests them, and their scores.
+
+Puzzles are held-out ones or those of the user.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,9 @@ PERFECT_SCORES = {
 
 @dataclass(frozen=True)
 class ShuffleDraw(Draw):
-    """Solutions of puzzles: sample k is the k-th held-out puzzle, modulo their number, or the k-th
-    of a file.
+    """Solutions of held-out puzzles or of the user's.
+
+    Sample k is the k-th held-out puzzle, modulo their number, or the k-th puzzle of a file.
 
     Args:
         model: trained.

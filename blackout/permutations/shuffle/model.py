@@ -61,8 +61,9 @@ EVALUATIONS_PER_PUZZLE = 64  # training evaluations that pay for one of these pu
 
 @dataclass(frozen=True)
 class Query:
-    """Queries about a puzzle besides a solution. Any of them adds `places` and `pairs` of
-    `summarise_orders`.
+    """Queries about a puzzle besides a solution.
+
+    Any of them adds `places` and `pairs` of `summarise_orders`.
 
     Args:
         top: number of most probable solutions, output as `top` and `top_log_prob`.
@@ -77,8 +78,7 @@ class Query:
 
 
 class ShuffleDiffusion(Model):
-    """Shuffle diffusion: lists are shuffled step by step, and a network learns to reverse the
-    steps.
+    """Shuffle diffusion: lists are shuffled step by step, and a network reverses the steps.
 
     Args:
         network: with `encode` and `scores`, see `blackout.networks.SetTransformer`.
@@ -223,8 +223,10 @@ class ShuffleDiffusion(Model):
 
     @property
     def validation_cost(self) -> int:
-        """Network evaluations of a validation puzzle: the steps of the bound and of a greedy
-        solution."""
+        """The number of network evaluations of a validation puzzle.
+
+        Half of them are the steps of the bound, the others those of a greedy solution.
+        """
         return 2 * len(self.shuffle.times)
 
     def batches(
@@ -295,8 +297,10 @@ class ShuffleDiffusion(Model):
     def _solve(
         self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None
     ) -> tuple[dict[str, Tensor], Lists]:
-        """Return solutions of puzzles [b, n, ...], and all orders of the decoder with
-        log-probabilities."""
+        """Return solutions of puzzles [b, n, ...], and all orders that the decoder found.
+
+        The orders come with their log-probabilities.
+        """
         first_fixed = self.data["first_fixed"]
         num_steps = len(self.shuffle.times)
 
