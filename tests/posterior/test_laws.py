@@ -37,7 +37,7 @@ from blackout.posterior import (
 )
 from blackout.posterior.diagnostics import log_mean_exp
 from blackout.random import SampleStreams, categorical
-from blackout.verification.claims import ExactDenoiser, histogram, numbers, p_value
+from blackout.verification.draws import ExactDenoiser, count_states, p_value, state_numbers
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.verification.posterior_claims import (
     BlackBoxed,
@@ -85,7 +85,7 @@ def problem_of_counts(levels, seed=1):
 def above_the_floor(samples, posterior, levels):
     """Total variation less that of as many independent draws."""
     floor = np.random.default_rng(0).multinomial(len(samples), posterior) / len(samples)
-    found = histogram(samples, levels) / len(samples)
+    found = count_states(samples, levels) / len(samples)
     return total_variation(found, posterior) - total_variation(floor, posterior)
 
 
@@ -171,10 +171,10 @@ class WalkingPrior(Prior):
 
     def step(self, x, s, t, source=None):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
-        return self._drawn(matrix[numbers(x, self.toy.levels)], source)
+        return self._drawn(matrix[state_numbers(x, self.toy.levels)], source)
 
     def expected_data(self, x, s):
-        laws = self.toy.reverse(1.0, math.exp(-float(s)))[numbers(x, self.toy.levels)]
+        laws = self.toy.reverse(1.0, math.exp(-float(s)))[state_numbers(x, self.toy.levels)]
         return torch.from_numpy(laws @ self.toy.states).double()
 
     def one_step_samples(self, x, s, streams, num_samples):
@@ -184,7 +184,7 @@ class WalkingPrior(Prior):
 
     def reverse(self, z, t, source=None, num_steps=None):
         return self._drawn(
-            self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.step(0)
+            self.toy.reverse(1.0, math.exp(-t))[state_numbers(z, self.toy.levels)], source.step(0)
         )
 
 
@@ -436,4 +436,4 @@ def test_chains_that_no_state_would_allow_are_brought_back_and_others_stay(start
     of_states = Coupling(case.process).relax(problem, (2,), 0.5).log_likelihood
     states = torch.cartesian_prod(torch.arange(4), torch.arange(4))
     toy = replace(case.toy, relaxed=lambda t: of_states(states).exp().numpy())
-    assert p_value(histogram(found.samples, 4), toy.split(0.5)) > 1e-3
+    assert p_value(count_states(found.samples, 4), toy.split(0.5)) > 1e-3

@@ -48,7 +48,7 @@ from blackout.posterior.diagnostics import (
 )
 from blackout.posterior.split_gibbs import Coupling, colour_forests, find_possible_state, make_step
 from blackout.random import SampleStreams
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 
 SHAPE = (2, 6, 6)
 OPERATORS = [

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blackout.verification.claims import SURE
+from blackout.verification.draws import MIN_P_VALUE
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Claim:
     Args:
         name: of the claim.
         error: the largest deviation, or a p-value.
-        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
+        allowed: the most it may be; None: `error` is a p-value and must be at least `MIN_P_VALUE`.
     """
 
     name: str
@@ -21,4 +21,4 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
+        return self.error >= MIN_P_VALUE if self.allowed is None else self.error <= self.allowed

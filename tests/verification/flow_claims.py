@@ -28,7 +28,8 @@ from blackout.flows.simulation import Events, Leap, NetRates, Simulation, Single
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
 from blackout.networks import LESite
 from blackout.random import SampleStreams
-from blackout.verification.claims import histogram, independent, numbers, p_value
+from blackout.verification.draws import count_states, p_value, state_numbers
+from blackout.verification.exact_steps import joint_distribution
 from blackout.verification.toys import Array
 from tests.verification.claim import Claim
 
@@ -58,7 +59,7 @@ class Enumeration:
 
     def index(self, x: Tensor) -> Tensor:
         """The numbers of states [B, d], int64 [B]."""
-        return torch.from_numpy(numbers(x, self.target.levels))
+        return torch.from_numpy(state_numbers(x, self.target.levels))
 
     def law(self, t: float) -> Tensor:
         """p_t, float64 [n]."""
@@ -120,7 +121,7 @@ class Enumeration:
         moves = -torch.expm1(-length * total) * rates / total.clamp(min=1e-300)
         own = torch.nn.functional.one_hot(self.states.x.long(), self.target.levels)
         law = moves + own * torch.exp(-length * total)
-        return torch.from_numpy(independent(law.numpy()))
+        return torch.from_numpy(joint_distribution(law.numpy()))
 
     def single_kernel(self, table: Tensor, length: float) -> Tensor:
         """Transition probabilities of at most one jump, [n, n]."""
@@ -283,4 +284,4 @@ def _off(log_ratios: Tensor) -> float:
 
 
 def _p(toy: Enumeration, drawn: Tensor, law: Tensor) -> float:
-    return p_value(histogram(drawn, toy.target.levels), law.numpy() / float(law.sum()))
+    return p_value(count_states(drawn, toy.target.levels), law.numpy() / float(law.sum()))

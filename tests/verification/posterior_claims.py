@@ -28,12 +28,12 @@ from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.problem import InverseProblem, Prior, Streams
 from blackout.posterior.split_gibbs import Coupling, SplitGibbs
 from blackout.random import SampleStreams, categorical
-from blackout.verification.claims import histogram, numbers, p_value
+from blackout.verification.draws import count_states, p_value, state_numbers
 from blackout.verification.toys import (
     Array,
     Toy,
-    divided,
-    normal_rows,
+    divide_or_default,
+    normalise_rows,
     pixel_pair,
     thinning,
     total_variation,
@@ -126,11 +126,11 @@ class SplitToy:
 
     def denoise(self, t: float) -> Array:
         """p(x | z), [z, x]; of states that cannot be, the prior."""
-        return normal_rows((self.p[:, None] * self.forward(t)).T, _normal(self.p))
+        return normalise_rows((self.p[:, None] * self.forward(t)).T, _normal(self.p))
 
     def likelihood_step(self, t: float, factor: float = 1.0) -> Array:
         """P(z | x) in proportion to Lt(z) K_t(x, z), [x, z]; `factor` as in `forward`."""
-        return normal_rows(self.forward(t, factor) * self.of_states(t), _normal(self.of_states(t)))
+        return normalise_rows(self.forward(t, factor) * self.of_states(t), _normal(self.of_states(t)))
 
     def sweep(self, t: float, factor: float = 1.0) -> Array:
         """x -> z -> x', [x, x']."""
@@ -144,7 +144,7 @@ class SplitToy:
     def site_by_site(self, x: int, t: float) -> Array:
         """One pass of the heat bath given x, one element after the other, [z, z']."""
         target, sites = self.forward(t)[x] * self.of_states(t), range(self.elements)
-        steps = (normal_rows(self._alone(site) * target, self._alone(site) / self.states) for site in sites)
+        steps = (normalise_rows(self._alone(site) * target, self._alone(site) / self.states) for site in sites)
         return reduce(np.matmul, steps)
 
     def _alone(self, site: int) -> Array:
@@ -174,7 +174,7 @@ class SplitToy:
 
     @staticmethod
     def _accepted(proposal: Array, weight: Array) -> Array:
-        moved = proposal * np.minimum(1.0, divided(weight[None], weight[:, None], 1.0))
+        moved = proposal * np.minimum(1.0, divide_or_default(weight[None], weight[:, None], 1.0))
         return moved + np.diag(1 - moved.sum(1))
 
     def error(self, law: Array) -> float:
@@ -209,7 +209,7 @@ class ExactPrior(Prior):
     toy: SplitToy = field(kw_only=True)
 
     def reverse(self, z: Tensor, t: float, source: Streams = None, num_steps: int | None = None) -> Tensor:
-        return self._drawn(self.toy.denoise(t)[numbers(z, self.toy.states)], source)
+        return self._drawn(self.toy.denoise(t)[state_numbers(z, self.toy.states)], source)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         return self._drawn(np.tile(self.toy.p, (number, 1)), source)
@@ -407,7 +407,7 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
             toy = replace(toy, relaxed=partial(_relaxed, case.process, case.problem))
         law = reduce(np.matmul, map(toy.sweep, levels), np.eye(16)[0])
         found = SplitGibbs(levels).sample(case.prior, case.problem, n, start=start).samples
-        yield _likely(f"{case.name}: sweeps of a separable problem", p_value(histogram(found, 4), law))
+        yield _likely(f"{case.name}: sweeps of a separable problem", p_value(count_states(found, 4), law))
     for case in cases(separable=False):
         for title, step, method in (
             ("the heat bath", case.toy.site_by_site, SplitGibbs(levels, passes=1)),
@@ -417,16 +417,16 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
                 continue  # other processes propose draws of K_t, which no matrix here describes
             law = joint_law(case.toy, levels, step)
             found = method.sample(case.prior, case.problem, n, start=start).samples
-            yield _likely(f"{case.name}: sweeps with {title}", p_value(histogram(found, 4), law))
+            yield _likely(f"{case.name}: sweeps with {title}", p_value(count_states(found, 4), law))
         law = reduce(np.matmul, map(case.toy.noise_denoise, (*levels, levels[0])), np.eye(16)[0])
         found = NoiseDenoise(levels, 4).sample(case.prior, case.problem, n, start=start).samples
-        yield _likely(f"{case.name}: noise-denoise moves", p_value(histogram(found, 4), law))
+        yield _likely(f"{case.name}: noise-denoise moves", p_value(count_states(found, 4), law))
     yield _published(start)
     case = cases(separable=True)[1]
     problem = InverseProblem(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))
     found = Direct().sample(case.prior, problem, n).samples
     weight = case.toy.p * problem.log_likelihood(_all_states(4).double()).exp().numpy()
-    yield _likely("pure death: direct", p_value(histogram(found, 4), weight / weight.sum()))
+    yield _likely("pure death: direct", p_value(count_states(found, 4), weight / weight.sum()))
 
 
 def _published(start: Tensor) -> Claim:
@@ -435,7 +435,7 @@ def _published(start: Tensor) -> Claim:
     chain = SplitGibbs((0.5,), proposals=4, published=True)
     found = chain.sample(case.prior, case.problem, len(start), start=start).samples
     z = np.linalg.matrix_power(case.toy.metropolis(0, 0.5, 3.0), 4)[0]
-    return _likely("uniform: a sweep as published", p_value(histogram(found, 4), z @ case.toy.denoise(0.5)))
+    return _likely("uniform: a sweep as published", p_value(count_states(found, 4), z @ case.toy.denoise(0.5)))
 
 
 def joint_law(toy: SplitToy, levels: tuple[float, ...], step: Callable[[int, float], Array]) -> Array:

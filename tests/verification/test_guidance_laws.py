@@ -15,7 +15,7 @@ from blackout.diffusion.guidance import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser
+from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy, pixel_pair
 
 _BUMPS = [np.exp(-((np.add.outer(np.arange(16), c * np.arange(16)) - m) ** 2) / 18) for c, m in ((1, 9), (-1, 4))]
@@ -35,7 +35,7 @@ def above(state, pixel):
 def test_the_ratio_of_counts_is_that_of_class_probabilities():
     p, p_c = ALL.marginal(Q), SHARES[1] * CLASSES[1].marginal(Q)
     share = p_c / p
-    y, y_c = (toy.beliefs(Q).mean.reshape(-1, 2) for toy in (ALL, CLASSES[1]))
+    y, y_c = (toy.missing_counts(Q).mean.reshape(-1, 2) for toy in (ALL, CLASSES[1]))
     for state in INNER:
         for pixel in range(2):
             ratio = share[above(state, pixel)] / share[state]

@@ -13,9 +13,9 @@ from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform
 from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times, step_times
 from blackout.random import SampleStreams
-from blackout.verification import claims as steps
 from blackout.verification import toys as markov_toys
-from blackout.verification.claims import ExactJumpDenoiser
+from blackout.verification.draws import ExactJumpDenoiser
+from blackout.verification.exact_steps import missing_and_immigrants
 from blackout.verification.toys import JumpToy
 from tests.verification.test_particle_laws import distance, tilted
 
@@ -29,24 +29,24 @@ def three_levels(process, matrices):
 
 
 def finite(process):
-    return three_levels(process, markov_toys.of_generator(process.generator().numpy(), process.ordered))
+    return three_levels(process, markov_toys.generator_transitions(process.generator().numpy(), process.ordered))
 
 
 def chain():
     process = UniformChain(2, 60)
     each = torch.arange(1, 61)
-    return three_levels(process, markov_toys.of_steps(process.step(each).numpy()))
+    return three_levels(process, markov_toys.chain_transitions(process.step(each).numpy()))
 
 
 UNIFORM, ABSORBING, ORDINAL, CHAIN = finite(Uniform(2)), finite(Absorbing(2)), finite(Ordinal(2)), chain()
-IMMIGRATION = three_levels(BirthDeath(2, 1.0), markov_toys.of_birth_death(1.0, BirthDeath(2, 1.0).num_states))
+IMMIGRATION = three_levels(BirthDeath(2, 1.0), markov_toys.birth_death_transitions(1.0, BirthDeath(2, 1.0).num_states))
 
 
 def denoisers(process, toys):
     if isinstance(process, BirthDeath):
-        expected = lambda toy, t: steps.missing_and_immigrants(toy, t, 1.0)  # noqa: E731
+        expected = lambda toy, t: missing_and_immigrants(toy, t, 1.0)  # noqa: E731
         return [ExactJumpDenoiser(toy, expected, BirthDeathPrediction) for toy in toys]
-    return [ExactJumpDenoiser(toy, JumpToy.origins, CategoricalPrediction) for toy in toys]
+    return [ExactJumpDenoiser(toy, JumpToy.origin_pmf, CategoricalPrediction) for toy in toys]
 
 
 @pytest.mark.parametrize("case", [UNIFORM, ABSORBING, ORDINAL, IMMIGRATION], ids=lambda case: type(case[0]).__name__)
@@ -81,7 +81,7 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
     pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(g), 2)(x, t)
     steps_of = [process.step_pmf(one.expected, x, s, t) for one in pair.both]
     law = pair.tilt(*steps_of)
-    exact = [toy.before(float(s), float(t)) for toy in (given, plain)]
+    exact = [toy.bridge_pmf(float(s), float(t)) for toy in (given, plain)]
     likely = plain.marginal(float(t)) > 1e-12
     for found, wanted in zip(steps_of, exact, strict=True):
         assert np.allclose(found.numpy()[likely], wanted[likely], atol=1e-9)
@@ -102,7 +102,7 @@ def grid_of(process, num_steps):
 
 def test_one_element_is_guided_exactly_in_one_step():
     process = Uniform(4)
-    rng, matrices = np.random.default_rng(0), markov_toys.of_generator(process.generator().numpy())
+    rng, matrices = np.random.default_rng(0), markov_toys.generator_transitions(process.generator().numpy())
     given, plain = (JumpToy("one", rng.dirichlet(np.ones(5)), matrices) for _ in range(2))
     x, t = torch.arange(5, dtype=torch.uint8)[:, None], torch.tensor(1.3, dtype=torch.float64)
     pair = GuidedDenoiser(*denoisers(process, (given, plain)), Guidance(3.0), 4)(x, t)

@@ -29,17 +29,16 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.random import SampleStreams
-from blackout.verification import claims as subjects
-from blackout.verification import claims as verify
-from blackout.verification.claims import (
-    BIRTHS,
-    KERNELS,
+from blackout.verification import claims
+from blackout.verification.draws import (
+    MIN_P_VALUE,
+    PURE_DEATH_KERNELS,
     ExactDenoiser,
+    KernelUnderTest,
     p_value,
-    pure_death,
-    step_draws,
-    step_law,
 )
+from blackout.verification.exact_steps import BIRTHS, PURE_DEATH_STEPS, independent_step
+from blackout.verification.subjects import pure_death_subject
 from blackout.verification.toys import (
     Toy,
     binomial_pmf,
@@ -58,7 +57,7 @@ BUMPS, PAIR = two_bumps(), pixel_pair()
 
 
 def error(toy, kernel, times):
-    return total_variation(final_law(toy, survivals(times), subjects.LAWS[kernel]), toy.p0)
+    return total_variation(final_law(toy, survivals(times), PURE_DEATH_STEPS[kernel]), toy.p0)
 
 
 def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
@@ -66,7 +65,7 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
     toy = Toy("nine", np.eye(16)[9])
     for num_steps in (10, 100):
         times = fisher_times(num_steps)
-        for k, law in walk(toy, survivals(times), subjects.LAWS["nearest"]):
+        for k, law in walk(toy, survivals(times), PURE_DEATH_STEPS["nearest"]):
             assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert law[9] == pytest.approx(1.0, abs=1e-9)
 
@@ -103,36 +102,35 @@ def test_trapezoidal_steps_of_whole_distributions_on_smooth_and_rough_toys():
 def test_posterior_trapezoidal_steps_draw_from_their_exact_laws_on_rough_toys(toy):
     denoiser, likely = ExactDenoiser(toy), int(toy.p0.argmax())
     for s, t, state in ((0.2, 0.9, 0), (0.1, 0.3, likely), (1.0, 3.0, 0)):
-        law = subjects.LAWS["posterior_trapezoidal"](toy, np.eye(len(toy.p0))[state], math.exp(-s), math.exp(-t))
-        drawn = step_draws(toy, denoiser, denoiser.process, PosteriorTrapezoidal(), state, s, t, 8000, 1)
+        law = PURE_DEATH_STEPS["posterior_trapezoidal"](toy, np.eye(len(toy.p0))[state], math.exp(-s), math.exp(-t))
+        kernel = KernelUnderTest(toy, denoiser, denoiser.process, PosteriorTrapezoidal())
+        drawn = kernel.step_counts(state, s, t, 8000, seed=1)
         assert p_value(drawn, law) > 1e-4
 
 
 @pytest.mark.parametrize("grid, exact", [("fisher grid", 3), pytest.param("logit grid", 3, marks=pytest.mark.deep)])
 def test_every_claim_about_pure_death_holds(grid, exact):
     """All of `blackout verify --process pure_death` but the largest toy."""
-    studies = [study for study in verify.studies(["pure_death"]) if study.subject.name != BUMPS.name]
+    studies = [study for study in claims.studies(["pure_death"]) if study.subject.name != BUMPS.name]
     assert {study.grid_name for study in studies} == {"fisher grid", "logit grid"}
-    found = [row for study in studies if study.grid_name == grid for row in verify.rows(study)]
+    found = [row for study in studies if study.grid_name == grid for row in claims.measure_orders(study)]
     assert [row for row in found if not row.holds] == []
     assert sum(row.order == math.inf for row in found) == exact
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
-    assert verify.draws(pure_death(toy, KERNELS), name, 4000)[1] > 1e-4
+    assert claims.check_draws(pure_death_subject(toy, PURE_DEATH_KERNELS), name, 4000)[1] > 1e-4
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_kernels_draw_from_their_exact_laws_on_256_levels(name):
     """Means far above 10 and dispersions on both sides of 1, where other ways of drawing are in use."""
+    kernel = KernelUnderTest(BUMPS, ExactDenoiser(BUMPS), PureDeath(255), PURE_DEATH_KERNELS[name])
     for s, t, state in ((0.0, 0.3, 60), (0.7, 1.2, 20), (2.0, 5.0, 0)):
-        law = subjects.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
-        assert (
-            p_value(step_draws(BUMPS, ExactDenoiser(BUMPS), PureDeath(255), KERNELS[name], state, s, t, 4000), law)
-            > 1e-4
-        )
+        law = PURE_DEATH_STEPS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
+        assert p_value(kernel.step_counts(state, s, t, 4000), law) > 1e-4
 
 
 @dataclass(frozen=True)
@@ -148,14 +146,14 @@ class TooMany:
 
 
 def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
-    assert verify.draws(pure_death(PAIR, {"poisson": TooMany()}), "poisson")[1] < verify.SURE
+    assert claims.check_draws(pure_death_subject(PAIR, {"poisson": TooMany()}), "poisson")[1] < MIN_P_VALUE
     orders = {"poisson": math.inf, "nearest": 0.9}
-    study = verify.Study(pure_death(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
-    assert [row.holds for row in verify.rows(study)] == [False, False]
-    monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
-    monkeypatch.setattr(verify, "draws", lambda subject, kernel: ("draws", 0.5))
+    study = claims.Study(pure_death_subject(rare_pixel(), PURE_DEATH_KERNELS), "fisher grid", fisher_times, (16, 32), orders)
+    assert [row.holds for row in claims.measure_orders(study)] == [False, False]
+    monkeypatch.setattr(claims, "studies", lambda processes: iter([study]))
+    monkeypatch.setattr(claims, "check_draws", lambda subject, kernel: ("draws", 0.5))
     lines: list[str] = []
-    assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
+    assert claims.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
 
 
 def test_kernels_say_what_they_need_of_the_head():
@@ -172,33 +170,33 @@ def test_kernels_say_what_they_need_of_the_head():
         PosteriorTrapezoidal()(ReverseStep(denoiser, PureDeath(65535), xt, s, t))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_kernels_stay_within_the_counts(name):
     toy = Toy("full", np.array([0.05, 0.0, 0.0, 0.95]))
     xt = torch.randint(0, 4, (4000, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     for s, t in torch.tensor([[0.0, 0.5], [0.5, 2.0], [2.0, 9.0]]).double():
         numbers = SampleStreams(0, torch.arange(4000)).step(1)
-        xs = KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
+        xs = PURE_DEATH_KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
         assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_evaluations_in_the_tables_are_those_that_a_kernel_makes(name):
     grid = partial(logit_times, first=4.0, last=-6.0)
     head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
 
     def made(num_steps):
-        return count_evaluations(grid(num_steps), PureDeath(1), head, Sampler(KERNELS[name]))
+        return count_evaluations(grid(num_steps), PureDeath(1), head, Sampler(PURE_DEATH_KERNELS[name]))
 
     per_step = (made(8) - 1) // 7
-    assert pure_death(rare_pixel(), KERNELS).error(name, grid, 8)[0] == made(8 // per_step)
+    assert pure_death_subject(rare_pixel(), PURE_DEATH_KERNELS).measure_error(name, grid, 8)[0] == made(8 // per_step)
 
 
 def test_nearest_rounding_rounds():
-    law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
+    law = independent_step(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
     nearest = Sampler(BinomialBridge(nearest_rounding))
     assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), nearest) == 7
-    n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
+    n = round(float(BUMPS.missing_counts(math.exp(-0.3)).mean[60]))
     assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1
 
 

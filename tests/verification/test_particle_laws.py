@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import expm
 
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
@@ -20,8 +21,8 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams, systematic_resampling
-from blackout.verification import toys as chains
-from blackout.verification.claims import ExactDenoiser, fraction, landing, poisson_pmf
+from blackout.verification.draws import ExactDenoiser
+from blackout.verification.exact_steps import add_births, birth_fraction, poisson_pmf
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.verification.test_guidance_laws import ALL, CLASSES, SHARES
 
@@ -54,10 +55,10 @@ def walk_of_rates(plain, given, g, weighed, num_steps=400):
     law = poisson_pmf(plain.mean ** (1 - g) * given.mean**g * math.exp(-times[-1]), 15)[0]
     for s, t in zip(times[-2::-1], times[:0:-1], strict=True):
         q_s, q_t = math.exp(-s), math.exp(-t)
-        y, y_c = (toy.beliefs(q_t).mean for toy in (plain, given))
+        y, y_c = (toy.missing_counts(q_t).mean for toy in (plain, given))
         y_g = np.where(LEVELS < 15, np.maximum(y, 1e-30) ** (1 - g) * y_c**g, 0.0)
-        r = fraction(q_s, q_t)
-        step = landing(poisson_pmf(y_g * r, 15), LEVELS)
+        r = birth_fraction(q_s, q_t)
+        step = add_births(poisson_pmf(y_g * r, 15), LEVELS)
         law = (law * np.exp((y_g - (1 - g) * y - g * y_c) * r if weighed else 0.0)) @ step
     return law / law.sum()
 
@@ -106,12 +107,12 @@ def test_correctors_after_overwriting_bring_the_others_in_line():
     """The law of the unknown pixel given the known one's level, under exact steps of a corrector, whole matrices."""
     q, short = 0.4, 0.02
     joint = PAIR.marginal(q).reshape(16, 16)
-    rate = PAIR.beliefs(q).mean.reshape(16, 16, 2)[..., 0] * q / (1 - q)
+    rate = PAIR.missing_counts(q).mean.reshape(16, 16, 2)[..., 0] * q / (1 - q)
     for known in (3, 7):
         law = joint[:, known] / joint[:, known].sum()
         generator = np.diag(rate[:15, known], 1) + np.diag(np.arange(1.0, 16.0), -1)
         generator -= np.diag(generator.sum(1))
-        assert total_variation(law @ chains.expm(generator * short), law) < 1e-9  # frozen rates, known element held
+        assert total_variation(law @ expm(generator * short), law) < 1e-9  # frozen rates, known element held
         # thin both, take the exact pixelwise steps back, put the known pixel in its place again
         back = PAIR.reverse(q, q * math.exp(-short)).reshape(16, 16, 16, 16)
         thin = PAIR.thinning(math.exp(-short)).reshape(16, 16, 16, 16)[:, known]

@@ -12,8 +12,8 @@ from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Unifo
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser, ExactJumpDenoiser, numbers
-from blackout.verification.toys import JumpToy, Toy, of_generator
+from blackout.verification.draws import ExactDenoiser, ExactJumpDenoiser, state_numbers
+from blackout.verification.toys import JumpToy, Toy, generator_transitions
 from tests.verification.test_particle_laws import distance
 
 LEVELS, DRAWS, TIMES = 4, 1000, logit_times(32, 5.0, -7.0)
@@ -32,15 +32,15 @@ class Steered:
             self.denoiser, self.mean = ExactDenoiser(toys[0]), torch.from_numpy(toys[0].mean)
         else:
             self.process = {"uniform": Uniform, "absorbing": Absorbing}[name](LEVELS - 1)
-            matrices = of_generator(self.process.generator().numpy())
+            matrices = generator_transitions(self.process.generator().numpy())
             toys = [JumpToy(name, cube, matrices) for cube in cubes]
-            self.denoiser, self.mean, self.size = ExactJumpDenoiser(toys[0], JumpToy.origins), None, toys[0].size
+            self.denoiser, self.mean, self.size = ExactJumpDenoiser(toys[0], JumpToy.origin_pmf), None, toys[0].size
         self.toys = toys
 
     def classifier(self, x, t, rows):
         at = math.exp(-float(t)) if isinstance(self.process, PureDeath) else float(t)
         plain, given = (np.maximum(toy.marginal(at), 1e-300) for toy in self.toys)
-        return torch.from_numpy(np.log(Z * given / plain))[torch.from_numpy(numbers(x, self.size))]
+        return torch.from_numpy(np.log(Z * given / plain))[torch.from_numpy(state_numbers(x, self.size))]
 
     @staticmethod
     def likelihood(x, rows):

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.verification.claims import BIRTHS, LAWS, fraction, landing, poisson_pmf, start_thinned
+from blackout.verification.exact_steps import (
+    BIRTHS,
+    PURE_DEATH_STEPS,
+    add_births,
+    birth_fraction,
+    poisson_pmf,
+    pure_death_start,
+)
 from blackout.verification.toys import Toy, rare_pixel, total_variation, two_bumps
 
 BUMPS = two_bumps()
@@ -19,7 +26,7 @@ def survivals(times):
 
 def walk(toy, q, step):
     """(k, distribution of X_{t_k}) of a sampler that starts from Poisson(q_T E[X_0]), k = T down to 0."""
-    law = start_thinned(toy, q[-1])
+    law = pure_death_start(toy, q[-1])
     yield len(q) - 1, law
     for k in range(len(q) - 1, 0, -1):
         law = step(toy, law, q[k - 1], q[k])
@@ -39,14 +46,14 @@ def wasserstein(p, q):
 def poisson_leap(rate):
     """A step of Poisson births of mean y x rate(q_s, q_t)."""
 
-    def births(beliefs, q_s, q_t):
-        return poisson_pmf(beliefs.mean * rate(q_s, q_t), len(beliefs.missing[0]) - 1)
+    def births(missing, q_s, q_t):
+        return poisson_pmf(missing.mean * rate(q_s, q_t), missing.max_count)
 
     return births
 
 
 def of_fraction(births):
-    return lambda beliefs, q_s, q_t: births(beliefs, fraction(q_s, q_t))
+    return lambda missing, q_s, q_t: births(missing, birth_fraction(q_s, q_t))
 
 
 def printed(q_s, q_t):
@@ -87,10 +94,10 @@ def test_the_bias_of_every_kernel_on_a_two_bump_pixel(num_steps):
     q = survivals(fisher_times(num_steps))
     start = poisson_pmf(BUMPS.mean * q[-1], 255)[0]
     laws = dict.fromkeys(TABLE[num_steps], start)
-    for q_s, q_t in zip(q[-2::-1], q[:0:-1], strict=True):  # all kernels at once: the beliefs cost most
-        beliefs = BUMPS.beliefs(q_t)
-        births = {name: KERNELS[name](beliefs, q_s, q_t) for name in laws}
-        laws = {name: law @ landing(births[name], np.arange(256)) for name, law in laws.items()}
+    for q_s, q_t in zip(q[-2::-1], q[:0:-1], strict=True):  # all kernels at once: the missing counts cost most
+        missing = BUMPS.missing_counts(q_t)
+        births = {name: KERNELS[name](missing, q_s, q_t) for name in laws}
+        laws = {name: law @ add_births(births[name], np.arange(256)) for name, law in laws.items()}
     for name, (variation, distance) in TABLE[num_steps].items():
         found = total_variation(laws[name], BUMPS.p0), wasserstein(laws[name], BUMPS.p0)
         if name == "posterior":
@@ -111,11 +118,11 @@ def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(num_steps, in
 
     def worst(rate):
         def step(toy, law, q_s, q_t):
-            return law @ landing(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
+            return law @ add_births(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
 
         return max(total_variation(law, toy.marginal(q[k])) for k, law in walk(toy, q, step))
 
-    assert worst(fraction) == pytest.approx(increment, rel=0.02)
+    assert worst(birth_fraction) == pytest.approx(increment, rel=0.02)
     assert worst(frozen) == pytest.approx(without_time, rel=0.02)
     assert worst(printed) == pytest.approx(without_step, rel=0.02)
 
@@ -123,15 +130,15 @@ def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(num_steps, in
 @pytest.mark.parametrize("num_steps", [10, 100, 1000])
 def test_nearest_rounding_never_lights_a_rare_pixel_and_the_unbiased_kernels_are_exact(num_steps):
     q = survivals(fisher_times(num_steps))
-    lit = {name: final_law(rare_pixel(), q, LAWS[name])[1] for name in ("nearest", "stochastic")}
+    lit = {name: final_law(rare_pixel(), q, PURE_DEATH_STEPS[name])[1] for name in ("nearest", "stochastic")}
     assert lit["nearest"] < 1e-6
     assert lit["stochastic"] == pytest.approx(0.3, abs=1e-6)
 
 
 def test_nearest_rounding_dims_a_common_pixel_however_many_steps_there_are():
     q = survivals(fisher_times(1000))
-    assert final_law(rare_pixel(0.7), q, LAWS["nearest"])[1] == pytest.approx(0.578, rel=0.01)
-    assert final_law(rare_pixel(0.3), q, LAWS["poisson"])[1] == pytest.approx(0.2998, rel=1e-3)
+    assert final_law(rare_pixel(0.7), q, PURE_DEATH_STEPS["nearest"])[1] == pytest.approx(0.578, rel=0.01)
+    assert final_law(rare_pixel(0.3), q, PURE_DEATH_STEPS["poisson"])[1] == pytest.approx(0.2998, rel=1e-3)
 
 
 @pytest.mark.deep
@@ -140,6 +147,6 @@ def test_a_grid_that_ends_early_needs_the_poisson_start():
     q = survivals(logit_times(100, 4.0, -7.0))
     black = np.eye(256)[0]
     for q_s, q_t in zip(q[-2::-1], q[:0:-1], strict=True):
-        black = LAWS["posterior"](BUMPS, black, q_s, q_t)
+        black = PURE_DEATH_STEPS["posterior"](BUMPS, black, q_s, q_t)
     assert wasserstein(black, BUMPS.p0) == pytest.approx(3.3, rel=0.1)
-    assert wasserstein(final_law(BUMPS, q, LAWS["posterior"]), BUMPS.p0) < 0.1
+    assert wasserstein(final_law(BUMPS, q, PURE_DEATH_STEPS["posterior"]), BUMPS.p0) < 0.1

@@ -15,8 +15,8 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.verification import claims as steps
 from blackout.verification import toys as chains
+from blackout.verification.exact_steps import birth_death_bridge_pmf
 from tests.verification import brute_force
 
 RNG = np.random.default_rng(7)
@@ -152,7 +152,7 @@ def test_the_bridge_of_immigration_and_death(max_count, mean, s, t):
     o, m, k = np.meshgrid(np.arange(max_count + 1), np.arange(size), np.arange(max_count + 1), indexing="ij")
     survivors = stats.binom.pmf(k, o, np.exp(-t)) * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
     missing, immigrants = np.maximum(o - k, 0), np.maximum(m - k, 0)
-    law = steps.bridge_from(size, m, missing, immigrants, s, t, mean)
+    law = birth_death_bridge_pmf(size, m, missing, immigrants, s, t, mean)
     joint = (survivors[..., None] * law).sum(2)
     expected = first[: max_count + 1, None, :] * rest.T[None]
     assert np.abs(joint - expected).max() < 1e-10

@@ -69,7 +69,7 @@ def test_chains_are_products_of_their_steps_and_bayes(steps, data):
     process = DiscreteTimeChain(data.draw(st.integers(1, steps.shape[1] - 1)), len(steps), steps)
     t = data.draw(st.integers(1, len(steps)))
     s, levels = data.draw(st.integers(0, t - 1)), process.max_count + 1
-    first, rest = (chains.product(steps[a:b]) for a, b in ((0, s), (s, t)))
+    first, rest = (chains.multiply_steps(steps[a:b]) for a, b in ((0, s), (s, t)))
     whole = first @ rest
     x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
     assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-14
