@@ -42,7 +42,7 @@ OPTIMIZATION_SETTINGS = ("lr", "factory", "warmup_steps", "decay_steps")
 """Arguments of `Optimization`, by its own names."""
 
 
-def from_data(
+def from_data(  # noqa: PLR0913 - keyword-only settings of a run
     data: Any,
     network: Any = None,
     *,

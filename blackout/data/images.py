@@ -115,7 +115,7 @@ def load_images(
 
 
 @component("dataset", ask="dataset=image_folder dataset.path=<folder>")
-def image_folder(
+def image_folder(  # noqa: PLR0913 - built from YAML
     path: StrPath,
     size: int = 32,
     channels: int | None = None,

@@ -108,7 +108,7 @@ class CountTable:
 
 
 @component("dataset", ask="dataset=counts dataset.path=<file>")
-def counts(
+def counts(  # noqa: PLR0913 - built from YAML
     path: str | os.PathLike[str],
     max_count: int | None = None,
     holdout: float = 0.1,

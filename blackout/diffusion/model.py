@@ -80,7 +80,7 @@ class BlackoutDiffusion(Model):
     validation_metrics = ("val/bits_per_dim",)
     sampler_class: ClassVar[type[Sampler]] = Sampler  # class of the samplers that fit the model
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: nn.Module,
         head: Head,
@@ -259,7 +259,7 @@ class BlackoutDiffusion(Model):
         condition = () if classes is None else (classes,)
         return lambda xt, t: self.head(self.averaged(xt, t, *condition), xt, t)
 
-    def sample(
+    def sample(  # noqa: PLR0913 - keyword-only options
         self,
         num_samples: int,
         seed: int = 0,

@@ -136,7 +136,7 @@ def _halve(sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(side // 2 for side in sides)
 
 
-def body_for(
+def body_for(  # noqa: PLR0913 - built from YAML
     shape: Sequence[int],
     outputs: int = 1,
     levels: int | None = None,

@@ -382,7 +382,7 @@ class LESite(LocallyEquivariant):
     References: this project; checked in tests/networks/test_equivariant.py.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         sites: int,
         levels: int,

@@ -232,7 +232,7 @@ class NCSNpp(nn.Module):
     References: Song et al. 2021, appendix H; Santos et al. 2023, section 3.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int] = (3, 32, 32),
         outputs: int = 1,

@@ -67,7 +67,7 @@ class SetTransformer(nn.Module):
     References: Zhang et al. 2025, section 3.3 and appendix B; Vinyals et al. 2015.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         encoder: nn.Module,
         num_items: int,

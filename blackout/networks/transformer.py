@@ -156,7 +156,7 @@ class Transformer(nn.Module):
 
     angles: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,

@@ -157,7 +157,7 @@ class UNet(nn.Module):
     References: Ronneberger et al. 2015.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,

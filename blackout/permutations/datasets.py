@@ -602,6 +602,23 @@ def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
 
 
+@dataclass(frozen=True)
+class ImageItems:
+    """The items that a puzzle cuts from images.
+
+    Attributes:
+        kind: see `Puzzles`.
+        number: of items in a puzzle.
+        shape: of one item.
+        encoder: description of the encoder of the items.
+    """
+
+    kind: Kind
+    number: int
+    shape: tuple[int, ...]
+    encoder: dict[str, Any]
+
+
 class ImagePuzzles(Puzzles):
     """Items cut from images, float32 counts divided by the largest; each split has its own images.
 
@@ -609,38 +626,27 @@ class ImagePuzzles(Puzzles):
 
     Args:
         name: see `Puzzles`.
-        kind: see `Puzzles`.
-        num_items: see `Puzzles`.
-        item_shape: see `Puzzles`.
+        images: training puzzles draw from the training images.
+        items: what is cut from the images.
         held_out: see `Puzzles`.
         seed: see `Puzzles`.
-        images: training puzzles draw from the training images.
-        encoder: description of the encoder of the items.
     """
 
     def __init__(
-        self,
-        name: str,
-        kind: Kind,
-        num_items: int,
-        item_shape: tuple[int, ...],
-        held_out: int,
-        seed: int,
-        images: CountData,
-        encoder: dict[str, Any],
+        self, name: str, images: CountData, items: ImageItems, held_out: int, seed: int
     ) -> None:
         self._images = images
         scale = images.max_count
         facts = {
             "mean": images.facts["mean"] / scale,
             "std": images.facts["std"] / scale,
-            "encoder": encoder,
+            "encoder": items.encoder,
         }
         super().__init__(
             name,
-            kind,
-            num_items,
-            item_shape,
+            items.kind,
+            items.number,
+            items.shape,
             held_out,
             seed,
             facts,
@@ -684,7 +690,8 @@ class Jigsaws(ImagePuzzles):
         self._noise = noise
         shape = (channels, height // pieces, width // pieces)
         encoder = {"_target_": "blackout.networks.PieceEncoder"}
-        super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
+        items = ImageItems("pieces", pieces**2, shape, encoder)
+        super().__init__(name, images, items, held_out, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return the pieces [b, n, C, h, w] of the puzzles, and ties."""
@@ -811,7 +818,8 @@ class Sorting(ImagePuzzles):
         channels, height, width = images.shape
         shape = (channels, height, digits * width)
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": digits}
-        super().__init__(name, "strips", length, shape, held_out, seed, images, encoder)
+        items = ImageItems("strips", length, shape, encoder)
+        super().__init__(name, images, items, held_out, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return strips [b, n, C, H, digits * W] by rising numbers, the numbers, and ties."""

@@ -141,7 +141,7 @@ def run_particles(
         start = path.retain_first()
 
     # 3. The loop, with a kernel that weights and resamples; corrector steps do neither.
-    swarm = Swarm(plan.kernel, potentials, particles, shape[0], num_steps, generator, path, device)
+    swarm = Swarm(plan, potentials, particles, shape[0], generator, path)
 
     def correct(_: Kernel, step: ReverseStep) -> Tensor:
         x = plan.correction.corrector(plan.kernel, step)
@@ -168,38 +168,35 @@ class Swarm:
     References: Doucet et al. 2001.
 
     Args:
-        kernel: makes the steps.
-        potentials: weight them.
+        plan: of the sampling loop; its kernel makes the steps.
+        potentials: weight the steps.
         particles: number of particles, and resampling.
         num_samples: B.
-        num_steps: T.
         generator: of the samples' random numbers, for resampling.
         path: of known elements, if any.
-        device: where the weights are.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
+        plan: SamplingPlan,
         potentials: Sequence[Potential],
         particles: Particles,
         num_samples: int,
-        num_steps: int,
         generator: torch.Generator | SampleStreams | None,
         path: KnownPath | None,
-        device: torch.device,
     ) -> None:
-        if isinstance(kernel, StatefulKernel):
+        if isinstance(plan.kernel, StatefulKernel):
             raise ValueError(
-                f"{type(kernel).__name__} remembers earlier steps, which particles exchange: "
+                f"{type(plan.kernel).__name__} remembers earlier steps, which particles exchange: "
                 "use another"
             )
-        self._kernel = kernel
+        self._kernel = plan.kernel
         self._potentials = potentials
         self._particles = particles
         self._generator = generator
         self._path = path
-        self._k = num_steps
+        self._k = len(plan.times) - 1
+        device = torch.device(plan.device)
         weights_shape = (num_samples, particles.number)
         self._log_weight = torch.zeros(weights_shape, dtype=torch.float64, device=device)
         self._log_normaliser = torch.zeros(num_samples, dtype=torch.float64, device=device)

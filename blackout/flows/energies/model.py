@@ -305,7 +305,7 @@ class EnergySampler(ChainSampler):
     validation_metrics = ("val/nll", "val/ess", "val/log_z")
     network: EnergyWithRates
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: EnergyWithRates,
         simulation: Simulation = Events(16),

@@ -404,7 +404,7 @@ class CodeTransformer(nn.Module):
     References: Severo et al. 2025, appendix E.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         num_items: int,
         num_conditions: int | None = None,

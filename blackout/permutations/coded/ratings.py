@@ -123,7 +123,7 @@ def draw_rankings(
 
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
-def rankings(
+def rankings(  # noqa: PLR0913 - built from YAML
     path: str | Path,
     length: int | None = None,
     min_raters: int | None = None,

@@ -97,7 +97,7 @@ class ShuffleDiffusion(Model):
 
     validation_metrics = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: nn.Module,
         shuffle: ForwardProcess,
