@@ -2,8 +2,8 @@
 
 The value of a model, such as bits per sample, is compared with that of every baseline sample by
 sample. The mean of the differences has a standard error, and a difference below two of them decides
-nothing. Where the value of the model is only known to be at most, or at least, what was computed,
-it is compared and named as such a bound.
+nothing. If the computed value is only an upper or a lower bound of the value of the model, it is
+compared and named as such.
 """
 
 from __future__ import annotations
@@ -136,18 +136,18 @@ def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str,
 def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | None:
     """Return the mean difference with its error and verdict; None where the error is not finite."""
     values = model.values.double().cpu()
-    others = baseline.values.double().cpu()[model.index.cpu()]
+    baseline_values = baseline.values.double().cpu()[model.index.cpu()]
     number = len(values)
-    if number < 2 or not bool((values - others).isfinite().all()):
+    if number < 2 or not bool((values - baseline_values).isfinite().all()):
         return None
-    difference = values - others
+    difference = values - baseline_values
     error = math.hypot(spread(difference, model.place) / math.sqrt(number), model.shared_error)
     if not math.isfinite(error):
         return None
-    scale = max(abs(float(values.mean())), abs(float(others.mean())))
+    scale = max(abs(float(values.mean())), abs(float(baseline_values.mean())))
     verdict = decide(float(difference.mean()), error, number, model.kind, RESOLUTION * scale)
     return {
-        "value": float(others.mean()),
+        "value": float(baseline_values.mean()),
         "difference": float(difference.mean()),
         "error": error,
         "verdict": verdict,

@@ -119,8 +119,8 @@ class Signals:
             )
 
 
+# the handlers of this process, of which there can only be one set
 signals = Signals()
-"""The handlers of this process, of which there can only be one set."""
 
 
 def _exit_code(number: int) -> int:

@@ -28,6 +28,7 @@ QUOTES = (
     "'dataset.path=\"/data/my file.npy\"'"
 )
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
+# what settings are called in other programs -> what they are called here
 ALIASES = {
     "learning_rate": ("lr",),
     "steps": ("max_steps", "num_steps"),
@@ -39,7 +40,7 @@ ALIASES = {
     "n": ("num_samples",),
     "name": ("run_id",),
 }
-"""What settings are called in other programs -> what they are called here."""
+# arguments of Lightning's Trainer that are set in another way here
 INSTEAD = {
     "trainer.max_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
     "trainer.min_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
@@ -47,12 +48,11 @@ INSTEAD = {
     "trainer.logger": "logger=none, or logger=[tensorboard,wandb]",
     "trainer.callbacks": "callbacks are a group: +callbacks.mine._target_=my_package.MyCallback",
 }
-"""Arguments of Lightning's Trainer that are set in another way here."""
 SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
 LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
+# groups that decide which other groups there are
 FIRST_GROUPS = ("family", "experiment", "recipe")
-"""Groups that decide which other groups there are."""
 
 
 @dataclass(frozen=True)
@@ -207,17 +207,17 @@ def _one_line(error: Exception) -> str:
 
 def _no_recipe(word: str, words: Sequence[str]) -> str:
     """Return which families have a recipe for a dataset, if the chosen one has none; else empty."""
-    name, _, dataset = word.partition("=")
-    chosen = dict(other.partition("=")[::2] for other in words)
-    family = chosen.get("family", "blackout")
+    key, _, dataset = word.partition("=")
+    values = dict(override.partition("=")[::2] for override in words)
+    family = values.get("family", "blackout")
     recipes = choices("recipe")
     if (
-        name != "dataset"
+        key != "dataset"
         or f"{family}/{dataset}" in recipes
-        or {"experiment", "recipe"} & chosen.keys()
+        or {"experiment", "recipe"} & values.keys()
     ):
         return ""
-    families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
+    families = [name for name in choices("family") if f"{name}/{dataset}" in recipes]
     if families:
         return f"{word} is not for family={family}, but for family={' or family='.join(families)}"
     return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset"
@@ -232,12 +232,12 @@ def _options(key: str, program: str, further: Sequence[str]) -> list[str]:
 
 
 def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
-    """What is wrong with the choice of a group; empty if it exists."""
+    """Return what is wrong with the choice of a group; empty if it exists."""
     group = override.key_or_group.partition("@")[0]
     if override.type is OverrideType.DEL:
         return ""
-    chosen = override.value()
-    for name in chosen if isinstance(chosen, list) else [chosen]:
+    value = override.value()
+    for name in value if isinstance(value, list) else [value]:
         text = str(name)
         below = [
             choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")
@@ -248,20 +248,19 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             extra = (
                 ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
             )
-            known = f"`blackout choices {group}` lists them"
+            allowed = f"`blackout choices {group}` lists them"
             if len(listed) <= MAX_LISTED:
-                known = f"one of {', '.join(listed)}"
-            return (
-                f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
-            )
+                allowed = f"one of {', '.join(listed)}"
+            suggestion = did_you_mean(text, list(listed))
+            return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
     return ""
 
 
 def _wrong_key(override: Override, config: DictConfig) -> str:
-    """What is wrong with the name of a setting; empty if it can be set like this."""
+    """Return what is wrong with the name of a setting; empty if it can be set like this."""
     key = override.key_or_group
-    known = _has_key(config, key)
-    if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not known:
+    exists = _has_key(config, key)
+    if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not exists:
         if key in INSTEAD:
             return f"{key}: {INSTEAD[key]}"
         parent, _, name = key.rpartition(".")
@@ -269,7 +268,7 @@ def _wrong_key(override: Override, config: DictConfig) -> str:
             return f"{key} is not listed in the choice's YAML: +{override.input_line} sets it"
         names = list(dict.fromkeys(_all_keys(config)))
         return f"{key}: no such option{suggest_key(key, names)}"
-    if override.type is OverrideType.ADD and known:
+    if override.type is OverrideType.ADD and exists:
         return f"{key} is a setting already: leave out the +"
     return ""
 
@@ -278,7 +277,8 @@ def _has_key(config: DictConfig, key: str) -> bool:
     parent, _, name = key.rpartition(".")
     part = OmegaConf.select(config, parent, throw_on_resolution_failure=False) if parent else config
     if isinstance(part, DictConfig):
-        return name in part.keys()  # noqa: SIM118  (`in` of a DictConfig is false for missing values)
+        # `in` of a DictConfig is false for missing values
+        return name in part.keys()  # noqa: SIM118
     return isinstance(part, ListConfig)
 
 

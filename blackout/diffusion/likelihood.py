@@ -162,7 +162,7 @@ def path_bound(
         int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)],    dt = (1 - q) du,
 
     between the ends of `bound_range`. For pure death the rest is below 4e-4 nats per element for
-    8-bit data, and the integrand decays like e^-|u| on both sides, so u is drawn from a (wider)
+    8-bit data. The integrand decays like e^-|u| on both sides, so u is drawn from a (wider)
     logistic distribution, see `propose_logits`.
 
     References: Santos et al. 2023, eqs. 64 and 72, with their constants; Campbell et al. 2022,

@@ -97,9 +97,9 @@ class CountScorer:
             )
         is_filled = data.train_observed is not None or data.test_observed is not None
         if source is not data or is_filled:
-            which = "with filled missing entries" if is_filled else "without missing entries"
+            treatment = "with filled missing entries" if is_filled else "without missing entries"
             warnings.warn(
-                f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2
+                f"compared with {size} {SPLIT_NAMES[split]} samples {treatment}", stacklevel=2
             )
         num_compared = min(num_samples, self.max_samples, size)
         if num_compared < MIN_CLASSIFIER_SAMPLES:

@@ -259,22 +259,22 @@ def check_scores(
             score that needs logits without these.
     """
     setting = f"metrics.scores={list(scores)}"
-    general = {name: score for score, name in INCEPTION_NAMES.items()}
-    chosen = tuple(general.get(score, score) for score in scores)
-    is_unique = len(set(chosen)) == len(chosen)
-    if not chosen or set(chosen) - set(SCORES) or not is_unique:
+    score_of_alias = {name: score for score, name in INCEPTION_NAMES.items()}
+    names = tuple(score_of_alias.get(score, score) for score in scores)
+    is_unique = len(set(names)) == len(names)
+    if not names or set(names) - set(SCORES) or not is_unique:
         options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
         raise UserError(f"{setting}: name one or more of {options}, each once")
     if extractor is None:
-        return chosen
-    if not extractor.canonical and general.keys() & set(scores):
+        return names
+    if not extractor.canonical and score_of_alias.keys() & set(scores):
         raise UserError(
             f"{setting}: FID and KID are defined by Inception features only; with the extractor "
             f"{extractor.name} write fd and kd"
         )
-    if extractor.num_classes is None and LOGIT_SCORES & set(chosen):
+    if extractor.num_classes is None and LOGIT_SCORES & set(names):
         raise UserError(f"{setting}: is and classes need logits; {extractor.name} gives none")
-    return chosen
+    return names
 
 
 class ImageScores:

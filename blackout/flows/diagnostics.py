@@ -1,9 +1,9 @@
 """Checks of a draw's estimates by short, independent annealing runs of the same target.
 
 One run starts from the uniform distribution, the others near states of high density that a search
-has found. All are unbiased for Z and for the mass of any set of states, so that mass which only
-they find belongs to a mode that the draw has missed. Also an upper bound of log Z, and the error
-of simulations in time steps.
+has found. All are unbiased for Z and for the mass of any set of states. Mass that only they find
+therefore belongs to a mode that the draw has missed. Also an upper bound of log Z, and the error of
+simulations in time steps.
 
 References: Neal 2001; the checks are this project's, checked in tests/flows/test_weights.py.
 """
@@ -248,8 +248,8 @@ def estimate_missed_mass(
 
     It is 0 if it is not significant.
 
-    The draw, and annealing from near a mode, both estimate the mass of the states that are nearest
-    to that mode and within the radius of most annealed states.
+    Two runs estimate the mass of a mode: the draw, and annealing from near the mode. It is the mass
+    of the states that are nearest to it and within the radius of most annealed states.
 
     References: this project; checked in tests/flows/test_weights.py.
 

@@ -1,8 +1,8 @@
 """Network wrapper for counts: input scaling, time index, and the call of the network body.
 
 Samplers and losses hand counts and times to a `CountNetwork`. Its `inputs` scale the counts to
-numbers of order one, `time_index` converts times to the time index of the paper, and its `body`
-(a U-Net, an MLP, ...) maps both to raw outputs.
+numbers of order one, and `time_index` converts times to the time index of the paper. Its `body` (a
+U-Net, an MLP, ...) maps both to raw outputs.
 
 References: Santos et al. 2023, section 3.
 """

@@ -1,8 +1,8 @@
 """NCSN++, the network of the Blackout Diffusion paper: residual blocks, FIR resampling, attention.
 
 It has the form `vp/cifar10_ncsnpp_continuous` of the reference, with a positional time embedding.
-Modules are registered in the order of the reference's list of modules, and the parameters of each
-in the reference's order, so the two lists of parameters correspond one to one.
+Modules, and the parameters of each, are registered in the order of the reference. The two lists of
+parameters therefore correspond one to one.
 
 References: Song et al. 2021, appendix H; Santos et al. 2023, section 3.
 """

@@ -36,9 +36,9 @@ SELF_SCORE = -1e4  # score of a piece as its own neighbour
 def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
     """Score every pair of pieces as right-hand neighbours and as lower neighbours.
 
-    A score is the sum of two log-softmaxes of minus the difference at the border, over all right
-    neighbours of the one piece and over all left neighbours of the other, in units of the mean
-    difference.
+    A score is the sum of two log-softmaxes of minus the difference at the border, in units of the
+    mean difference. One is over all right neighbours of the left piece, the other over all left
+    neighbours of the right piece.
 
     Args:
         pieces: pixels, [b, n, C, h, w].

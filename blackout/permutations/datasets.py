@@ -7,8 +7,8 @@ puzzles, `held_out` test puzzles and `validation` validation puzzles. `source.ba
 with int64 indices [b] returns
 
     items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
-    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given] ties
-    int64 [b, n], for every position of the right order the first position with an equal item
+    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given]
+    ties    int64 [b, n], for every position of the right order the first one with an equal item
 
 The solution of the puzzle, which takes its items to their right order, is inverse(given). If
 `facts["first_fixed"]`, the first item is known to come first (a tour may start in any city), and

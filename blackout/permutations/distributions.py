@@ -212,10 +212,10 @@ def most_probable_bits(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k most probable values of n independent bits, exactly.
 
     The mode sets every bit to its more probable value. All others change some bits, and each change
-    costs |logit| whatever the other bits are, so that a search bit by bit that keeps the k best is
-    exact. Only the k - 1 bits with the smallest |logit| can be changed in the k best: changing one
-    of these alone gives k - 1 values that are at least as probable as any value with another bit
-    changed.
+    costs |logit| whatever the other bits are. A search bit by bit that keeps the k best is
+    therefore exact. Only the k - 1 bits with the smallest |logit| can be changed in the k best:
+    changing one of these alone gives k - 1 values that are at least as probable as any value with
+    another bit changed.
 
     Args:
         logits: a bit is true with probability sigmoid(logit), [..., n].
@@ -570,8 +570,8 @@ class InverseRiffle(PermutationDistribution):
 
     Every item goes to the left packet with probability sigmoid(score). The result is the left
     packet followed by the right one, each in its present order. A permutation with one descent
-    comes from exactly one choice of packets, the identity from n + 1 choices (the first k items
-    left, the others right), and a permutation with more descents from none. With scores 0 it is the
+    comes from exactly one choice of packets, and one with more descents from none. The identity
+    comes from n + 1 choices: the first k items left, the others right. With scores 0 it is the
     inverse of the riffle itself.
 
     Args:

@@ -211,9 +211,9 @@ class RandomInsertion(Shuffle):
 
     Backwards, a card chosen uniformly moves to the end. After t moves, the cards never chosen come
     first, in their order, and then the others in the order of their last choice. So the inverse is
-    a single sort. Its probability depends on the length of the first rising run of the inverse: it
-    is n^-t times the sum of the Stirling numbers of the second kind S(t, m), over the numbers m of
-    chosen cards that leave no more cards than the run.
+    a single sort. Its probability depends on the length of the first rising run of the inverse. It
+    is n^-t times a sum of Stirling numbers of the second kind S(t, m), over the numbers m of chosen
+    cards that leave no more cards than the run.
 
     References: Zhang et al. 2025, section 3.1.1; Diaconis et al. 1992.
     """

@@ -248,8 +248,8 @@ class Tours(Puzzles):
 
     The tour starts in a random city, which is known. Unlike in the paper the direction is fixed, by
     geometry, because an order of indices would be lost in the shuffle. Up to 13 cities every puzzle
-    is new. With more there are `instances` of them, each solved when it is first needed, and shown
-    from random cities in the eight symmetries of the square.
+    is new. With more cities there are `instances` of them, each solved when it is first needed.
+    They are shown from random cities, in the eight symmetries of the square.
 
     Args:
         cities: n.

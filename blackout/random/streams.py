@@ -6,7 +6,7 @@ computed again alone, in another batch or on another device.
 
 The hash is SplitMix64. Its 64-bit key is folded from the address, one number at a time, as
 `fold_in` of JAX does. A second key, a function of the first, is added between the two
-multiplications of the hash, so that draws whose counters overlap do not share a shifted piece of
+multiplications of the hash. Draws whose counters overlap therefore do not share a shifted piece of
 one sequence. Addresses have 64 bits: among n draws, two share an address with a probability of
 about n^2 / 2^65.
 

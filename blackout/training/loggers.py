@@ -28,8 +28,8 @@ from blackout.errors import UserError
 from blackout.files import write_table
 from blackout.safe_reading import read_rows
 
+# values of one step by the names of their columns
 Row: TypeAlias = dict[str, str | float]
-"""Values of one step by the names of their columns."""
 
 IMAGES = "images"  # name under which the number of training images is logged to W&B
 SERVER_TIMEOUT = 5.0  # seconds in which the W&B server must answer

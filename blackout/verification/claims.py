@@ -112,8 +112,8 @@ def pure_death_studies() -> Iterator[Study]:
 
     On one pixel bridges from draws are exact; on a black-and-white pixel stochastic rounding is
     exact too. The other kernels are of the first order, except for nearest rounding, which does not
-    converge. On correlated pixels only the trapezoidal kernels are better than the first order, and
-    only if no birth changes the rate of another pixel by much. On the rough toys it does.
+    converge. On correlated pixels only the trapezoidal kernels are better than the first order.
+    Even they are not if a birth changes the rate of another pixel by much, as on the rough toys.
     """
     exact = math.inf
     bumps = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "posterior": exact}

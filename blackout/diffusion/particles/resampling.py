@@ -5,8 +5,8 @@ A sequential Monte Carlo sampler on top of the one sampling loop
 kernel's by weights. As the number P of particles grows, the distribution of a sample tends to the
 weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
-The particles of a sample are weighted against each other alone, and resampled by the sample's own
-random numbers, which are a function of (seed, k) for sample k, whatever else is in the batch.
+The particles of a sample are weighted against each other alone. The random numbers that resample
+them are a function of (seed, k) for sample k, whatever else is in the batch.
 
 References: Doucet et al. 2001.
 """
@@ -47,8 +47,9 @@ class Particles:
         retain_first: the x0 of the known elements is a whole sample, which decays to the last time,
             where all particles begin; the first particle then follows its path back. Without
             resampling this is a move of iterated importance sampling on paths, which leaves the
-            distribution given the known elements as it is, for any number of particles
-            [Andrieu 2010, section 4.2].
+            distribution given the known elements as it is, for any number of particles.
+
+    References: Andrieu et al. 2010, section 4.2 (the retained path).
     """
 
     number: int

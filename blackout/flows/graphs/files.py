@@ -79,15 +79,15 @@ def _list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return []
     files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
-    known = [file for file in files if file.suffix.lower() in READERS]
-    others = [file.name for file in files if file not in known]
-    if others:
-        listed = ", ".join(others[:NUM_LISTED_FILES])
+    readable = [file for file in files if file.suffix.lower() in READERS]
+    skipped = [file.name for file in files if file not in readable]
+    if skipped:
+        listed = ", ".join(skipped[:NUM_LISTED_FILES])
         print(
-            f"{path}: files with other suffixes are not read: {listed}, {len(others)} in all",
+            f"{path}: files with other suffixes are not read: {listed}, {len(skipped)} in all",
             file=sys.stderr,
         )
-    return known
+    return readable
 
 
 def _make_graph(

@@ -313,8 +313,10 @@ def greedy_colouring(adjacency: Any) -> list[NDArray[np.int64]]:
     degrees = np.diff(adjacency.indptr)
     colours = np.full(adjacency.shape[0], -1)
     for node in np.argsort(-degrees, kind="stable"):
-        taken = set(colours[neighbours[node]].tolist())
-        colours[node] = next(c for c in range(len(taken) + 1) if c not in taken)
+        neighbour_colours = set(colours[neighbours[node]].tolist())
+        colours[node] = next(
+            c for c in range(len(neighbour_colours) + 1) if c not in neighbour_colours
+        )
     return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]
 
 

@@ -1,8 +1,7 @@
 """Data sets of permutations for models of codes: in memory, or made on demand from their index.
 
-There are distributions that are known exactly (cycles, Mallows with all phi at once,
-Plackett-Luce), files of the user, and puzzles, whose items are the context and whose solution is
-the permutation.
+Some distributions are known exactly (cycles, Mallows with all phi at once, Plackett-Luce); others
+are files of the user. Of puzzles the items are the context, and the solution is the permutation.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ def hash_to_uniform(keys: Tensor, seed: int) -> Tensor:
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
     """Return the permutations that are a single cycle, some of them held out.
 
-    A hash of the permutation decides whether it is for training, so that the training set is the
+    A hash of the permutation decides whether it is for training. The training set is therefore the
     same everywhere, and no list is needed to look a sample up. Up to 4,000 of the others, evenly
     spaced, are validation and test permutations in turn.
 
@@ -253,14 +252,14 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         f"cycles: share={share} of {num_cycles_total} cycles leaves none to train on",
     )
     train = x[in_training]
-    others = x if share == 1 else x[~in_training]
+    candidates = x if share == 1 else x[~in_training]
     ensure(
-        len(others) >= 2,
-        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(others)} for validation "
-        "and test, which need 2",
+        len(candidates) >= 2,
+        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(candidates)} for "
+        "validation and test, which need 2",
     )
-    num_held_out = min(len(others), 2 * MAX_HELD_OUT_CYCLES)
-    held_out = others[torch.linspace(0, len(others) - 1, num_held_out).long()]
+    num_held_out = min(len(candidates), 2 * MAX_HELD_OUT_CYCLES)
+    held_out = candidates[torch.linspace(0, len(candidates) - 1, num_held_out).long()]
 
     # 2. scores and the true distribution
     def sample_scores(samples: Samples) -> Mapping[str, Tensor]:

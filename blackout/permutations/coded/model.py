@@ -4,7 +4,7 @@ A denoiser is any function of codes int64 [B, n], with n where a digit is masked
 n] of the values of every digit. With a partition of the digits into ordered blocks it defines a
 distribution: block after block, the digits of a block are drawn independently given all earlier
 blocks, with one network evaluation (a pass) each. Logits outside the support of the code are never
-used, so that every draw of a free code (`blackout.permutations.codes`) is a permutation, and
+used. So every draw of a free code (`blackout.permutations.codes`) is a permutation, and
 probabilities sum to 1 for any network.
 
 The file has the distributions, the network, and the model.
@@ -767,8 +767,8 @@ class CodeModel(Model):
     def likelihood(self, passes: Passes | None = None) -> Likelihood:
         """Return whether `nll` is the exact -log p of samples, or an upper bound.
 
-        It is a bound if one order stands for all, and if inline digits that are no permutation are
-        repaired, so that several codes give the same permutation.
+        It is a bound if one order stands for all orders. It is also a bound if inline digits that
+        are no permutation are repaired, as several codes then give the same permutation.
         """
         passes = self.passes if passes is None else passes
         one_pass = passes.passes == 1

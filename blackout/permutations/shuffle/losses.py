@@ -154,10 +154,10 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
 
     p(x | list, sigma) is Gaussian about the rearranged list. The gradient of its log-likelihood
     weighs permutations by their posterior, which is estimated by `draws` of them (REINFORCE). The
-    weight of a draw is its share of the likelihoods, less the entropy term, less a running mean,
-    which leaves the expected gradient unchanged and is saved in checkpoints. An entropy of c adds c
-    times the entropy of the reverse distribution to the objective; as published, without 1 / draws,
-    a weight of 0.05 has the effect of 0.5.
+    weight of a draw is its share of the likelihoods, less the entropy term, less a running mean.
+    The running mean leaves the expected gradient unchanged, and is saved in checkpoints. An entropy
+    of c adds c times the entropy of the reverse distribution to the objective; as published,
+    without 1 / draws, a weight of 0.05 has the effect of 0.5.
 
     Args:
         walks: of the forward process from each list.
