@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.confidence_intervals import interval
 from blackout.diffusion.likelihood_estimates import Estimate
@@ -54,8 +55,17 @@ def test_of_log_z_and_of_weighted_means(n, repeats):
     check([v["mean_energy_ci_low"] for v in found], [v["mean_energy_ci_high"] for v in found], -s)
 
 
-def test_what_has_no_spread_has_no_width_and_one_image_says_nothing():
-    assert interval(torch.full((5,), 2.0, dtype=torch.float64)) == (2.0, 2.0)
+def test_equal_draws_leave_a_share_of_other_values_open():
+    """No success among n has the upper end 1 - 0.025^(1 / n) [Clopper 1934]; without bounds the ends are unknown."""
+    zeros = torch.zeros(30, dtype=torch.float64)
+    assert interval(zeros, bounds=(0, 1)) == (0, pytest.approx(stats.beta.ppf(0.975, 1, 30)))
+    assert interval(zeros + 1, bounds=(0, 1)) == (pytest.approx(stats.beta.ppf(0.025, 30, 1)), 1)
+    assert interval(zeros) == (-np.inf, np.inf)
+    rounded = 27.7 + 1e-14 * torch.arange(30, dtype=torch.float64)
+    assert interval(rounded, bounds=(0, 2 * 27.7))[0] == pytest.approx(27.7 * 0.025 ** (1 / 30))
+
+
+def test_one_image_says_nothing():
     alone = Estimate.from_nats(torch.ones(1), (1,))
     assert alone.low == -np.inf and alone.high == np.inf
 

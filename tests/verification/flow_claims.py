@@ -199,8 +199,33 @@ def _time_steps() -> Iterator[Claim]:
         yield Claim(f"{kind}: draws of one step", _p(toy, drawn, kernel(table, 0.3)[77]), None)
 
 
+def log_z_bias(toy: Enumeration, kernel: Callable[[Tensor, float], Tensor], share: float, steps: int) -> float:
+    """Return log E e^w of time steps with weights by the trapezoid, less log Z, by whole matrices.
+
+    Args:
+        toy: with its best rates.
+        kernel: of a step.
+        share: of the best rates, which are taken; 1 makes w the same for every chain.
+        steps: of the simulation.
+    """
+    mass = toy.law(0.0)
+    for k in range(steps):
+        start, end = k / steps, (k + 1) / steps
+        tables = [share * toy.best_net_rates(t) for t in (start, end)]
+        first, last = (
+            forward_residual(toy.slopes, table, t * toy.states.log_ratios)
+            for table, t in zip(tables, (start, end), strict=True)
+        )
+        mass = (mass * (first / (2 * steps)).exp()) @ kernel(tables[0], 1 / steps) * (last / (2 * steps)).exp()
+    return float(mass.sum().log()) - toy.log_z
+
+
 def _weights() -> Iterator[Claim]:
     toy = Enumeration(Ising(3, 0.4))
+    for kind, kernel in (("leap", toy.leap_kernel), ("single", toy.single_kernel)):
+        biases = [log_z_bias(toy, kernel, 0.5, steps) for steps in _STEPS]
+        order = math.log2(biases[-2] / biases[-1])
+        yield Claim(f"{kind}, half of the best rates: log Z is off by order 1, found {order:.2f}", abs(order - 1), 0.15)
     scores = toy.lookup(toy.best_net_rates)
     chains = torch.arange(32)
 
