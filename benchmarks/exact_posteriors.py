@@ -60,11 +60,15 @@ def rough_prior(elements: int, levels: int, seed: int = 0) -> Toy:
     return Toy("rough", p.reshape([levels] * elements))
 
 
+def grid_of_times() -> Tensor:
+    """Return the grid of the smallest default models."""
+    return logit_times(NUM_STEPS, FIRST_LOGIT, LAST_LOGIT)
+
+
 def as_prior(toy: Toy) -> Prior:
-    """Return a toy as a prior with the exact denoiser, on the grid of the smallest default models."""
-    times = logit_times(NUM_STEPS, FIRST_LOGIT, LAST_LOGIT)
+    """Return a toy as a prior with the exact denoiser."""
     mean = torch.from_numpy(toy.mean)[None]
-    return Prior(ExactDenoiser(toy), PureDeath(toy.max_count), (toy.pixels,), Trapezoidal(), mean, times)
+    return Prior(ExactDenoiser(toy), PureDeath(toy.max_count), (toy.pixels,), Trapezoidal(), mean, grid_of_times())
 
 
 @dataclass(frozen=True)
@@ -125,25 +129,25 @@ class ExactProblem:
         return np.stack(tables)
 
 
-def mean_total_variation(samples: Tensor, posteriors: np.ndarray, levels: int) -> float:
-    """Return the mean distance of samples to the posterior of their measurement.
+def pooled_total_variation(samples: Tensor, posteriors: np.ndarray, levels: int) -> float:
+    """Return the distance of all samples, as many of each measurement, to the mean of the posteriors.
 
     Args:
-        samples: [n, D]; row r belongs to measurement r modulo their number.
+        samples: [n, D].
         posteriors: [measurements, S].
         levels: of an element.
     """
+    return total_variation(histogram(samples, levels) / len(samples), posteriors.mean(0))
+
+
+def floor_of_draws(posteriors: np.ndarray, num_samples: int, repeats: int = 20) -> float:
+    """Return the mean distance of perfect draws, `num_samples` of each posterior [measurements, S]."""
+    rng = np.random.default_rng(0)
     distances = []
-    for index, posterior in enumerate(posteriors):
-        counts = histogram(samples[index :: len(posteriors)], levels)
-        distances.append(total_variation(counts / counts.sum(), posterior))
+    for _ in range(repeats):
+        counts = sum(rng.multinomial(num_samples, p) for p in posteriors)
+        distances.append(total_variation(counts / counts.sum(), posteriors.mean(0)))
     return float(np.mean(distances))
-
-
-def floor_of_draws(posteriors: np.ndarray, number: int, seed: int = 0) -> float:
-    """Return the mean distance of as many independent exact draws of each posterior [measurements, S]."""
-    rng = np.random.default_rng(seed)
-    return float(np.mean([total_variation(rng.multinomial(number, p) / number, p) for p in posteriors]))
 
 
 def exact_problems() -> list[ExactProblem]:

@@ -8,60 +8,82 @@ nothing is wrong.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from benchmarks.exact_laws import Chain, noise_of
 from benchmarks.exact_posteriors import (
-    ExactProblem,
     exact_problems,
     floor_of_draws,
-    mean_total_variation,
+    grid_of_times,
+    pooled_total_variation,
 )
 from benchmarks.measure import arguments, report
+from blackout.diffusion.kernels import Trapezoidal
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
 from blackout.posterior import (
     SMC,
     Auto,
     Direct,
+    Identity,
     InverseProblem,
     Method,
     NoiseDenoise,
     Overwrite,
+    Poisson,
     Prior,
     SplitGibbs,
 )
 from blackout.posterior.auto import conjugate_state
 from blackout.posterior.noise_denoise import known_mask
+from blackout.random import SampleStreams
 
 Row = dict[str, Any]
 
 NUM_EVALUATIONS = 800  # of the network, a sample
+GROWTH_LENGTHS = (4, 8, 16, 32)  # of the chain
+NUM_CHAIN_LEVELS = 4
 POLISH_SHARE = 0.4  # of the evaluations of a method with moves that its moves take
 
 
 def methods(quick: bool) -> Iterator[Row]:
-    """Total variation on the twelve problems, mean over measurements, at equal evaluations."""
-    num_measurements, num_samples, budget = (1, 20, 100) if quick else (4, 1000, NUM_EVALUATIONS)
+    """Total variation of pooled samples of 200 measurements of each problem, at equal evaluations.
+
+    `auto takes` is the column of the method that `posterior=auto` chooses.
+    """
+    num_measurements, num_samples, budget = (4, 5, 100) if quick else (200, 20, NUM_EVALUATIONS)
     for exact in exact_problems():
         problem = exact.measure(exact.truths(num_measurements, 1), 2)
         posteriors = exact.posteriors(problem)
         prior = exact.prior()
-        row: Row = {"problem": exact.name, "perfect": floor_of_draws(posteriors, num_samples)}
-        auto = Auto().resolve(prior, problem)
-        for name, method in {"auto": auto, **equal_methods(prior, problem, budget)}.items():
-            began = time.process_time()
+        choice = name_of_choice(Auto().resolve(prior, problem))
+        row: Row = {"problem": exact.name, "auto takes": choice, "perfect": floor_of_draws(posteriors, num_samples)}
+        for name, method in equal_methods(prior, problem, budget).items():
             found = method.sample(prior, problem, num_measurements * num_samples)
-            row[name] = mean_total_variation(found.samples, posteriors, exact.toy.levels)
-            if name == "auto":
-                row["auto NFE"] = sum(sweep["network_evaluations"] for sweep in found.trace)
-            print(f"{exact.name}: {name} {row[name]:.4f}, {time.process_time() - began:.1f} s", flush=True)
+            row[name] = pooled_total_variation(found.samples, posteriors, exact.toy.levels)
+        print(row, flush=True)
         yield {column: row.get(column, "-") for column in COLUMNS}
 
 
+def name_of_choice(method: Method) -> str:
+    """Return the column of a method that `posterior=auto` has chosen."""
+    if isinstance(method, Direct):
+        return "direct"
+    if isinstance(method, Overwrite):
+        return "overwrite"
+    if isinstance(method, SMC):
+        return "smc and moves" if method.polish else "smc"
+    return "sgdd and moves"
+
+
 COLUMNS = (
-    "problem", "perfect", "auto", "auto NFE", "direct", "overwrite", "sgdd", "sgdd and moves", "smc", "smc and moves",
+    "problem", "auto takes", "perfect", "direct", "overwrite", "sgdd", "sgdd and moves", "smc", "smc and moves",
     "noise_denoise",
 )  # fmt: skip
 
@@ -100,19 +122,73 @@ def num_polishing_moves(prior: Prior, problem: InverseProblem, budget: int) -> i
 def fit_evaluations(make: Callable[[int], Method], prior: Prior, problem: InverseProblem, budget: int) -> Method:
     """Return the method with the number of particles, sweeps or moves whose evaluations are nearest to a budget."""
     number = 8
-    for _ in range(3):
+    for _ in range(2):
         number = max(1, round(number * budget / count_evaluations(make(number), prior, problem)))
     return make(number)
 
 
 def count_evaluations(method: Method, prior: Prior, problem: InverseProblem) -> float:
     """Return the network evaluations of a sample."""
-    num_measurements = len(problem.measurement)
-    found = method.sample(prior, problem, num_measurements)
-    return sum(sweep["network_evaluations"] for sweep in found.trace)
+    first = problem.select(torch.zeros(1, dtype=torch.int64), prior.shape)
+    return sum(sweep["network_evaluations"] for sweep in method.sample(prior, first, 1).trace)
 
 
-WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {"methods": methods}
+def growth(quick: bool) -> Iterator[Row]:
+    """Errors of a Markov chain of counts, seen one by one through photons, as its length grows.
+
+    The statistics are 1 for perfect draws: squared errors of the means of single elements, over their expectation for
+    as many perfect draws; and the variance of samples over the exact one.
+    """
+    num_measurements, num_samples, budget = (2, 3, 100) if quick else (8, 12, NUM_EVALUATIONS)
+    for length in (4,) if quick else GROWTH_LENGTHS:
+        chain, process = chain_of_counts(length), PureDeath(NUM_CHAIN_LEVELS - 1)
+        levels = torch.arange(NUM_CHAIN_LEVELS, dtype=torch.float64)
+        truths = chain.draw(torch.ones(num_measurements, length, NUM_CHAIN_LEVELS, dtype=torch.float64))
+        noise = Poisson(1.0)
+        y = noise.draw(truths.double(), SampleStreams(2, torch.arange(num_measurements)).step(0))
+        problem = InverseProblem(Identity(), noise, y)
+        likelihood = noise.log_prob(y[..., None], levels.expand(*y.shape, -1)).exp()
+        exact = chain.marginals(likelihood)
+        mean = exact @ levels
+        variance = exact @ levels**2 - mean**2
+        prior = Prior(ChainMeans(chain, process), process, (length,), Trapezoidal(), None, grid_of_times())
+        for name, method in equal_methods(prior, problem, budget).items():
+            x = method.sample(prior, problem, num_measurements * num_samples).samples.double()
+            x = x.view(num_samples, num_measurements, length)
+            error = (num_samples * (x.mean(0) - mean) ** 2 / variance).mean()
+            spread = (x.var(0) / variance).mean()
+            print(f"{length} {name}: {float(error):.2f} {float(spread):.2f}", flush=True)
+            yield {"measured": length, "method": name, "error of means": float(error), "variance": float(spread)}
+
+
+def chain_of_counts(length: int) -> Chain:
+    """Return a rough Markov chain: each of four counts is followed by few others."""
+    rng = np.random.default_rng(0)
+    weight = torch.from_numpy(rng.dirichlet(np.full(NUM_CHAIN_LEVELS, 0.5), NUM_CHAIN_LEVELS))
+    return Chain(torch.full((NUM_CHAIN_LEVELS,), 1 / NUM_CHAIN_LEVELS, dtype=torch.float64), weight, length)
+
+
+@dataclass(frozen=True)
+class ChainMeans:
+    """The exact denoiser of a Markov chain under pure death.
+
+    Args:
+        chain: p(x), normalised.
+        process: forward.
+    """
+
+    chain: Chain
+    process: PureDeath
+
+    def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Return E[X_0 - X_t | X_t] of states [n, D]."""
+        marginals = self.chain.marginals(noise_of(self.process, xt, t).double())
+        levels = torch.arange(marginals.shape[-1], dtype=torch.float64)
+        missing = (marginals @ levels - xt.double()).clamp(min=1e-30)
+        return CountPrediction(missing, missing.log())
+
+
+WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {"methods": methods, "growth": growth}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -106,6 +106,38 @@ def r_hat(chains: np.ndarray) -> float:
     return max(values)
 
 
+def r_hat_limit(
+    num_chains: int, length: int, num_statistics: int, false_alarm_rate: float
+) -> float:
+    """Return the limit that the largest R-hat of perfect chains exceeds with a given probability.
+
+    Of independent normal values, the ratio of variances between and within the m = 2 C half-chains
+    of n = T / 2 values has an F distribution with m - 1 and m (n - 1) degrees of freedom, and
+
+        R-hat = sqrt((F + n - 1) / n).
+
+    Each of the statistics is tested twice, as it is and folded, with Bonferroni's correction.
+
+    Args:
+        num_chains: C, at least 2.
+        length: T, sweeps, at least 4.
+        num_statistics: whose largest R-hat is compared with the limit.
+        false_alarm_rate: above 0 and below 1.
+
+    References: Gelman and Rubin 1992, section 3.7 (F distribution); for rank-normalised values this
+        project, checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> round(r_hat_limit(4, 30, 18, 0.05), 2)
+        1.08
+    """
+    num_halves = 2 * num_chains
+    size = length // 2
+    rate = false_alarm_rate / (2 * num_statistics)
+    ratio = stats.f.isf(rate, num_halves - 1, num_halves * (size - 1))
+    return float(math.sqrt((ratio + size - 1) / size))
+
+
 def _effective_sample_size(chains: np.ndarray) -> float:
     """Return the effective sample size of chains [C, T] by Geyer's initial monotone sequence.
 

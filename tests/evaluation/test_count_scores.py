@@ -13,7 +13,12 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import classifier_test, compare_counts, compare_pairs
+from blackout.evaluation.count_scores import (
+    classifier_test,
+    compare_counts,
+    compare_pairs,
+    null_auc_error,
+)
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -28,7 +33,7 @@ def draw(number: int) -> torch.Tensor:
 DATA = CountData("made", draw(1000), draw(800), 400)
 SCORER = CountScorer(max_samples=150, seed=1)
 SCORES = (
-    "c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc", "ks_mean", "ks_total",
+    "c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc", "c2st_linear_auc_error", "ks_mean", "ks_total",
     "mean_ratio", "variance_ratio", "zeros_difference", "max_ratio", "correlation_difference", "novelty",
     "equality_difference", "co_occurrence_difference",
 )  # fmt: skip
@@ -108,9 +113,32 @@ def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> Non
     parts = [classifier_test(spaced[k::3], few.test.numpy(), False, 1, 8)[0] for k in range(3)]
     scores = compare_counts(samples, few, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
-    # one column that is noise: its AUC among 30 held-out numbers and 90 others has this deviation [Mann 1947]
-    ranks = np.argsort(np.random.default_rng(0).random((20_000, 120)), 1)[:, :30] + 1
-    assert np.std((ranks.sum(1) - 465) / 2700) == pytest.approx(scores["c2st_auc_error"], rel=0.02)
+    assert scores["c2st_auc_error"] == scores["c2st_linear_auc_error"] == null_auc_error(30, 3)
+
+
+@pytest.mark.parametrize("number, parts, repeats", [(60, 1, 400), (60, 3, 200), (300, 1, 200)])
+def test_the_error_of_an_auc_is_its_deviation_for_perfect_samples(number: int, parts: int, repeats: int) -> None:
+    """A difference of means as the classifier, in five folds; that of Mann and Whitney is smaller by a root of two."""
+    rng, fold = np.random.default_rng(0), np.arange(number) % 5
+    found = []
+    for _ in range(repeats):
+        real = rng.normal(size=(number, 8))
+        aucs = []
+        for _ in range(parts):
+            samples, scores = rng.normal(size=(number, 8)), np.zeros((2, number))
+            for k in range(5):
+                direction = samples[fold != k].mean(0) - real[fold != k].mean(0)
+                scores[:, fold == k] = samples[fold == k] @ direction, real[fold == k] @ direction
+            aucs.append((scores[0][:, None] > scores[1]).mean())
+        found.append(np.mean(aucs))
+    assert np.std(found) == pytest.approx(null_auc_error(number, parts), rel=0.2)
+
+
+@pytest.mark.deep
+def test_the_error_is_that_of_the_regression_itself() -> None:
+    rng = np.random.default_rng(0)
+    found = [classifier_test(*rng.poisson(3.0, (2, 60, 10)), linear=True)[0] for _ in range(120)]
+    assert np.std(found) == pytest.approx(null_auc_error(60), rel=0.2)
 
 
 def test_provenance_holds_the_reference() -> None:
@@ -157,6 +185,7 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
         "c2st_auc_error",
         "c2st_accuracy",
         "c2st_linear_auc",
+        "c2st_linear_auc_error",
     }
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
         assert "correlation_difference" not in (one := score(draw(1))) and "ks_mean" in one

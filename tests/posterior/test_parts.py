@@ -43,6 +43,7 @@ from blackout.posterior.diagnostics import (
     predictive_quantiles,
     prior_predictive_p_value,
     r_hat,
+    r_hat_limit,
     rank_discrepancies,
     rank_p_value,
 )
@@ -395,6 +396,18 @@ def test_an_impossible_state_is_the_lowest_not_left_out():
     assert ess_bulk(chains) == pytest.approx(ess_bulk(low)) and ess_bulk(chains) < 100
     assert r_hat(np.ones((4, 9))) == 1.0 and r_hat(np.arange(4.0)[:, None].repeat(9, 1)) == math.inf
     assert np.isnan([r_hat(chains[:1]), r_hat(chains[:, :3]), ess_bulk(chains[:, :3])]).all()
+
+
+@pytest.mark.parametrize("chains, sweeps", [(4, 30), (12, 12), pytest.param(3, 8, marks=pytest.mark.deep)])
+def test_perfect_chains_exceed_the_limit_of_r_hat_in_one_run_of_twenty(chains, sweeps):
+    """The largest of 18 statistics of independent normal draws exceeded 1.05 in half of all runs, and in most."""
+    rng, runs = np.random.default_rng(0), 200
+    limit = r_hat_limit(chains, sweeps, 18, 0.05)
+    largest = np.array([
+        max(r_hat(rng.normal(size=(chains, sweeps))) for _ in range(18)) for _ in range(runs)
+    ])
+    assert (largest > limit).mean() <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+    assert (largest > 1.05).mean() > 0.3 and (largest > 1 + 0.5 * (limit - 1)).mean() > 0.5
 
 
 PLANTED = {
