@@ -234,6 +234,8 @@ def is_comparison(content: Any) -> bool:
 def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
     """Return the line that says which of a model and its strongest baseline is better, and why.
 
+    It says so where the model is not better than the uniform distribution.
+
     Args:
         name: of the value.
         comparison: as `compare` returns it.
@@ -252,8 +254,10 @@ def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
         side = "worse" if kind == "upper bound" else "better"
         line += f"; {_INDEFINITE[kind]} cannot show that the model is {side}"
     uniform = comparison["baselines"].get("uniform")
-    if uniform is not None and strongest != "uniform" and uniform["verdict"] != "better":
-        line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+    if uniform is not None and uniform["verdict"] != "better":
+        if strongest != "uniform":
+            line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+        line += "; at chance: nothing shows that this model is better than uniform"
     return line
 
 

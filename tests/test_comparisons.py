@@ -54,7 +54,10 @@ def test_equality_is_no_win():
     for values in (bits, bits - rounding, bits + rounding):
         found = compare(sample_values(values), {"uniform": Baseline(bits, 6.9069)})
         assert found["verdict"] == "undecided"
-        assert describe_comparison("test/nll_bits", found).startswith("verdict: undecided")
+        line = describe_comparison("test/nll_bits", found)
+        assert line.startswith("verdict: undecided") and "at chance" in line
+    better = compare(sample_values(bits - 1.0), {"uniform": Baseline(bits, 6.9069)})
+    assert "at chance" not in describe_comparison("test/nll_bits", better)
 
 
 @pytest.mark.parametrize("kind, below, above", [

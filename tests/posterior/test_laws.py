@@ -417,7 +417,9 @@ def test_auto_takes_what_is_best_for_a_problem(capsys):
     prior = Prior(None, PureDeath(4), (2,))
     names = [type(Auto().resolve(prior, problem)).__name__ for problem in (known, sums, box)]
     few = InverseProblem(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))
-    assert type(Auto().resolve(replace(prior, shape=(5,)), few)).__name__ == "SMC"
+    assert Auto().resolve(replace(prior, shape=(5,)), few) == SMC(16)
+    large = InverseProblem(Identity(), Poisson(), torch.ones(300))
+    assert len(Auto().resolve(replace(prior, shape=(300,)), large).levels) == 42
     assert names == ["Overwrite", "Auto", "SMC"] and "64 particles" in capsys.readouterr().out
     assert type(Auto(sweeps=5).resolve(prior, box)).__name__ == "Auto"
     with pytest.raises(UserError, match=r"posterior\.sweeps: posterior=auto chose 64 particles"):
