@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
+from blackout.confidence_intervals import CONFIDENCE_QUANTILE, ROUNDING, unseen_share
 from blackout.posterior.noise import Noise
 from blackout.random import SampleStreams
 
@@ -362,9 +363,12 @@ def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: in
 def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     """Return the log of the mean of exp(logs) [S], and its standard error.
 
-    The error is to first order (delta method); NaN for fewer than two logs.
+    The error is to first order (delta method); NaN for fewer than two logs. It holds where the
+    particles reach the mass. Equal logs have that of an unseen share of numbers that are 0, or
+    twice the mean; see `blackout.confidence_intervals.unseen_share`.
 
-    References: delta method; checked in tests/posterior/test_laws.py.
+    References: delta method; checked in tests/posterior/test_laws.py; equal logs: this project,
+        checked in tests/posterior/test_parts.py.
     """
     largest = logs.max()
     if np.isneginf(largest):
@@ -374,6 +378,8 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     error = math.nan
     if len(numbers) > 1:
         error = numbers.std(ddof=1) / mean / math.sqrt(len(numbers))
+        if error <= ROUNDING:
+            error = unseen_share(len(numbers)) / stats.norm.ppf(CONFIDENCE_QUANTILE)
     return float(largest + math.log(mean)), float(error)
 
 

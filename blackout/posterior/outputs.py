@@ -481,8 +481,8 @@ class PosteriorOutputs:
                 checks["r_hat"] > r_hat_limits,
                 f"R-hat up to {_largest(checks['r_hat']):.2f} (above "
                 f"{_smallest(r_hat_limits):.2f} in at most {R_HAT_FALSE_ALARMS:.0%} of runs whose "
-                f"chains agree), effective samples down to {_smallest(checks['ess_bulk']):.0f}: the "
-                "chains disagree; use more sweeps",
+                f"chains agree), effective samples down to {_smallest(checks['ess_bulk']):.0f}: "
+                "the chains disagree; use more sweeps",
             ),
             (
                 checks["posterior_predictive_p"] < MIN_P_VALUE,

@@ -8,6 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from benchmarks.exact_posteriors import exact_problems
+from benchmarks.posterior_accuracy import ranks_of_truths
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
@@ -20,6 +22,7 @@ from blackout.posterior import (
     BlindProblem,
     Camera,
     Coupling,
+    Direct,
     Exact,
     Flips,
     Function,
@@ -35,7 +38,7 @@ from blackout.posterior import (
     UnknownParameter,
     anneal,
 )
-from blackout.posterior.diagnostics import log_mean_exp
+from blackout.posterior.diagnostics import log_mean_exp, rank_p_value
 from blackout.random import SampleStreams, categorical
 from blackout.verification.draws import ExactDenoiser, count_states, p_value, state_numbers
 from blackout.verification.toys import Toy, pixel_pair, total_variation
@@ -406,6 +409,31 @@ def test_an_element_of_a_spiky_law_is_known():
     exact = math.log(cube[y].sum())
     estimate, error = log_mean_exp(found.log_evidence.numpy())
     assert abs(estimate - exact) < 0.05 and error < 0.02
+
+
+def problem_named(name):
+    """One of the twelve exact problems."""
+    return next(problem for problem in exact_problems() if problem.name == name)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "name, method, is_calibrated",
+    [
+        ("thinning, rough", Direct(), True),
+        ("sum of photons, smooth", SMC(16), True),
+        ("sum of photons, smooth", SplitGibbs(sweeps=30, polish=10), True),
+        ("blurred photons, smooth", Auto(), True),
+        ("sum of photons, smooth", SMC(8, power=4.0), False),
+    ],
+)
+def test_truths_have_uniform_ranks_among_samples_of_their_measurement(name, method, is_calibrated):
+    """Simulation-based calibration [Talts 2018] with the exact denoiser; a likelihood taken too often is told apart."""
+    exact = problem_named(name)
+    truths = exact.truths(300, 3)
+    prior, problem = exact.prior(), exact.measure(truths, 4)
+    ranks, _ = ranks_of_truths(method.resolve(prior, problem), prior, problem, truths, 19)
+    assert (rank_p_value(ranks) > 1e-3) == is_calibrated
 
 
 def test_auto_takes_what_is_best_for_a_problem(capsys):

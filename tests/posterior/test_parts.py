@@ -38,6 +38,7 @@ from blackout.posterior.diagnostics import (
     coverage,
     ess_bulk,
     ess_tail,
+    log_mean_exp,
     normalised_ranks,
     posterior_predictive_p_value,
     predictive_quantiles,
@@ -385,6 +386,13 @@ def test_chains_are_judged_as_by_arviz(name):
     assert (r_hat(chains), ess_bulk(chains), ess_tail(chains)) == pytest.approx(
         ARVIZ[name], rel=1e-6
     )
+
+
+def test_equal_evidence_has_an_error():
+    """Eight equal estimates leave a share of 1 - 0.025^(1/8) of others open; others show their own error."""
+    assert log_mean_exp(np.full(8, 2.0)) == (2.0, pytest.approx((1 - 0.025 ** (1 / 8)) / 1.959964))
+    logs = np.log([1.0, 2.0, 3.0])
+    assert log_mean_exp(logs) == (pytest.approx(np.log(2)), pytest.approx(1 / 2 / 3**0.5))
 
 
 def test_an_impossible_state_is_the_lowest_not_left_out():
