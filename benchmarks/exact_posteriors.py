@@ -33,7 +33,7 @@ from blackout.posterior import (
     Xor,
 )
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser, histogram
+from blackout.verification.draws import ExactDenoiser, count_states
 from blackout.verification.toys import Toy, total_variation
 
 NUM_STEPS = 13  # of unconditional samples; with the trapezoidal kernel 25 evaluations
@@ -137,7 +137,7 @@ def pooled_total_variation(samples: Tensor, posteriors: np.ndarray, levels: int)
         posteriors: [measurements, S].
         levels: of an element.
     """
-    return total_variation(histogram(samples, levels) / len(samples), posteriors.mean(0))
+    return total_variation(count_states(samples, levels) / len(samples), posteriors.mean(0))
 
 
 def floor_of_draws(posteriors: np.ndarray, num_samples: int, repeats: int = 20) -> float:

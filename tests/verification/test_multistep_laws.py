@@ -19,7 +19,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times, step_fraction
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser, histogram, p_value
+from blackout.verification.draws import ExactDenoiser, count_states, p_value
 from blackout.verification.toys import five_bits, three_pixels, total_variation
 
 FIRST, LAST = 7.0, -7.0
@@ -52,7 +52,7 @@ def multistep_law(toy, times, lends=True):
     """The law of samples, [states]; without what steps lend each other that of Poisson leaps."""
     states, count, max_count = toy.states, len(toy.p0), toy.max_count
     grid = times.tolist()
-    mean = {t: toy.beliefs(math.exp(-t)).mean.reshape(states.shape) for t in grid[1:]}
+    mean = {t: toy.missing_counts(math.exp(-t)).mean.reshape(states.shape) for t in grid[1:]}
     q = math.exp(-grid[-1])
     start = births_law(np.zeros((1, toy.pixels)), q * toy.mean[None], max_count)[0]
     pairs = np.eye(count) * start[:, None]  # of the state before, and the state: at first they are the same
@@ -80,7 +80,7 @@ def test_the_package_draws_from_this_law(toy):
         ExactDenoiser(toy), PureDeath(toy.max_count), times, kernel=MultistepLeap(), mean=torch.from_numpy(toy.mean)
     )
     drawn = run_sampler(plan, (n, toy.pixels), SampleStreams(0, torch.arange(n)))
-    counts = histogram(drawn, toy.levels)
+    counts = count_states(drawn, toy.levels)
     assert p_value(counts, multistep_law(toy, times)) > 1e-3
     assert p_value(counts, multistep_law(toy, times, lends=False)) < 1e-6
 
