@@ -23,22 +23,22 @@ NUM_TREES = 100
 def rows(quick: bool) -> list[dict[str, Any]]:
     """Return a row for each number of samples and each classifier."""
     rng = np.random.default_rng(0)
-    found = []
+    table = []
     for number, repeats in {20: 2}.items() if quick else REPEATS.items():
         for name, linear in (("forest", False), ("regression", True)):
-            values = [
-                classifier_test(*rng.poisson(3.0, (2, number, NUM_ELEMENTS)), linear=linear, trees=NUM_TREES)[0]
-                for _ in range(repeats)
-            ]
+            values = []
+            for _ in range(repeats):
+                first, second = rng.poisson(3.0, (2, number, NUM_ELEMENTS))
+                values.append(classifier_test(first, second, linear=linear, trees=NUM_TREES)[0])
             deviation = float(np.std(values, ddof=1))
             stated = null_auc_error(number)
-            found.append({
+            table.append({
                 "n": number, "classifier": name, "repeats": repeats, "mean": float(np.mean(values)),
                 "deviation": deviation, "its error": deviation / math.sqrt(2 * (repeats - 1)), "stated": stated,
                 "ratio": deviation / stated,
             })  # fmt: skip
             print(f"{number} {name}: {deviation / stated:.2f}", flush=True)
-    return found
+    return table
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -145,7 +145,7 @@ def floor_of_draws(posteriors: np.ndarray, num_samples: int, repeats: int = 20) 
     rng = np.random.default_rng(0)
     distances = []
     for _ in range(repeats):
-        counts = sum(rng.multinomial(num_samples, p) for p in posteriors)
+        counts = np.sum([rng.multinomial(num_samples, p) for p in posteriors], axis=0)
         distances.append(total_variation(counts / counts.sum(), posteriors.mean(0)))
     return float(np.mean(distances))
 
