@@ -26,7 +26,7 @@ from torchmetrics import Metric
 from blackout.component import thaw
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
-from blackout.networks.layers import BatchShard, DistributedDropout
+from blackout.networks.dropout import BatchShard, Dropout
 from blackout.preemption import signals
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
@@ -77,11 +77,11 @@ class TrainingModule(pl.LightningModule):
 
         The masks of a user's `torch.nn.Dropout` also follow from the seed, but the samples they are
         applied to depend on the number of processes, unlike those of
-        `blackout.networks.layers.Dropout`.
+        `blackout.networks.dropout.Dropout`.
         """
         if self.trainer.world_size > 1:
             for layer in self.model.network.modules():
-                if isinstance(layer, DistributedDropout):
+                if isinstance(layer, Dropout):
                     layer.shard = BatchShard(
                         self.global_rank, self.trainer.world_size, len(batch["position"])
                     )
