@@ -294,5 +294,7 @@ def describe_scores(config: Plain) -> str:
     during_training = ""
     if every_n_steps:
         num_samples = callback.get("num_samples_between") or num_final
-        during_training = f"of {num_samples:,} samples every {every_n_steps:,} steps, "
+        steps = callback.get("num_steps_between")
+        in_steps = f" in {steps:,} steps each" if steps else ""
+        during_training = f"of {num_samples:,} samples{in_steps} every {every_n_steps:,} steps, "
     return f"{names}, {during_training}of {num_final:,} samples at the end"

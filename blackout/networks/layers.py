@@ -33,18 +33,23 @@ def full_precision(x: Tensor) -> torch.autocast:
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
-def best_memory_format(device: torch.device, has_volumes: bool = False) -> torch.memory_format:
+def best_memory_format(
+    device: torch.device, has_volumes: bool = False, is_compiled: bool = False
+) -> torch.memory_format:
     """Return the memory format in which convolutions and group norms are fastest on a device.
 
-    This is channels_last on CPUs (measured by `python -m benchmarks.training`) and on CUDA devices
-    from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that every block
-    converted back and forth (read in PyTorch's sources, not measured).
+    This is channels_last on CPUs (measured by `python -m benchmarks.training`), and on CUDA devices
+    in compiled code or from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that
+    every block converted back and forth; compiled code does not call it. What is said of CUDA was
+    read in PyTorch's sources and not measured.
 
     Args:
         device: of the network.
         has_volumes: whether convolutions have three spatial axes.
+        is_compiled: whether the network is compiled by `torch.compile`.
     """
-    keeps_format = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
+    cuda_keeps_format = is_compiled or torch.__version__ >= "2.15"
+    keeps_format = device.type == "cpu" or (device.type == "cuda" and cuda_keeps_format)
     channels_last = torch.channels_last_3d if has_volumes else torch.channels_last
     return channels_last if keeps_format else torch.contiguous_format
 

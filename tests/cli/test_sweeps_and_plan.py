@@ -73,6 +73,16 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_plan_tells_what_scores_cost_next_to_training(run, tmp_path):
+    scores = [f"callbacks.scores.{name}" for name in ("num_samples=100", "every_n_steps=250", "num_steps_between=2")]
+    words = [*TINY, "metrics=digits", *scores, "trainer.val_check_interval=250", "sampler=binomial"]
+    outcome = run("train", *words, "plan=true", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("scores:")]
+    assert "4 times 100 samples of 2 evaluations during training" in line
+    assert "100 samples of" in line.split(";")[1] and "% of the training" in line.split(";")[1]
+
+
 def test_a_plan_for_another_machine_says_that_the_batch_does_not_fit_here(run, tmp_path):
     words = [*TINY, "plan=true", "batch_size=1000000000", "trainer.max_steps=1000"]
     outcome = run("train", *words, f"runs_dir={tmp_path}")
