@@ -292,6 +292,17 @@ class Model(Pretrained, nn.Module, ABC):
         """
         if choice is False:
             return
-        self.network.compile(mode="default" if choice is True else choice)
+        mode = "default" if choice is True else choice
+        for module in self.compiled_modules(self.network):
+            module.compile(mode=mode)
         if self.ema is not None:
-            self.ema.module.compile()
+            for module in self.compiled_modules(self.ema.module):
+                module.compile()
+
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return the parts of a network that are compiled: those that the model calls as modules.
+
+        Args:
+            network: the one in training, or the averaged one.
+        """
+        return [network]

@@ -277,6 +277,11 @@ class ShuffleDiffusion(Model):
             samples = {**solutions, **batch}
             yield part, {name: values[: len(part)].cpu() for name, values in samples.items()}
 
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return encoder and layers: lists are encoded once, and scored in many orders."""
+        parts: Any = network  # a `SetTransformer`
+        return [parts.encoder, *parts.layers]
+
     def validation_batches(
         self, indices: Tensor, seed: int = 0, num_steps: int | None = None
     ) -> Drawn:
