@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from blackout.cli.build_trainer import is_scoring_samples
+from blackout.cli.build_trainer import check_batch_size, is_scoring_samples
 from blackout.cli.cost import (
     cost_per_sample,
     matmul_rate,
@@ -67,6 +67,7 @@ def plan(
     probe = Probe()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = _probe_trainer(config, probe, scratch)
+        check_batch_size(batch_size, trainer)
         device = trainer.strategy.root_device
         device_batch_size = batch_size // trainer.world_size
         flops, activations = cost_per_sample(model)
@@ -126,7 +127,8 @@ def plan(
         f"({method}; validation, previews and scores come on top)",
     }
     if is_scoring_samples(config):
-        lines["scores"] = describe_score_cost(config, model, family, flops, training_flops * num_images)
+        total_flops = training_flops * num_images
+        lines["scores"] = describe_score_cost(config, model, family, flops, total_flops)
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
 

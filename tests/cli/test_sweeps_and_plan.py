@@ -67,7 +67,7 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     outcome = run("train", *TINY, "plan=true", f"runs_dir={tmp_path / 'runs'}", "trainer.max_steps=1000")
     assert outcome.code == 0, outcome.err
     told = dict(line.split(":", 1) for line in outcome.out.splitlines())
-    assert set(told) == {"parameters", "work", "memory", "data", "length", "time"}
+    assert set(told) == {"parameters", "work", "memory", "data", "length", "time", "scores"}
     assert told["parameters"].strip() == "3,824"
     assert "64,000 images" in told["length"] and "1,258 training + 180 validation + 359 test" in told["data"]
     assert not (tmp_path / "runs").exists()
