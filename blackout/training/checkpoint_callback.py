@@ -239,7 +239,12 @@ class Checkpoints(StepCallback, Checkpoint):
         self._is_validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, *_: Any
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Stop the run on a signal: validation changes no weights, and is repeated on resume.
 
