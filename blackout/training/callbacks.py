@@ -338,11 +338,11 @@ class Scores(StepCallback):
                 steps before the end cannot be chosen.
         """
         self._check_interval(trainer)
+        if self._scores or self.missing:
+            return
         assert isinstance(pl_module, TrainingModule)
         no_samples = torch.arange(0)
         pl_module.model.validation_batches(no_samples, self.seed, self.num_steps_between)
-        if self._scores or self.missing:
-            return
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         device = trainer.strategy.root_device
         begin = self._scorer.begin

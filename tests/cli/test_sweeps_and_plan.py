@@ -75,7 +75,7 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
 
 def test_a_plan_tells_what_scores_cost_next_to_training(run, tmp_path):
     scores = [f"callbacks.scores.{name}" for name in ("num_samples=100", "every_n_steps=250", "num_steps_between=2")]
-    words = [*TINY, "metrics=digits", *scores, "trainer.val_check_interval=250", "sampler=binomial"]
+    words = [*TINY, "metrics=digits", *scores, "trainer.val_check_interval=250", "sampler=poisson"]
     outcome = run("train", *words, "plan=true", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if line.startswith("scores:")]
