@@ -69,7 +69,7 @@ class Signals:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Only set a flag inside; the caller promises to call `agreed` often."""
+        """Only set a flag inside; the caller promises to call `agreed` every few steps."""
         self._is_listening = True
         try:
             yield

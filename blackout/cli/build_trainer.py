@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -17,8 +18,9 @@ from blackout.cli.sweeps import sweeping
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden
-from blackout.errors import UserError, refuse, summary
+from blackout.errors import UserError, error_context, refuse, summary
 from blackout.training.checkpoint_callback import AtomicCheckpointIO
+from blackout.training.data_module import check_sharding
 from blackout.training.family import ComponentFamily
 from blackout.training.loggers import MetricsCSV
 
@@ -126,6 +128,33 @@ def choose_strategy(settings: Plain) -> Any:
     if entry.get("strategy") is DDPStrategy:
         return DDPStrategy(**entry["init_params"], broadcast_buffers=False)
     return strategy
+
+
+def unused_devices(settings: Plain) -> str:
+    """Return a line about the GPUs that a run leaves idle; empty if there are none.
+
+    Args:
+        settings: of the trainer.
+    """
+    is_launched = bool({"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys())
+    uses_cpu = settings.get("accelerator", "auto") == "cpu"
+    num_devices = 0 if uses_cpu or is_launched else torch.cuda.device_count()
+    if settings.get("devices") != 1 or num_devices < 2:
+        return ""
+    names = ", ".join(
+        f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(1, num_devices)
+    )
+    return f"1 of {num_devices} GPUs; trainer.devices={num_devices} also uses {names}"
+
+
+def check_batch_size(batch_size: int, trainer: pl.Trainer) -> None:
+    """Refuse a batch that the processes of a run cannot share evenly.
+
+    Raises:
+        UserError: the message has the nearest sizes that they can.
+    """
+    with error_context("batch_size"):
+        check_sharding(batch_size, 0, trainer.world_size)
 
 
 def check_launch(trainer: pl.Trainer) -> None:

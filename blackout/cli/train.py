@@ -20,8 +20,10 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.cli.build_trainer import (
     build_callbacks,
     build_trainer,
+    check_batch_size,
     check_launch,
     is_scoring_samples,
+    unused_devices,
 )
 from blackout.cli.closing import drop_unaffordable_scores, finish_run
 from blackout.cli.cost import check_memory
@@ -109,7 +111,7 @@ def train(cfg: DictConfig) -> Path:
     """
     # 1. Settings.
     config = resolve_settings(cfg)
-    configure_libraries()
+    configure_libraries(config["tf32"])
     check_trainer_settings(config["trainer"])
     find_target(config["optimizer"], "optimizer")
     instantiate(config["optimizer"], "optimizer")  # refused before the data are read
@@ -157,6 +159,7 @@ def train(cfg: DictConfig) -> Path:
         dry_run(config, model, family)
         trainer = build_trainer(config, directory, callbacks, mirror)
         check_launch(trainer)
+        check_batch_size(config["batch_size"], trainer)
         check_memory(trainer, model, config["batch_size"])
         if checkpoint_path is not None and checkpoint is not None:
             check_fits(checkpoint, model, checkpoint_path)
@@ -277,6 +280,9 @@ def print_summary(
         ]
         print(f"chosen:  {' '.join(choices)}")
     print(f"scores:  {describe_scores(config)}")
+    others = unused_devices(config["trainer"])
+    if others:
+        print(f"devices: {others}")
     print(f"run:     {run}{' (continued)' if is_continued else ''}", flush=True)
 
 
@@ -294,5 +300,7 @@ def describe_scores(config: Plain) -> str:
     during_training = ""
     if every_n_steps:
         num_samples = callback.get("num_samples_between") or num_final
-        during_training = f"of {num_samples:,} samples every {every_n_steps:,} steps, "
+        steps = callback.get("num_steps_between")
+        in_steps = f" in {steps:,} steps each" if steps else ""
+        during_training = f"of {num_samples:,} samples{in_steps} every {every_n_steps:,} steps, "
     return f"{names}, {during_training}of {num_final:,} samples at the end"

@@ -120,12 +120,18 @@ def thread_warning(load: float, threads: int, processors: int) -> str:
     )
 
 
-def configure_libraries() -> None:
-    """Set torch's and Lightning's global options for a program, and warn if threads would stall."""
+def configure_libraries(tf32: bool = False) -> None:
+    """Set torch's and Lightning's global options for a program, and warn if threads would stall.
+
+    Args:
+        tf32: whether a CUDA device may round the inputs of float32 products and convolutions to
+            TF32, which has 11 significant bits of 24. Networks of scores never do.
+    """
     warning = thread_warning(os.getloadavg()[0], torch.get_num_threads(), os.cpu_count() or 1)
     if warning and is_first():
         print(warning, flush=True)
-    torch.backends.cudnn.allow_tf32 = False  # TF32 would round float32 to 11 bits
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in EXPECTED_WARNINGS:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from blackout.counts import time_on
 from blackout.diffusion.batch_plan import plan_batch
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.conditions import (
@@ -253,11 +254,19 @@ class BlackoutDiffusion(Model):
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
         """Return (xt, t) -> prediction with the averaged weights, where there are any.
 
+        The network always gets one time per sample on the device, so that a compiled one has a
+        single graph for sampling and validation.
+
         Args:
             classes: of the samples, int64 [B]; None for all classes.
         """
         condition = () if classes is None else (classes,)
-        return lambda xt, t: self.head(self.averaged(xt, t, *condition), xt, t)
+
+        def denoise(xt: Tensor, t: Tensor) -> Prediction:
+            times = time_on(t, xt.device).expand(len(xt)).contiguous()
+            return self.head(self.averaged(xt, times, *condition), xt, t)
+
+        return denoise
 
     def sample(  # noqa: PLR0913 - keyword-only options
         self,
@@ -375,6 +384,15 @@ class BlackoutDiffusion(Model):
             if conditions.labels is not None:
                 batch["classes"] = conditions.labels[rows]
             yield indices[rows], batch
+
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
+        """Draw as `batches`, in another number of steps where that is given."""
+        sampler = self.sampler
+        if num_steps is not None:
+            sampler = replace(sampler, num_steps=num_steps)
+        return self.batches(indices, seed, sampler=sampler)
 
     def _batch_layout(
         self, sampler: Sampler, num_samples: int, conditions: Conditions

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
-    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,

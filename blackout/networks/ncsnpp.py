@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
-    Dropout,
     TimeEmbedding,
     check_sizes,
     conv1x1,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import ensure
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
-    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,

@@ -93,10 +93,10 @@ def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     return _draw_counts(False, keys, n, p)
 
 
-def words(seed: int, size: int) -> Tensor:
-    """Return the words of a seed, int64 [size], as `blackout.random.streams.words` does."""
-    numbers = torch.empty(size, dtype=torch.int64)
-    fill_words(seed, numbers.numpy())
+def words(seed: int, first: Tensor, size: int) -> Tensor:
+    """Return parts of a sequence, int64 [n, size], as `blackout.random.streams.words` does."""
+    numbers = torch.empty(len(first), size, dtype=torch.int64)
+    fill_words(seed, first.numpy(), numbers.numpy())
     return numbers
 
 
@@ -312,8 +312,10 @@ def fill_counts(
     return all_finite
 
 
-@cached_njit("void(i8, i8[::1])")
-def fill_words(seed: int, numbers: Any) -> None:
-    """Fill `numbers`, int64 [n], with the words of a seed."""
-    for k in range(numbers.size):
-        numbers[k] = mix(seed + k * GAMMA)
+@cached_njit("void(i8, i8[::1], i8[:, ::1])")
+def fill_words(seed: int, first: Any, numbers: Any) -> None:
+    """Fill `numbers`, int64 [n, size], with the words of a seed from number first[i] on."""
+    for row in range(len(first)):
+        start = seed + first[row] * GAMMA
+        for k in range(numbers.shape[1]):
+            numbers[row, k] = mix(start + k * GAMMA)

@@ -101,9 +101,19 @@ def fold_seed(seed: int, *values: int) -> int:
     return key & MASK_63
 
 
-def words(seed: int, size: int) -> Tensor:
-    """Return the first words of SplitMix64's sequence for a seed: int64 [size]."""
-    return mix_(torch.arange(size).mul_(signed(GOLDEN_GAMMA)).add_(seed))
+def words(seed: int, first: Tensor, size: int) -> Tensor:
+    """Return parts of SplitMix64's sequence for a seed.
+
+    Args:
+        seed: of the sequence.
+        first: number of the first word of each part, int64 [n].
+        size: words in a part.
+
+    Returns:
+        int64 [n, size].
+    """
+    number = first[:, None] + torch.arange(size)
+    return mix_(number.mul_(signed(GOLDEN_GAMMA)).add_(seed))
 
 
 class Draw:

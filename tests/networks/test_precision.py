@@ -153,7 +153,7 @@ def test_resampling_on_a_gpu_is_the_same(
 
 
 def test_channels_last_is_chosen_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA's group norm keeps it from PyTorch 2.15 on."""
+    """CUDA's group norm keeps it from PyTorch 2.15 on, and compiled code has none."""
     assert best_memory_format(torch.device("cpu")) == torch.channels_last
     for version, expected in (
         ("2.14.1", torch.contiguous_format),
@@ -161,6 +161,7 @@ def test_channels_last_is_chosen_where_it_is_faster(monkeypatch: pytest.MonkeyPa
     ):
         monkeypatch.setattr(torch, "__version__", TorchVersion(version))
         assert best_memory_format(CUDA) == expected
+        assert best_memory_format(CUDA, is_compiled=True) == torch.channels_last
     network = CountNetwork(
         NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True
     )
@@ -173,3 +174,9 @@ def test_channels_last_is_chosen_where_it_is_faster(monkeypatch: pytest.MonkeyPa
         "blackout.networks.inputs.best_memory_format", lambda *_: torch.contiguous_format
     )
     assert network.double().body.stem.weight.is_contiguous()
+    monkeypatch.setattr(
+        "blackout.networks.inputs.best_memory_format",
+        lambda *options: torch.channels_last if options[-1] else torch.contiguous_format,
+    )
+    network.compile(backend="eager")
+    assert not network.body.stem.weight.is_contiguous()

@@ -10,9 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from blackout.networks.layers import BatchShard, DistributedDropout, Dropout
 from blackout.training import checkpoint_callback
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.lightning_module import TrainingModule
@@ -72,22 +70,6 @@ def test_a_group_whose_workers_are_killed_begins_again_by_itself(tmp_path):
         assert done.returncode == 0, done.stderr[-5000:]
         assert done.stdout.count("(continued)") == (2 if more else 0)
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")
-
-
-@pytest.mark.parametrize("alone, kind", [(nn.Dropout, DistributedDropout), (Dropout, Dropout)])
-def test_shares_of_a_batch_have_the_masks_of_the_whole(alone, kind):
-    whole, x = alone(0.3), torch.randn(12, 5, 3, 3).to(memory_format=torch.channels_last)
-    for rows in (x, x.repeat_interleave(2, 0)):
-        torch.manual_seed(3)
-        expected = whole(rows)
-        for number in (2, 3, 4):
-            each = rows.unflatten(0, (12, -1))
-            for rank in range(number):
-                share = kind(0.3)
-                share.shard = BatchShard(rank, number, 12 // number)
-                torch.manual_seed(3)
-                mine = share(each[rank::number].flatten(0, 1))
-                assert torch.equal(mine, expected.unflatten(0, (12, -1))[rank::number].flatten(0, 1))
 
 
 def test_no_step_waits_for_the_disk_and_all_is_written_in_the_end(run, tmp_path, monkeypatch):  # noqa: F811

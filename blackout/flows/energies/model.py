@@ -364,6 +364,10 @@ class EnergySampler(ChainSampler):
             values |= score_couplings(self.target, self.require_source())
         return values
 
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return the rates, the large part of `EnergyWithRates`."""
+        return [cast(EnergyWithRates, network).rates]
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return the flow's parameters, and the energy's with a learning rate of their own."""
         return [

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure, error_context
+from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import TransformerLayer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -37,7 +37,7 @@ from blackout.permutations.metrics import (
 )
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
-from blackout.training.model import Model, check_finite_output
+from blackout.training.model import FIXED_STEPS, Model, check_finite_output
 
 Denoiser: TypeAlias = Callable[[Tensor], Tensor]  # codes [B, n] -> logits [B, n, n]
 # positions of the digits of each pass, int64 [s], or [B, s] if every sample has its own
@@ -866,8 +866,11 @@ class CodeModel(Model):
         source = self.require_source()
         return source.batch(split, torch.arange(source.size(split) or 0))
 
-    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
         """Draw samples with the contexts of validation samples, see `batches`."""
+        refuse(num_steps is not None, FIXED_STEPS)
         return self.batches(indices, seed, contexts=self.contexts(split="val"))
 
     def steps(self, passes: Passes, num_observed: int) -> int:

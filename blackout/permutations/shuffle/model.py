@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from blackout.errors import error_context
+from blackout.errors import error_context, refuse
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
@@ -47,7 +47,7 @@ from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
-from blackout.training.model import Model, evaluating
+from blackout.training.model import FIXED_STEPS, Model, evaluating
 
 # keys that separate the uses of one seed; 2 is the key of dropout
 WALK_KEY = 0
@@ -277,8 +277,16 @@ class ShuffleDiffusion(Model):
             samples = {**solutions, **batch}
             yield part, {name: values[: len(part)].cpu() for name, values in samples.items()}
 
-    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return encoder and layers: lists are encoded once, and scored in many orders."""
+        parts: Any = network  # a `SetTransformer`
+        return [parts.encoder, *parts.layers]
+
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
         """Solve validation puzzles, see `batches`."""
+        refuse(num_steps is not None, FIXED_STEPS)
         puzzles: dict[str, Tensor] = {}
         if len(indices):
             puzzles = self._held_out(torch.arange(int(indices.max()) + 1), "val")
