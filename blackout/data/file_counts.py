@@ -21,6 +21,7 @@ from blackout.data.formats import (
     FileContents,
     LazySparseMatrix,
     arrange_axes,
+    describe_axes,
     is_number,
     iterate_blocks,
     refuse_local_number,
@@ -34,6 +35,8 @@ from blackout.data.tiles import IMAGE, cut_tiles, propose_tile
 from blackout.errors import UserError, ensure
 
 Array = npt.NDArray[Any]
+PLAIN_AXES = ("NE", "NYX", "NCYX", "NCZYX", "YX")  # that need no explanation
+MAX_COLOURS = 4  # channels of one picture; more are often frames of a stack
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,15 @@ def read_table(
 
     # 2. Bring the axes into their order, cut tiles, and select elements.
     arrangement = Arrangement(layout, contents.axes.get(name))
+    is_array = not contents.is_table and not hasattr(matrix, "tocsr")
+    is_array &= not isinstance(matrix, LazySparseMatrix)
+    has_axes = layout.axes is not None or layout.tile is not None
+    ensure(is_array or not has_axes, "axes and tile are for arrays, not for a table or matrix")
     check_stored_numbers(name, contents, units)
     matrix = _mask_no_data(name, matrix, contents, layout)
     columns = arrangement.arrange_mask(layout.mask, tuple(matrix.shape), columns)
     matrix, series = arrangement.arrange(matrix)
+    _name_axes(name, contents, layout)
     if layout.tile is not None:
         matrix, image_numbers = cut_tiles(matrix, layout.tile, layout.stride)
         columns = {IMAGE: image_numbers, **columns}
@@ -204,12 +212,10 @@ class Arrangement:
         ensure(self._series is None or num_axes == 3, f"{message}, not {list(matrix.shape)}")
         axes = self._axes
         if axes is None and self._tile is not None:  # images without names of axes
-            ensure(not hasattr(matrix, "tocsr"), "tile cuts images, and a sparse matrix has none")
             axes = {2: "YX", 3: "NYX", 4: "NCYX", 5: "NCZYX"}.get(num_axes)
             ensure(axes is not None, f"tile cuts images, not an array {list(matrix.shape)}")
         if axes is None:
             return matrix, self._series
-        ensure(not hasattr(matrix, "tocsr"), "axes are for arrays, not for a sparse matrix or table")
         arranged = arrange_axes(matrix, axes)
         is_image = "Y" in axes
         if self._tile is not None:
@@ -242,11 +248,36 @@ class Arrangement:
         height, width = shape[-2:]
         tile = propose_tile(height, width)
         message = f"it holds one image of {height} x {width} pixels: dataset.tile={tile} cuts tiles"
-        planes = next((axis for axis in "ZC" if axis in axes), None)
+        planes = "Z" if "Z" in axes else None
+        if "C" in axes and planes is None and shape[1] > MAX_COLOURS:
+            planes = "C"
+        if planes is None and "C" in axes:
+            return f"{message} from it"
         if planes is None:
             return f"{message} from it, dataset.axes=NE reads its rows as samples"
         setting = format_override("dataset.axes", axes.replace(planes, "N", 1))
         return f"{message} from it, {setting} reads each of its planes as a sample"
+
+
+def _name_axes(name: str, contents: FileContents, layout: FileLayout) -> None:
+    """Warn what the axes of an array were taken for, and about elements of one name.
+
+    Warns:
+        Note: axes in another order than that of counts, or with unknown names.
+    """
+    names = contents.axis_names.get(name, ())
+    axes = contents.axes.get(name)
+    if names and layout.axes is None and layout.series is None:
+        if axes is None:
+            listed = ", ".join(map(repr, names))
+            message = f"axes are called {listed}, and the first is read as samples"
+            warnings.warn(Note(f"{message}: dataset.axes says otherwise"), stacklevel=4)
+        elif axes not in PLAIN_AXES:
+            warnings.warn(Note(f"axes of the file: {describe_axes(names, axes)}"), stacklevel=4)
+    repeated = len(contents.features) - len(set(contents.features))
+    if repeated:
+        message = f"{repeated} elements have the name of another: columns cannot name them"
+        warnings.warn(Note(message), stacklevel=4)
 
 
 def check_stored_numbers(name: str, contents: FileContents, units: Units) -> None:
@@ -318,6 +349,9 @@ def _find_table_counts(
         if name not in used | index and column.dtype.kind in "iufb":
             elements.append(name)
     found = format_array_names(arrays)
+    if not elements:
+        for name in arrays.keys() - used - index:
+            refuse_local_number(name, str(arrays[name][0]))
     ensure(elements, f"no column of numbers is left for the counts, found {found}")
     for name in contents.index:
         if name not in used | dropped:
@@ -328,7 +362,8 @@ def _find_table_counts(
     fractional = []
     for name in elements:
         is_float = arrays[name].dtype.kind == "f"
-        if is_float and name not in dropped and np.any(np.mod(arrays[name], 1) > 0):
+        finite = arrays[name][np.isfinite(arrays[name])] if is_float else arrays[name]
+        if is_float and name not in dropped and np.any(np.mod(finite, 1) > 0):
             fractional.append(name)
     if fractional and len(fractional) < len(elements) / 2:
         name = fractional[0]
@@ -415,6 +450,12 @@ def load_counts(
     array, mask = mask_missing(array, layout.mask, arrays)
     values = to_counts(name, array, layout.series)
     observed = None if mask is None else torch.from_numpy(mask).view(values.shape)
+    if observed is not None:
+        is_empty = ~observed.flatten(1).any(1)
+        if bool(is_empty.any()):
+            first = int(is_empty.int().argmax())
+            message = f"{int(is_empty.sum())} samples have no observed entry, the first is {first}"
+            warnings.warn(Finding(f"{message}: leave them out"), stacklevel=4)
     offset = units.offset or 0
     if units.offset is None and units.gain == 1 and is_underdispersed(values):
         offset = int(values.min())

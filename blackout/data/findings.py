@@ -35,6 +35,8 @@ MIN_OFFSET_PIXELS = 10  # at the lowest count, or 1 % of all
 # Outliers
 OUTLIER_RATIO = 100  # of a count to the largest of the others
 MAX_OUTLIER_SHARE = 0.01
+FEW_OUTLIERS = 3  # that may exceed this share of few values
+MIN_OUTLIER_VALUES = 100  # from which they may
 FEW_UNITS = 10  # a total that samples reach by chance only
 
 # Hot pixels
@@ -188,8 +190,11 @@ def _outlier_threshold(counts: Tensor) -> tuple[int | None, int]:
         None where there are no outliers; and the largest of the other counts.
     """
     largest = int(counts.max())
-    num_compared = int(MAX_OUTLIER_SHARE * counts.numel()) + 1
-    if largest <= OUTLIER_RATIO * FEW_UNITS or num_compared < 2:
+    num_outliers = int(MAX_OUTLIER_SHARE * counts.numel())
+    if counts.numel() >= MIN_OUTLIER_VALUES:
+        num_outliers = max(num_outliers, FEW_OUTLIERS)
+    num_compared = num_outliers + 1
+    if largest <= OUTLIER_RATIO * FEW_UNITS or num_outliers == 0:
         return None, largest
     values = torch.topk(counts.flatten(), num_compared).values.long()
     next_values = torch.cat([values[1:], values[-1:]])

@@ -190,7 +190,7 @@ def counts(  # noqa: PLR0913 - built from YAML
         contents = encode_sequences(file, contents, sequences, letters)
     units = _check_units(offset, gain)
     parts: dict[str, Any] = {
-        "name": file.stem,
+        "name": Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem,
         "layer": None if layer is None else str(layer),
         "features": contents.features,
         "from_anndata": bool(contents.features),

@@ -6,7 +6,7 @@ files and tables of text need no further library; the others are optional (`pip 
 """
 
 from blackout.data.formats.anndata_files import write_h5ad
-from blackout.data.formats.axes import AXES, arrange_axes, check_axes
+from blackout.data.formats.axes import AXES, arrange_axes, check_axes, describe_axes
 from blackout.data.formats.contents import COUNTS, MISSING_WORDS, FileContents, is_number
 from blackout.data.formats.lazy import LazySparseMatrix
 from blackout.data.formats.numpy_files import load_array, load_arrays
@@ -29,6 +29,7 @@ __all__ = [
     "arrange_axes",
     "check_axes",
     "check_range",
+    "describe_axes",
     "is_number",
     "iterate_blocks",
     "load_array",

@@ -40,7 +40,8 @@ class FileContents:
             counts.
         layers: of AnnData, which may hold the counts where X does not.
         index: names of arrays that number or name the samples; those of a table are no elements.
-        axes: one letter for each axis of an array, see `axes.AXES`, by name.
+        axis_names: what the file calls the axes of an array, by name.
+        axes: one letter for each axis of an array whose axis names are known, see `axes.AXES`.
         units: factors that other programs apply to an array, as text by name.
         no_data: number that stands for a missing entry, by name of an array.
         unread: what the file holds and no setting can use, by name, and what it is.
@@ -53,6 +54,7 @@ class FileContents:
     is_table: bool = False
     layers: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
+    axis_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     axes: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     no_data: Mapping[str, float] = field(default_factory=dict)

@@ -57,12 +57,15 @@ def read_hierarchy(
         raise UserError(f"{path}: there is no array {layer!r}, found {quote_names(arrays)}")
 
     contents: dict[str, Any] = {}
+    axis_names: dict[str, tuple[str, ...]] = {}
     axes: dict[str, str] = {}
+    left_out = dict(unread or {})
     no_data: dict[str, float] = {}
     units: dict[str, str] = {}
     for place, array in arrays.items():
         if place == COUNTS and layer is not None and layer != COUNTS:
-            continue  # not the chosen one
+            left_out[place] = "not the chosen array"
+            continue
         name = COUNTS if place == layer else place
         stays_lazy = len(array.shape) > 1 and array.dtype.kind in "biuf"
         contents[name] = array if stays_lazy else np.asarray(array)
@@ -70,11 +73,18 @@ def read_hierarchy(
         letters = named_axes(names) if len(names) == len(array.shape) else None
         if letters is not None:
             axes[name] = letters
+        if any(names):
+            axis_names[name] = tuple(names)
         attributes = dict(nodes[place].attrs)
         units |= _units(name, attributes)
         no_data |= _no_data(name, attributes)
     return FileContents(
-        contents, axes=axes, unread=dict(unread or {}), units=units, no_data=no_data
+        contents,
+        axis_names=axis_names,
+        axes=axes,
+        unread=left_out,
+        units=units,
+        no_data=no_data,
     )
 
 

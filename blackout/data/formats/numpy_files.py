@@ -50,8 +50,9 @@ def read_numpy(path: Path, layer: str | None = None) -> FileContents:
     names = quote_names(arrays)
     refuse(layer not in arrays, f"{path}: there is no array {layer!r}, found {names}")
     counts = arrays.pop(layer)
-    arrays.pop(COUNTS, None)  # not the chosen one
-    return FileContents({**arrays, COUNTS: counts})
+    has_other = arrays.pop(COUNTS, None) is not None
+    unread = {COUNTS: "not the chosen array"} if has_other else {}
+    return FileContents({**arrays, COUNTS: counts}, unread=unread)
 
 
 def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:

@@ -117,6 +117,10 @@ def read_file(path: Path, layer: str | int | None = None) -> FileContents:
     if suffix in OTHER_FORMATS:
         advice = OTHER_FORMATS[suffix]
         raise UserError(f"{path}: {suffix} files are not read; {advice}; read are {formats}")
-    format_name = ".npy or .npz" if reader is read_numpy else suffix
-    with reading(path, f"not a readable {format_name} file of numbers"):
+    problem = f"not a readable {suffix} file of numbers"
+    if reader is read_numpy:
+        problem = "not a readable .npy or .npz file of numbers"
+    if suffix not in READERS:
+        problem = f"{problem}; other formats have their suffix, {formats}"
+    with reading(path, problem):
         return reader(path, layer_name)

@@ -149,7 +149,7 @@ def _select_type(path: Path, types: Array, layer: str | None) -> Array:
         UserError: there are several types and none was chosen, or no such one.
     """
     names, sizes = np.unique(types, return_counts=True)
-    listed = ", ".join(f"{size:,} {name!r}" for name, size in zip(names, sizes, strict=True))
+    listed = ", ".join(f"{size:,} {name!r}" for name, size in zip(names.tolist(), sizes, strict=True))
     if layer is not None:
         refuse(layer not in names, f"{path}: there are no features of type {layer!r}, only {listed}")
         return types == layer

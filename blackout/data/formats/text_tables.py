@@ -54,6 +54,10 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
         text = "".join(lines[num_comments:])
         notes.append(f"{num_comments} lines that begin with # are comments")
     rows, separator = _parse_rows(path, text)
+    num_rows = len(rows)
+    rows = [row for row in rows if any(row)]
+    if len(rows) < num_rows:
+        notes.append(f"{num_rows - len(rows)} rows without any value are left out")
 
     # 1. Rows of one length, and a header.
     header: list[str] | None = None
@@ -143,7 +147,9 @@ def _has_header(path: Path, rows: list[list[str]], notes: list[str]) -> bool:
     text_columns = [k for k, is_num in enumerate(are_numbers) if not is_num]
     numbers = [field for field in first if is_number(field) and field not in MISSING_NUMBER]
     are_texts = all(not all(is_number(row[k]) for row in rows[1:]) for k in text_columns)
-    is_unclear = len(rows) > 1 and numbers and are_texts and not _is_evenly_spaced(numbers)
+    is_counted = numbers == [str(number) for number in range(len(numbers))]
+    occurs_again = any(row[k] == first[k] for row in rows[1:] for k in text_columns)
+    is_unclear = len(rows) > 1 and numbers and are_texts and (occurs_again or not is_counted)
     refuse(is_unclear, f"{path}: its first row, {shown}, may be names or a sample: {advice}")
     return True
 
@@ -178,7 +184,8 @@ def refuse_local_number(name: str, field: str) -> None:
     Raises:
         UserError: the field is such a number.
     """
-    is_grouped = re.fullmatch(r"[+-]?\d{1,3}([,_ '’\u00a0\u202f.]\d{3})+([.,]\d+)?", field)
+    is_grouped = re.fullmatch(r"[+-]?\d{1,3}([, '’\u00a0\u202f.]\d{3})+([.,]\d+)?", field)
+    is_grouped = is_grouped or re.fullmatch(r"[+-]?\d+(_\d+)+", field)
     message = f"column {name!r} has {field!r}"
     if is_grouped:
         raise UserError(f"{message}: write numbers without marks between thousands")

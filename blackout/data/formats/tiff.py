@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blackout.data.formats.axes import describe_axes, tiff_axes
+from blackout.data.formats.axes import tiff_axes
 from blackout.data.formats.contents import (
     COUNTS,
     LIBRARY_BYTES,
@@ -26,7 +26,8 @@ from blackout.errors import UserError, ensure, refuse
 from blackout.safe_reading import check_size, limit_memory, open_regular, reading, stored_bytes
 
 SUFFIXES = (".tif", ".tiff")
-PLAIN_AXES = ("NYX", "YX")  # that need no explanation
+IMAGE_AXES = "ZCSYX"  # tifffile's letters; other axes of length 1 say nothing
+DAMAGE = re.compile("corrupt|truncat|incomplete|missing data", re.IGNORECASE)  # in tifffile's log
 MAX_LISTED = 5  # series or files that a message lists
 NODATA_TAG = 42113  # of GDAL: text of the number that stands for no data
 PHOTOMETRIC_NOTES = {
@@ -73,15 +74,16 @@ def read_tiff(path: Path, layer: str | None = None) -> FileContents:
         axes = f"I{axes}"
     letters = tiff_axes(axes)
     notes = parts[0].notes
-    if letters not in PLAIN_AXES:
-        notes = (*notes, f"axes of the file: {describe_axes(axes, letters)}")
     problems = ()
+    damage = next((message for message in messages if DAMAGE.search(message)), None)
+    ensure(damage is None, f"the file is damaged: {damage}")
     if messages:
         more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
         problems = (f"tifffile: {messages[0]}{more}",)
     no_data = parts[0].no_data
     return FileContents(
         {COUNTS: pixels},
+        axis_names={COUNTS: tuple(axes)},
         axes={COUNTS: letters},
         no_data={} if no_data is None else {COUNTS: no_data},
         notes=notes,
@@ -122,8 +124,13 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
         listed = ", ".join(others[:MAX_LISTED])
         notes.append(f"not read, as they are no .tif files: {listed}, {len(others)} in all")
     stack = np.stack(images)
-    axes = {COUNTS: f"N{first.axes[COUNTS]}"}
-    return replace(first, arrays={COUNTS: stack}, axes=axes, notes=tuple(notes))
+    return replace(
+        first,
+        arrays={COUNTS: stack},
+        axis_names={COUNTS: ("file", *first.axis_names[COUNTS])},
+        axes={COUNTS: f"N{first.axes[COUNTS]}"},
+        notes=tuple(notes),
+    )
 
 
 def natural_key(path: Path) -> list[tuple[int, int, str]]:
@@ -174,7 +181,11 @@ def _read_series(series: Any) -> _Series:
     if int(keyframe.photometric) in PHOTOMETRIC_NOTES:
         notes.append(PHOTOMETRIC_NOTES[int(keyframe.photometric)])
     no_data = float(keyframe.nodata) if NODATA_TAG in keyframe.tags else None
-    return _Series(pixels, series.axes, tuple(notes), no_data)
+    sizes = zip(series.axes, pixels.shape, strict=True)
+    kept = [(axis, size) for axis, size in sizes if size > 1 or axis in IMAGE_AXES]
+    axes = "".join(axis for axis, _ in kept)
+    pixels = pixels.reshape([size for _, size in kept])
+    return _Series(pixels, axes, tuple(notes), no_data)
 
 
 class _LogMessages(logging.Handler):

@@ -31,7 +31,8 @@ NUM_LISTED_FILES = 5  # names in the message about files that are not read
 # numeric attributes of nodes and edges that are not weights
 NON_WEIGHT_ATTRIBUTES = {"id", "label", "key", "name", "x", "y", "z"}
 # settings in comments of an edge list, such as `nodes: 12`
-COMMENT_SETTING = re.compile(r"(nodes|first|vartype)\s*[:=]\s*(\w+)")
+COMMENT_SETTING = re.compile(r"\b(nodes|vertices|edges|first|vartype)\s*[:=]\s*(\w+)", re.I)
+COMMENT_SIZE = re.compile(r"\b(\d+)\s+(nodes|vertices|edges)\b", re.I)  # such as `5 edges`
 
 # the number of a line, and its words
 Row: TypeAlias = tuple[int, list[str]]
@@ -205,7 +206,7 @@ def _parse_edges(rows: Sequence[Row], first: int, last: int) -> tuple[list[Pair]
 def _check_num_edges(pairs: Sequence[Any], expected: int) -> None:
     refuse(
         len(pairs) != expected,
-        f"its header announces {expected} edges, but it has {len(pairs)}",
+        f"it announces {expected} edges, but it has {len(pairs)}",
     )
 
 
@@ -228,14 +229,15 @@ def _merge_directions(
 def _read_edge_list(file: Path) -> Graph:
     """Read lines `node node [weight]`.
 
-    `#` starts a comment, which may contain `nodes: 12`, `first: 0` or `vartype=SPIN`.
+    `#` starts a comment, which may contain `nodes: 12`, `edges: 15`, `first: 0` or `vartype=SPIN`
+    in capital or small letters; the number of edges is compared.
     """
     # 1. Lines and settings in comments.
     settings: dict[str, str] = {}
     rows: list[Row] = []
     for number, line in enumerate(read_text(file, max_bytes=MAX_BYTES).splitlines(), 1):
         edge, _, comment = line.partition("#")
-        settings |= dict(COMMENT_SETTING.findall(comment))
+        _add_comment(settings, comment, number)
         # networkx writes weights as {'weight': 2.0}
         edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())
         words = edge.replace(",", " ").split()
@@ -258,7 +260,9 @@ def _read_edge_list(file: Path) -> Graph:
         "otherwise add a comment `# nodes: N` with the number of nodes",
     )
 
-    # 3. Number of nodes, and whether they are numbered from 0 or from 1.
+    # 3. Number of edges and nodes, and whether they are numbered from 0 or from 1.
+    if "edges" in settings:
+        _check_num_edges(pairs, _parse_integer(settings["edges"], 0, MAX_BYTES, 1))
     used = {node for pair in pairs for node in pair}
     smallest = min(used, default=0)
     largest = max(used, default=-1)
@@ -278,6 +282,21 @@ def _read_edge_list(file: Path) -> Graph:
         "`# nodes: N, first: 0` with the number of nodes and the number of the first one (0 or 1)",
     )
     return _make_graph(count, pairs, weights, first=first)
+
+
+def _add_comment(settings: dict[str, str], comment: str, line: int) -> None:
+    """Add what a comment says to the settings of an edge list.
+
+    Raises:
+        UserError: another comment says something else.
+    """
+    pairs = COMMENT_SETTING.findall(comment)
+    pairs += [(name, size) for size, name in COMMENT_SIZE.findall(comment)]
+    for name, value in pairs:
+        name = name.lower().replace("vertices", "nodes")
+        value = value.upper() if name == "vartype" else value
+        known = settings.setdefault(name, value)
+        refuse(known != value, f"line {line}: {name} is {value} here, and {known} before")
 
 
 def _is_gset(rows: Sequence[Row]) -> bool:
