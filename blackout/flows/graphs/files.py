@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from blackout.data.formats.contents import NUMBER
 from blackout.errors import UserError, refuse, summary
 from blackout.flows.graphs.graphs import Graph
 from blackout.safe_reading import check_size, open_regular, read_text, stored_bytes
@@ -171,10 +173,10 @@ def _parse_integer(word: str, minimum: int, maximum: int, line: int) -> int:
 
 def _parse_number(word: Any, place: int | str) -> float:
     """Parse a finite number; the place is a line number or a description for the message."""
-    try:
-        number = float(word)
-    except (TypeError, ValueError):  # refused below together with infinities
-        number = math.nan
+    number = math.nan  # refused below, as infinities are
+    if not isinstance(word, str) or NUMBER.fullmatch(word):  # Python also reads 1_0 as 10
+        with suppress(TypeError, ValueError):
+            number = float(word)
     if not math.isfinite(number):
         prefix = f"line {place}" if isinstance(place, int) else place
         raise UserError(f"{prefix}: {str(word)[:MAX_WORD_LENGTH]!r} must be a finite number")
@@ -206,7 +208,7 @@ def _parse_edges(rows: Sequence[Row], first: int, last: int) -> tuple[list[Pair]
 def _check_num_edges(pairs: Sequence[Any], expected: int) -> None:
     refuse(
         len(pairs) != expected,
-        f"it announces {expected} edges, but it has {len(pairs)}",
+        f"its header announces {expected} edges, but it has {len(pairs)}",
     )
 
 
