@@ -10,6 +10,8 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from blackout.config.arguments import check_arguments
 from blackout.config.overrides import format_command, format_override
@@ -82,8 +84,9 @@ def _parse_settings(settings: list[str]) -> dict[str, Any]:
         if not equals or name == "path":
             raise UserError(f"settings are dataset.<name>=<value>, not {' '.join(settings)}")
         try:
-            values[name] = parser.parse_override(word).value()
-        except HydraException as error:
+            value = OmegaConf.create([parser.parse_override(word).value()])
+            values[name] = OmegaConf.to_container(value, resolve=True)[0]  # type: ignore[index]
+        except (HydraException, OmegaConfBaseException) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{word}: Hydra cannot read it; quote the value ({reason})") from None
     return values

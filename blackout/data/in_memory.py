@@ -129,6 +129,7 @@ def _read_table(data: Any, labels: Any) -> ArrayData:
         ValueError: a column of something else that is not the labels.
     """
     elements = []
+    ensure(len(set(data.columns)) == len(data.columns), "two columns have one name")
     for name in data.columns:
         values = np.asarray(data[name])
         is_label = isinstance(labels, str) and name == labels
