@@ -14,7 +14,8 @@ from torch import nn
 from blackout.component import Plain
 from blackout.config.descriptions import add_defaults, to_description
 from blackout.config.instantiate import instantiate
-from blackout.data import CountData
+from blackout.data.count_data import split_array
+from blackout.data.splits import DEFAULT_VALIDATION
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import CONF
 from blackout.protocols import Source
@@ -65,8 +66,9 @@ def from_data(  # noqa: PLR0913 - keyword-only settings of a run
     Args:
         data: for counts, a data set of `blackout.data`, or whole numbers [N, D] or [N, C, H, W] as
             a tensor, NumPy array, SciPy sparse matrix, AnnData, DataFrame or xarray.DataArray, of
-            which a tenth is validation data and a tenth test data; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for
-            `family="flow"` a target as a component.
+            which a tenth is validation data and a tenth test data; for other families their
+            `Source` (`Puzzles`, `PermutationData`, ...), or for `family="flow"` a target as a
+            component.
         network: a body such as `blackout.networks.UNet`, or a whole network as a mapping; None
             chooses one that fits.
         family: blackout, flow, energy, shuffle or codes.
@@ -76,8 +78,8 @@ def from_data(  # noqa: PLR0913 - keyword-only settings of a run
         seed: of weights, order, noise and times.
         validation: share or number of the samples of an array for validation, in place of a tenth;
             0 for none.
-        labels: class of each sample of an array, whole numbers or texts [N], or the name of a column
-            of AnnData or a DataFrame; the model is then conditional, unless `conditional=False`.
+        labels: class of each sample of an array, whole numbers or texts [N], or the name of a
+            column of AnnData or a DataFrame; the model is then conditional, unless `conditional=False`.
         settings: of the family, components among them (`head=`, `sampler=`, `conditional=`, ...),
             and `lr`, `factory`, `warmup_steps` and `decay_steps` of
             `blackout.training.optimization.Optimization`.
@@ -95,7 +97,10 @@ def from_data(  # noqa: PLR0913 - keyword-only settings of a run
     """
     check_sampling_arguments(1, seed)
     if labels is not None:
-        data = _label_counts(data, labels, family, validation)
+        refuse(family != "blackout", f"labels are for family=blackout, not for {family}")
+        with error_context("data"):
+            share = DEFAULT_VALIDATION if validation is None else validation
+            data = split_array(data, share, labels)
         settings = {"conditional": True, **settings}
         validation = None
     optimization_settings = {
@@ -121,21 +126,6 @@ def from_data(  # noqa: PLR0913 - keyword-only settings of a run
     optimization = replace(optimization, **optimization_settings)
     data_module = SourceDataModule(source, config["batch_size"], seed, epochs=True)
     return Standalone(model, optimization, data_module)
-
-
-def _label_counts(data: Any, labels: Any, family: str, validation: float | None) -> CountData:
-    """Return counts with labels.
-
-    Raises:
-        UserError: a family without labels, a data set that has its own, or labels that do not fit.
-    """
-    message = f"labels are for family=blackout, not for {family}"
-    refuse(family != "blackout", message)
-    refuse(isinstance(data, CountData), "labels are for an array; a data set has its own")
-    with error_context("data"):
-        if validation is None:
-            return CountData.from_array(data, labels)
-        return CountData.from_array(data, labels, validation=validation)
 
 
 def make_model(family: ComponentFamily, settings: Plain, source: Source) -> Model:

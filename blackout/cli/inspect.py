@@ -55,9 +55,8 @@ def inspect(path: Path, settings: list[str]) -> int:
             if isinstance(value, list):
                 value = [*_as_list(values.get(name)), *value]
             values[name] = value
-    words = [
-        format_override(f"dataset.{name}", value) for name, value in {"path": path, **values}.items()
-    ]
+    settings_by_name = {"path": path, **values}
+    words = [format_override(f"dataset.{name}", settings_by_name[name]) for name in settings_by_name]
     command = format_command(["python", "train.py", "dataset=counts", *words])
     print(f"command: {command}")
     return num_findings

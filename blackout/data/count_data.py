@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from blackout.data.formats import check_range, to_counts
 from blackout.data.in_memory import read_arrays, read_classes
 from blackout.data.labels import Level, decode_labels
 from blackout.data.on_disk import DiskCounts
-from blackout.data.splits import SplitRows, split_samples
+from blackout.data.splits import DEFAULT_VALIDATION, SplitRows, split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.protocols import Split
 
@@ -152,8 +151,8 @@ class CountData:
             counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse
                 matrix, AnnData, a DataFrame, an xarray.DataArray, or anything that NumPy converts
                 to an array; see `in_memory.read_arrays`.
-            labels: class of each sample, whole numbers or texts [N], the name of a column of AnnData
-                or a DataFrame, or None.
+            labels: class of each sample, whole numbers or texts [N], the name of a column of
+                AnnData or a DataFrame, or None.
             max_count: largest possible count; None takes the largest of the array.
             holdout: fraction of the samples for the test.
             seed: of the random split.
@@ -486,20 +485,23 @@ class CountData:
             raise ValueError(f"{self.name}: {message}")
 
 
-def split_array(counts: Any, validation: float) -> CountData:
+def split_array(
+    counts: Any, validation: float = DEFAULT_VALIDATION, labels: Any = None
+) -> CountData:
     """Divide an array of counts as `CountData.from_array` does, with errors for users.
 
     Args:
         counts: an array, see `CountData.from_array`.
         validation: fraction or number of the samples for validation.
+        labels: of the samples, or None.
 
     Raises:
         UserError: a data set that has splits already, or a number out of range.
     """
-    message = "validation divides an array; a data set has its own validation data"
+    message = "validation and labels are for an array; a data set has its own"
     refuse(isinstance(counts, CountData), message)
     try:
-        return CountData.from_array(counts, validation=validation)
+        return CountData.from_array(counts, labels, validation=validation)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -138,8 +138,8 @@ def image_folder(  # noqa: PLR0913 - built from YAML
 
     Each image is turned upright, cropped to its central square and resized with an antialiased
     filter. If all images are below direct subfolders (at any depth), of which there are at least
-    two, these are their classes by name, in alphabetical order, and every split has the same fractions of
-    classes. Names that begin with a dot are skipped.
+    two, these are their classes by name, in alphabetical order, and every split has the same
+    fractions of classes. Names that begin with a dot are skipped.
 
     Args:
         path: of the folder.

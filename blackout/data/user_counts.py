@@ -113,8 +113,8 @@ def counts(  # noqa: PLR0913 - built from YAML
         max_count: largest possible count; None takes the largest of the file.
         holdout: fraction of the samples for the test, where the file has no split.
         seed: of the random split.
-        layer: array of an .npz, .h5ad (a layer, or `raw`), .zarr or HDF5 file that holds the counts;
-            number of a series of a TIFF file; type of CellRanger's features.
+        layer: array of an .npz, .h5ad (a layer, or `raw`), .zarr or HDF5 file that holds the
+            counts; number of a series of a TIFF file; type of CellRanger's features.
         labels: column(s), or a file, with the class of every sample; "total" for the total count.
             See `labels.make_classes`.
         bins: number of quantile bins of a numeric label column.

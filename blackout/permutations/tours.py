@@ -332,7 +332,8 @@ class Frame:
 
     def to_unit_square(self, points: Tensor) -> Tensor:
         """Return points [..., 2] in the unit square, float32."""
-        return ((points.double() - torch.tensor(self.origin).double()) / self.scale).float()
+        origin = torch.tensor(self.origin, dtype=torch.float64)
+        return ((points.double() - origin) / self.scale).float()
 
 
 def fit_frame(points: Tensor) -> Frame:

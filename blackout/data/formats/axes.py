@@ -52,7 +52,9 @@ def named_axes(names: Sequence[str]) -> str | None:
 
     None if one of the names is not in `AXIS_NAMES`.
     """
-    letter_of_name = {name: letter for letter, words in AXIS_NAMES.items() for name in words.split()}
+    letter_of_name = {}
+    for letter, words in AXIS_NAMES.items():
+        letter_of_name |= dict.fromkeys(words.split(), letter)
     letters = [letter_of_name.get(name.lower()) for name in names]
     return None if None in letters else "".join(map(str, letters))
 

@@ -16,7 +16,7 @@ from blackout.data.formats.lazy import LazyArray
 from blackout.data.formats.tenx import find_tenx_group, read_tenx_hdf5
 from blackout.errors import UserError
 
-# attributes by which other programs convert stored numbers, and what they mean where they are absent
+# attributes by which other programs convert stored numbers, and their values where they are absent
 UNITS = {"scale_factor": 1, "add_offset": 0}
 NO_DATA = ("_FillValue", "missing_value")  # attributes with the number of a missing entry
 

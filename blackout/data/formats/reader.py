@@ -88,9 +88,9 @@ def read_file(path: Path, layer: str | int | None = None) -> FileContents:
             .hdf5 (also of CellRanger), .mtx, .tif, .tiff, a folder of .tif files, or CellRanger's
             folder with a matrix.mtx. .csv, .tsv and .mtx may be gzipped. CSR matrices in an .h5ad,
             .h5 or .zarr stay there.
-        layer: array of an .npz, .h5ad (a layer, or `raw`), .zarr or HDF5 file that holds the counts,
-            number of a TIFF series, or feature type of CellRanger; None for `X`, `counts` or the
-            only one.
+        layer: array of an .npz, .h5ad (a layer, or `raw`), .zarr or HDF5 file that holds the
+            counts, number of a TIFF series, or feature type of CellRanger; None for `X`, `counts`
+            or the only one.
 
     Raises:
         UserError: the file is missing, damaged or of another format, has no such layer, or needs an

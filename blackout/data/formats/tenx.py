@@ -71,8 +71,9 @@ def read_matrix_market(path: Path, layer: str | None = None) -> FileContents:
     barcodes = _read_names(barcode_file)
     sizes = (len(features), len(barcodes))
     if matrix.shape != sizes:
-        found = f"{matrix.shape[0]} x {matrix.shape[1]}, but there are"
-        raise UserError(f"{path}: its matrix is {found} {sizes[0]} features and {sizes[1]} barcodes")
+        found = f"its matrix is {matrix.shape[0]} x {matrix.shape[1]}"
+        names_found = f"there are {sizes[0]} features and {sizes[1]} barcodes"
+        raise UserError(f"{path}: {found}, but {names_found}")
     name_column = min(NAME_COLUMN, len(features[0]) - 1)
     names = decode_texts(row[name_column] for row in features)
     types = decode_texts(row[TYPE_COLUMN] if len(row) > TYPE_COLUMN else "" for row in features)
@@ -149,9 +150,11 @@ def _select_type(path: Path, types: Array, layer: str | None) -> Array:
         UserError: there are several types and none was chosen, or no such one.
     """
     names, sizes = np.unique(types, return_counts=True)
-    listed = ", ".join(f"{size:,} {name!r}" for name, size in zip(names.tolist(), sizes, strict=True))
+    pairs = zip(names.tolist(), sizes, strict=True)
+    listed = ", ".join(f"{size:,} {name!r}" for name, size in pairs)
     if layer is not None:
-        refuse(layer not in names, f"{path}: there are no features of type {layer!r}, only {listed}")
+        message = f"{path}: there are no features of type {layer!r}, only {listed}"
+        refuse(layer not in names, message)
         return types == layer
     first = names[sizes.argmax()] if len(names) else ""
     choice = f"dataset.layer='{first}' reads those"
@@ -205,7 +208,8 @@ def _parse_matrix(content: bytes) -> Any:
     while line.startswith(b"%") or (line and not line.strip()):
         line = stream.readline()
     sizes = [int(word) for word in line.split()]
-    ensure(len(sizes) == 3 and 0 <= min(sizes) <= max(sizes) <= LARGEST_COUNT, "its sizes are wrong")
+    is_possible = len(sizes) == 3 and 0 <= min(sizes) <= max(sizes) <= LARGEST_COUNT
+    ensure(is_possible, f"three sizes are needed after the banner, not {sizes}")
     num_rows, num_columns, num_entries = sizes
     has_entries = stream.tell() < len(content.rstrip())
     entries = np.zeros((0, 3))

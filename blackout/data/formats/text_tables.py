@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from blackout.data.formats.compressed import inner_suffix, read_bytes
@@ -35,8 +36,8 @@ GROUPED_BY_POINTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")  # 1.000, which may be
 def read_csv(path: Path, layer: str | None = None) -> FileContents:
     """Read a .csv or .tsv file.
 
-    A first row with names, or with the numbers 0, 1, 2, ... that pandas writes, has the names of the
-    columns. Lines above it that begin with # are comments. Where rows have one field more than the
+    A first row with names, or with the numbers 0, 1, 2, ... that pandas writes, has the names of
+    the columns. Lines above it that begin with # are comments. Where rows have one field more than the
     names, as R writes them, the first field names the row.
 
     Raises:
@@ -159,7 +160,7 @@ def _is_evenly_spaced(fields: list[str]) -> bool:
     if not all(re.fullmatch(r"-?[0-9]{1,15}(\.0)?", field) for field in fields):
         return False
     numbers = [int(float(field)) for field in fields]
-    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(numbers)}
     return len(steps) <= 1 and 0 not in steps
 
 

@@ -566,7 +566,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         "UNIQUE ORDERS": len({vote for _, _, vote in votes}),
     }
     for name, size in stated.items():
-        refuse(size != sizes[name], f"{file}: it states {size} {name.lower()}, but has {sizes[name]}")
+        message = f"{file}: it states {size} {name.lower()}, but has {sizes[name]}"
+        refuse(size != sizes[name], message)
     # 3. one row for each voter
     num_entries = sum(counts) * n
     if num_entries > MAX_VOTE_ENTRIES:
