@@ -79,7 +79,8 @@ def from_data(  # noqa: PLR0913 - keyword-only settings of a run
         validation: share or number of the samples of an array for validation, in place of a tenth;
             0 for none.
         labels: class of each sample of an array, whole numbers or texts [N], or the name of a
-            column of AnnData or a DataFrame; the model is then conditional, unless `conditional=False`.
+            column of AnnData or a DataFrame; the model is then conditional, unless
+            `conditional=False`.
         settings: of the family, components among them (`head=`, `sampler=`, `conditional=`, ...),
             and `lr`, `factory`, `warmup_steps` and `decay_steps` of
             `blackout.training.optimization.Optimization`.

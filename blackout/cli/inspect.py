@@ -55,8 +55,9 @@ def inspect(path: Path, settings: list[str]) -> int:
             if isinstance(value, list):
                 value = [*_as_list(values.get(name)), *value]
             values[name] = value
-    settings_by_name = {"path": path, **values}
-    words = [format_override(f"dataset.{name}", settings_by_name[name]) for name in settings_by_name]
+    words = []
+    for name, value in {"path": path, **values}.items():
+        words.append(format_override(f"dataset.{name}", value))
     command = format_command(["python", "train.py", "dataset=counts", *words])
     print(f"command: {command}")
     return num_findings

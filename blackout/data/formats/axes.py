@@ -52,7 +52,7 @@ def named_axes(names: Sequence[str]) -> str | None:
 
     None if one of the names is not in `AXIS_NAMES`.
     """
-    letter_of_name = {}
+    letter_of_name: dict[str, str] = {}
     for letter, words in AXIS_NAMES.items():
         letter_of_name |= dict.fromkeys(words.split(), letter)
     letters = [letter_of_name.get(name.lower()) for name in names]

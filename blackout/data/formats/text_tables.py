@@ -37,8 +37,8 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
     """Read a .csv or .tsv file.
 
     A first row with names, or with the numbers 0, 1, 2, ... that pandas writes, has the names of
-    the columns. Lines above it that begin with # are comments. Where rows have one field more than the
-    names, as R writes them, the first field names the row.
+    the columns. Lines above it that begin with # are comments. Where rows have one field more than
+    the names, as R writes them, the first field names the row.
 
     Raises:
         UserError: rows of unequal length, or a first row that may be names or a sample.
@@ -150,7 +150,8 @@ def _has_header(path: Path, rows: list[list[str]], notes: list[str]) -> bool:
     are_texts = all(not all(is_number(row[k]) for row in rows[1:]) for k in text_columns)
     is_counted = numbers == [str(number) for number in range(len(numbers))]
     occurs_again = any(row[k] == first[k] for row in rows[1:] for k in text_columns)
-    is_unclear = len(rows) > 1 and numbers and are_texts and (occurs_again or not is_counted)
+    is_mixed = len(rows) > 1 and bool(numbers) and are_texts
+    is_unclear = is_mixed and (occurs_again or not is_counted)
     refuse(is_unclear, f"{path}: its first row, {shown}, may be names or a sample: {advice}")
     return True
 

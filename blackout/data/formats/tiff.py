@@ -74,7 +74,7 @@ def read_tiff(path: Path, layer: str | None = None) -> FileContents:
         axes = f"I{axes}"
     letters = tiff_axes(axes)
     notes = parts[0].notes
-    problems = ()
+    problems: tuple[str, ...] = ()
     damage = next((message for message in messages if DAMAGE.search(message)), None)
     ensure(damage is None, f"the file is damaged: {damage}")
     if messages:
