@@ -163,7 +163,7 @@ class CountData:
             ValueError: values that are not counts or labels, or too few samples.
 
         Example:
-            >>> CountData.from_array(np.arange(200).reshape(100, 2)).size("train")
+            >>> CountData.from_array(torch.arange(200).view(100, 2)).size("train")
             80
         """
         data = read_arrays(counts, labels)
