@@ -37,6 +37,7 @@ Example:
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,9 +52,16 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
+from blackout.data.findings import Note
 from blackout.data.formats import load_array, load_arrays
 from blackout.data.images import StrPath
-from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
+from blackout.data.splits import (
+    DEFAULT_HOLDOUT,
+    SplitRows,
+    split_samples,
+    take_validation,
+    validation_size,
+)
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import hash_tensors
@@ -148,6 +156,17 @@ class Puzzles(ABC):
             index: int64 [b].
             streams: random numbers of every puzzle.
         """
+
+    def convert(self, items: Tensor) -> Tensor:
+        """Return items of a user's file in the units of these puzzles; here they are the same.
+
+        Args:
+            items: [N, n, *item_shape].
+
+        Raises:
+            UserError: they are in other units.
+        """
+        return items
 
     def __str__(self) -> str:
         """Return one line for the summary of a run."""
@@ -307,7 +326,7 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float 
         )
     if values.ndim in (2, 4):
         values = values.unsqueeze(2)  # single numbers, and grey images without their channel
-    lists = split_rows(values.float().contiguous(), rows)
+    lists = split_rows(_to_float(values, file).contiguous(), rows)
     # 2. describe
     train = lists["train"]
     are_images = train.ndim == 5 and train.shape[2] in (1, 3)
@@ -360,12 +379,17 @@ def read_samples(
     arrays = loaded if isinstance(loaded, dict) else {}
     # 1. a single array
     if not {"train", "test"} & arrays.keys():
+        if len(arrays) > 1:
+            name_other_arrays(arrays, {name})
         values = finite_numbers(load_array(file, name), file)
         num_samples = max(1, len(values)) if values.ndim else 1
         return values, split_samples(num_samples, validation, holdout, seed)
     # 2. an array for each split
     refuse(not {"train", "test"} <= arrays.keys(), f"{file}: `train` and `test` must come together")
     names = [split for split in ("train", "val", "test") if split in arrays]
+    message = f"{file}: dataset.holdout={holdout} is not used: the file has its own test data"
+    refuse(holdout != DEFAULT_HOLDOUT, message)
+    name_other_arrays(arrays, set(names))
     parts = [finite_numbers(arrays[split], file) for split in names]
     shapes = [list(part.shape) for part in parts]
     same_shape = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
@@ -383,6 +407,17 @@ def read_samples(
     if num_validation:
         train, validation_rows = take_validation(len(train), num_validation, seed)
     return torch.cat(parts), SplitRows(train, validation_rows, test)
+
+
+def name_other_arrays(arrays: Mapping[str, np.ndarray], used: set[str]) -> None:
+    """Warn about arrays of a file that are not used.
+
+    Warns:
+        Note: their names.
+    """
+    others = sorted(arrays.keys() - used)
+    if others:
+        warnings.warn(Note(f"not used of this file: {', '.join(others[:10])}"), stacklevel=3)
 
 
 class RankedLists(Puzzles):
@@ -526,6 +561,7 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
     arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
     names = ", ".join(arrays) or "nothing"
     refuse("items" not in arrays, f"{file}: an array `items` is needed, found {names}")
+    name_other_arrays(arrays, {"items", "truth"})
     items = _read_items(arrays["items"], file, source)
     if "truth" not in arrays:
         return {"items": items}
@@ -578,7 +614,9 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
             )
         return values
     are_counts = not values.is_floating_point()
-    values = values.float()
+    if source.kind == "points":
+        return source.convert(values).float()
+    values = _to_float(values, file)
     if are_counts:
         values = values / source.scale
     low, high = (float(end) for end in values.aminmax())
@@ -589,6 +627,18 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
             f"but reach {low:g}..{high:g}"
         )
     return values
+
+
+def _to_float(values: Tensor, file: Path) -> Tensor:
+    """Return numbers as float32.
+
+    Raises:
+        UserError: whole numbers that would lose digits.
+    """
+    is_changed = not values.is_floating_point() and bool((values.float().long() != values).any())
+    message = "holds whole numbers above 16,777,216, which lose digits: subtract a number from them"
+    refuse(is_changed, f"{file}: {message}")
+    return values.float()
 
 
 def finite_numbers(array: np.ndarray, file: Path) -> Tensor:

@@ -61,6 +61,9 @@ REPORTED_PHIS = (0.2, 0.5, 0.8, 1.0)  # for which the divergence from the truth 
 
 VOTE_SUFFIXES = (".soc", ".soi", ".toc", ".toi")  # of preflib.org
 INTEGER = re.compile("[0-9]{1,9}")
+STATED_SIZE = re.compile(
+    r"^# NUMBER (ALTERNATIVES|VOTERS|UNIQUE ORDERS): *([0-9]{1,18})$", re.MULTILINE
+)
 ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
 
 
@@ -537,6 +540,7 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
             f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib "
             "with NAME 1, 2, ..."
         )
+    stated = {name: int(size) for name, size in STATED_SIZE.findall("\n".join(lines))}
     # 2. the levels of each vote
     levels = torch.empty(len(votes), n, dtype=torch.int64)
     counts: list[int] = []
@@ -556,6 +560,14 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         for level, group in enumerate(groups):
             levels[row, [int(a) - 1 for a in group]] = level
         counts.append(int(count))
+    sizes = {
+        "ALTERNATIVES": n,
+        "VOTERS": sum(counts),
+        "UNIQUE ORDERS": len({vote for _, _, vote in votes}),
+    }
+    for name, size in stated.items():
+        message = f"{file}: it states {size} {name.lower()}, but has {sizes[name]}"
+        refuse(size != sizes[name], message)
     # 3. one row for each voter
     num_entries = sum(counts) * n
     if num_entries > MAX_VOTE_ENTRIES:

@@ -179,3 +179,22 @@ def test_the_energy_of_spins_is_that_of_bits(tmp_path: Path) -> None:
         one, two = (2 * bit - 1 for bit in x)
         energy = graph.offset + graph.node_weights_or_ones @ x + graph.edge_weights_or_ones[0] * x[0] * x[1]
         assert energy == 0.5 + one - 1.5 * two + 2 * one * two
+
+
+@pytest.mark.parametrize(("comment", "edges", "message"), [
+    ("# Nodes: 6 Edges: 5", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+    ("# 6 nodes, 5 edges", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+    ("# VERTICES = 6", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+    ("# Nodes: 6 Edges: 5", "0 1\n1 2\n", "announces 5 edges, but it has 2"),
+    ("# nodes: 6\n# 7 nodes", "0 1\n", "nodes is 7 here, and 6 before"),
+    ("# nodes: 3", "0 1 1_0\n", "must be a finite number"),
+])  # fmt: skip
+def test_sizes_in_comments_are_compared(tmp_path, comment, edges, message):
+    """The names of SNAP's files have capitals."""
+    path = tmp_path / "x.edges"
+    path.write_text(f"{comment}\n{edges}")
+    if message is None:
+        assert read_graphs(path)[0].num_nodes == 6
+    else:
+        with pytest.raises(UserError, match=message):
+            read_graphs(path)

@@ -109,7 +109,9 @@ def test_splits_that_a_file_gives_are_kept(tmp_path, name):
         return batch["x"] if name == "permutations" else batch["items"].squeeze(-1).long()
 
     np.savez(path, **{split: part.numpy() for split, part in parts.items()})
-    source = read(path, holdout=0.4)
+    with pytest.raises(UserError, match="holdout=0.4 is not used"):
+        read(path, holdout=0.4)
+    source = read(path)
     for split, part in parts.items():
         assert torch.equal(samples(source, split).unique(dim=0), part.unique(dim=0))
     np.savez(path, train=x[:12].numpy(), test=x[15:].numpy())
